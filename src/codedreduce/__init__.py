@@ -1,0 +1,38 @@
+"""Exact synchronous gradient aggregation that does not wait for its slowest machine.
+
+The layers, each importing only from those before it:
+
+    codes, topology     gradient codes; trees and rings
+    schemes             a scheme laid over workers and samples is a plan: who computes what, and what each parent needs
+    report              pictures
+    cli                 the command line
+"""
+
+from codedreduce.errors import CodedReduceError, MissingExtra, TooManyStragglers, UsageError
+from codedreduce.schemes import (
+    CodedReduce,
+    GradientCoding,
+    LiveCompensation,
+    MasterWorker,
+    Plan,
+    RingAllReduce,
+    Scheme,
+)
+from codedreduce.topology import Tree
+
+__all__ = [
+    "CodedReduce",
+    "CodedReduceError",
+    "GradientCoding",
+    "LiveCompensation",
+    "MasterWorker",
+    "MissingExtra",
+    "Plan",
+    "RingAllReduce",
+    "Scheme",
+    "TooManyStragglers",
+    "Tree",
+    "UsageError",
+]
+
+__version__ = "0.1.0"

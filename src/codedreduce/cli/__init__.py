@@ -1,0 +1,41 @@
+"""The command line: one file a command."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from codedreduce.cli.draw import draw
+from codedreduce.errors import CodedReduceError, UsageError
+
+app = typer.Typer(
+    name="codedreduce",
+    help="Exact synchronous gradient aggregation that does not wait for its slowest machine.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command()(draw)
+
+
+@app.callback()
+def _program() -> None:
+    """Exact synchronous gradient aggregation that does not wait for its slowest machine."""
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user's is one line and exit code 2."""
+    try:
+        app()
+    except UsageError as error:
+        _complain(error)
+        sys.exit(2)
+    except CodedReduceError as error:
+        _complain(error)
+        sys.exit(1)
+
+
+def _complain(error: CodedReduceError) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]codedreduce:[/] {error}")

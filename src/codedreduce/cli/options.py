@@ -1,0 +1,52 @@
+"""What the user writes on the command line, turned into trees and schemes."""
+
+from __future__ import annotations
+
+import re
+from typing import cast
+
+from codedreduce.errors import UsageError
+from codedreduce.schemes import (
+    CodedReduce,
+    GradientCoding,
+    LiveCompensation,
+    MasterWorker,
+    RingAllReduce,
+    Scheme,
+)
+from codedreduce.schemes.scheme import CodeName, Order
+from codedreduce.topology import Tree
+
+SCHEMES = ("coded-reduce", "master-worker", "ring", "gradient-coding", "live-compensation")
+
+
+def parse_tree(text: str, stragglers: int = 0) -> Tree:
+    """A tree from `4x2` (fan-out x depth), or `50/4` (50 workers, fan-out up to 4).
+
+    >>> str(parse_tree("4x3"))
+    '4x3'
+    >>> parse_tree("50/4", stragglers=1).sizes
+    (1, 3, 12, 35)
+    """
+    if match := re.fullmatch(r"(\d+)x(\d+)", text):
+        return Tree.regular(fanout=int(match[1]), depth=int(match[2]))
+    if match := re.fullmatch(r"(\d+)/(\d+)", text):
+        return Tree.balanced(workers=int(match[1]), fanout=int(match[2]), stragglers=stragglers)
+    raise UsageError(f"a tree is written FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4; got {text!r}")
+
+
+def parse_scheme(name: str, *, tree: Tree, stragglers: int, code: str, order: str) -> Scheme:
+    """The scheme of that name over as many workers as the tree has."""
+    workers = tree.workers
+    match name:
+        case "coded-reduce":
+            return CodedReduce(tree, stragglers, code=cast(CodeName, code), order=cast(Order, order))
+        case "master-worker":
+            return MasterWorker(workers)
+        case "ring":
+            return RingAllReduce(workers)
+        case "gradient-coding":
+            return GradientCoding(workers, stragglers, code=cast(CodeName, code))
+        case "live-compensation":
+            return LiveCompensation(workers, wait_for=workers - stragglers)
+    raise UsageError(f"unknown scheme {name!r}; there are {', '.join(SCHEMES)}")

@@ -1,0 +1,152 @@
+"""What a gradient code is, and how it decodes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from codedreduce.errors import CodeError, TooManyStragglers
+
+Vector = npt.NDArray[np.float64]
+
+#: How many decoding vectors a code remembers. Straggler patterns repeat; a cluster that shows more is rare.
+REMEMBERED = 4096
+
+#: Straggler sets examined for a worst case: all of them up to this many, a sample of this size beyond.
+SAMPLED_SETS = 1000
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """The best least-squares decoding of a set that may be too small.
+
+    `residual` is ||a B - 1|| / sqrt(k): 0 for the exact sum, 1 when nothing can be said.
+    """
+
+    weights: Vector
+    residual: float
+
+
+@dataclass(frozen=True, eq=False)
+class GradientCode:
+    """A matrix B (n x k): row i says how child i weighs the k parts of a sum.
+
+    For every set F of at least n - s rows there is a vector a, zero outside F, with a B = 1, so a parent
+    that has the messages of F has the whole sum.
+
+    >>> from codedreduce.codes import repetition
+    >>> code = repetition(4, 1)
+    >>> code.matrix
+    array([[1., 0.],
+           [1., 0.],
+           [0., 1.],
+           [0., 1.]])
+    >>> code.decode({1, 2, 3})
+    array([0., 1., 1., 0.])
+    """
+
+    name: str
+    n: int
+    s: int
+    matrix: Vector
+    _decoders: dict[frozenset[int], Vector] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self.matrix.flags.writeable = False
+
+    @property
+    def k(self) -> int:
+        """How many parts the sum is cut into."""
+        return int(self.matrix.shape[1])
+
+    def parts(self, child: int) -> list[tuple[int, float]]:
+        """The parts child holds, each with its weight, in the order of B.
+
+        >>> from codedreduce.codes import uncoded
+        >>> uncoded(3).parts(1)
+        [(1, 1.0)]
+        """
+        row = self.matrix[child]
+        return [(int(part), float(row[part])) for part in np.flatnonzero(row)]
+
+    def decode(self, available: Iterable[int]) -> Vector:
+        """The vector a, zero outside `available`, with a @ matrix = 1.
+
+        A set seen before costs a dictionary look-up. Raises `TooManyStragglers` if the set does not determine the sum.
+        """
+        known = available if isinstance(available, frozenset) else frozenset(available)
+        vector = self._decoders.get(known)
+        if vector is None:
+            self._check(known)
+            approximation = self._solve(known)
+            if approximation.residual > 1e-6:
+                missing = set(range(self.n)) - known
+                raise TooManyStragglers(missing=missing, tolerance=self.s, among=f"children 0..{self.n - 1}")
+            vector = approximation.weights
+            vector.flags.writeable = False
+            if len(self._decoders) >= REMEMBERED:
+                self._decoders.pop(next(iter(self._decoders)))
+            self._decoders[known] = vector
+        return vector
+
+    def approximate(self, available: Iterable[int]) -> Approximation:
+        """The a, zero outside `available`, that brings a @ matrix closest to 1, and how close that is.
+
+        >>> from codedreduce.codes import repetition
+        >>> repetition(4, 1).approximate({0, 1}).residual ** 2   # one of two groups is missing
+        0.5000000000000001
+        """
+        known = frozenset(available)
+        self._check(known)
+        return self._solve(known)
+
+    def amplification(self) -> float:
+        """How much the worst tolerated set lets rounding errors of the messages grow.
+
+        max over F of (sum over i, j of |a_i| |B_ij|) / k: 1 when no weight ever exceeds what it stands for
+        (uncoded, repetition), above 1 for a code with real weights. Levels of a tree multiply.
+        """
+        magnitude = np.abs(self.matrix).sum(axis=1)
+        return max(float(np.abs(self.decode(known)) @ magnitude) / self.k for known in self.tolerated_sets())
+
+    def error_bound(self, dtype: npt.DTypeLike = np.float32) -> float:
+        """The relative error to expect at most of a decoded sum of independent parts held in `dtype`."""
+        return float(4 * np.finfo(dtype).eps * self.amplification())
+
+    def tolerated_sets(self) -> Iterator[frozenset[int]]:
+        """Sets with s children missing: all of them when few, else neighbours in a row and a fixed sample."""
+        everyone = frozenset(range(self.n))
+        if math.comb(self.n, self.s) <= SAMPLED_SETS:
+            for missing in itertools.combinations(range(self.n), self.s):
+                yield everyone - set(missing)
+            return
+        for first in range(self.n):
+            yield everyone - {(first + step) % self.n for step in range(self.s)}
+        random = np.random.default_rng([self.n, self.s])
+        for _ in range(SAMPLED_SETS):
+            yield everyone - set(random.choice(self.n, self.s, replace=False).tolist())
+
+    def _check(self, known: frozenset[int]) -> None:
+        strangers = [child for child in known if not 0 <= child < self.n]
+        if strangers:
+            raise CodeError(f"children {sorted(strangers)} do not exist: this code has children 0..{self.n - 1}")
+
+    def _solve(self, known: frozenset[int]) -> Approximation:
+        rows = sorted(known)
+        weights = np.zeros(self.n)
+        if rows:
+            weights[rows] = np.linalg.lstsq(self.matrix[rows].T, np.ones(self.k), rcond=None)[0]
+        return Approximation(weights, float(np.linalg.norm(weights @ self.matrix - 1)) / math.sqrt(self.k))
+
+
+def check_tolerance(n: int, s: int) -> None:
+    """Refuse a number of children or a tolerance that no code can have."""
+    if n < 1:
+        raise CodeError(f"a code needs at least one child, got n={n}")
+    if not 0 <= s < n:
+        raise CodeError(f"n={n} children can tolerate 0 to {n - 1} stragglers, got s={s}")

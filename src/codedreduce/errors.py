@@ -1,0 +1,79 @@
+"""Every error codedreduce raises, in one tree.
+
+    CodedReduceError
+     +-- UsageError                you asked for something that cannot be; also a ValueError
+     |    +-- CodeError            a gradient code with these parameters does not exist or is not usable
+     |    +-- TreeError            no such tree
+     |    +-- SchemeError          the scheme's parameters contradict each other
+     |    +-- PlanError            the scheme cannot be laid over this many samples
+     |    +-- MissingExtra         an optional dependency is not installed; also an ImportError
+     +-- TooManyStragglers         more workers are missing than the code tolerates
+
+A message says what was wrong, with the value, and what to do about it. The command line prints a
+`UsageError` as one line and exits with code 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = [
+    "CodeError",
+    "CodedReduceError",
+    "MissingExtra",
+    "PlanError",
+    "SchemeError",
+    "TooManyStragglers",
+    "TreeError",
+    "UsageError",
+]
+
+
+class CodedReduceError(Exception):
+    """The root of the tree."""
+
+
+class UsageError(CodedReduceError, ValueError):
+    """You asked for something that cannot be."""
+
+
+class CodeError(UsageError):
+    """A gradient code with these parameters does not exist or is not usable."""
+
+
+class TreeError(UsageError):
+    """No such tree."""
+
+
+class SchemeError(UsageError):
+    """The scheme's parameters contradict each other."""
+
+
+class PlanError(UsageError):
+    """The scheme cannot be laid over this many samples."""
+
+
+class MissingExtra(UsageError, ImportError):
+    """An optional dependency is not installed; the message holds the command that installs it."""
+
+    def __init__(self, package: str, *, extra: str) -> None:
+        super().__init__(f"{package} is not installed; install it with: pip install 'codedreduce[{extra}]'")
+        self.package = package
+        self.extra = extra
+
+
+class TooManyStragglers(CodedReduceError):
+    """More workers are missing than the code tolerates.
+
+    >>> raise TooManyStragglers(missing={2, 3}, tolerance=1, among="children 0..3")
+    Traceback (most recent call last):
+    ...
+    codedreduce.errors.TooManyStragglers: children 0..3: missing {2, 3}, but only 1 straggler is tolerated
+    """
+
+    def __init__(self, *, missing: Iterable[int], tolerance: int, among: str) -> None:
+        self.missing = frozenset(missing)
+        self.tolerance = tolerance
+        names = "{" + ", ".join(map(str, sorted(self.missing))) + "}"
+        what = "1 straggler is" if tolerance == 1 else f"{tolerance} stragglers are"
+        super().__init__(f"{among}: missing {names}, but only {what} tolerated")

@@ -1,0 +1,99 @@
+"""A plan as text for the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree as TextTree
+
+from codedreduce.report.palette import group_colour
+from codedreduce.schemes import Plan, RingPlan, TreePlan
+
+#: Trees with more nodes are shown with one replica of each group opened.
+SHOWN_WHOLE = 64
+
+
+def plan_text(plan: Plan) -> Group:
+    """The tree with its groups in colour and each node's load and shares, or the ring; below it a summary."""
+    picture = _tree(plan) if isinstance(plan, TreePlan) else _ring(plan)
+    return Group(Text(str(plan.scheme), style="bold"), picture, Text(), _summary(plan))
+
+
+def _tree(plan: TreePlan) -> TextTree:
+    whole = plan.workers <= SHOWN_WHOLE
+    top = TextTree(Text("0 root", style="bold"), guide_style="dim")
+    _add_children(plan, top, 0, whole)
+    return top
+
+
+def _add_children(plan: TreePlan, branch: TextTree, node: int, whole: bool) -> None:
+    for index, members in enumerate(group_ranges(plan, node)):
+        colour = group_colour(index + plan.tree.level(node) * 4)
+        for member in members:
+            label = Text()
+            label.append(f"● {member}", style=f"bold {colour}")
+            label.append(f"  {_describe(plan, member)}")
+            twig = branch.add(label)
+            if whole or member == members.start:
+                _add_children(plan, twig, member, whole)
+            elif plan.tree.children(member):
+                twig.add(Text(f"as under {members.start}", style="dim"))
+
+
+def group_ranges(plan: TreePlan, node: int) -> list[range]:
+    """The groups of a node's children, in order."""
+    groups: list[range] = []
+    for child in plan.tree.children(node):
+        members = plan.group(child)
+        if not groups or groups[-1] != members:
+            groups.append(members)
+    return groups
+
+
+def _describe(plan: TreePlan, node: int) -> str:
+    calm, most = plan.calm_load(node), plan.load(node)
+    if plan.scheme.order == "progressive" and most > calm:
+        tasks = plan.order(node, plan.tree.parent(node))
+        return f"{calm} samples, {most} at most; shares {' then '.join(map(str, tasks))}"
+    piece = [part for pieces in next(plan.units(node)).pieces for part in pieces]
+    where = " + ".join(f"{_weight(part.weight)}[{part.start}, {part.stop})" for part in piece[:4])
+    return f"{most} samples: {where}{' + ...' if len(piece) > 4 else ''}"
+
+
+def _weight(weight: float) -> str:
+    return "" if weight == 1 else f"{weight:.3g}·"
+
+
+def _ring(plan: Plan) -> Text:
+    assert isinstance(plan, RingPlan)
+    text = Text()
+    for node in range(1, min(plan.workers, SHOWN_WHOLE) + 1):
+        part = plan.unit(node).pieces[0][0]
+        text.append(f"● {node}", style=f"bold {group_colour(node - 1)}")
+        text.append(f"  {len(part)} samples: [{part.start}, {part.stop}), sends to {plan.ring.next(node)}\n")
+    if plan.workers > SHOWN_WHOLE:
+        text.append(f"... and so on to {plan.workers}\n", style="dim")
+    return text
+
+
+def _summary(plan: Plan) -> Table:
+    table = Table.grid(padding=(0, 2))
+    probes = [1] if not isinstance(plan, TreePlan) else [level.start for level in plan.tree.levels()][1:]
+    calm = max(plan.calm_load(node) for node in probes)
+    most = max(plan.load(node) for node in probes)
+    tolerated = getattr(plan.scheme, "stragglers", 0)
+    table.add_row("workers", str(plan.workers))
+    table.add_row("samples", str(plan.samples))
+    table.add_row("a worker computes", f"{calm} samples when nobody straggles, {most} at most")
+    table.add_row("tolerates", _tolerance(plan, tolerated))
+    return table
+
+
+def _tolerance(plan: Plan, tolerated: int) -> str:
+    if not tolerated:
+        return "no straggler: a round waits for the slowest worker"
+    where = "in each group" if getattr(plan.scheme, "code", "repetition") == "repetition" else "under each parent"
+    if plan.scheme.name == "live-compensation":
+        where = "in all, whose results come one step late"
+    return f"{tolerated} straggler{'s' if tolerated > 1 else ''} {where}"

@@ -1,0 +1,34 @@
+"""Schemes, and the plans that say who computes what."""
+
+from codedreduce.schemes.plan import NodeWork, Plan, Unit
+from codedreduce.schemes.ring import RingPlan
+from codedreduce.schemes.scheme import (
+    CodedReduce,
+    GradientCoding,
+    LiveCompensation,
+    MasterWorker,
+    RingAllReduce,
+    Scheme,
+    TreeScheme,
+)
+from codedreduce.schemes.tree_plan import TreePlan
+from codedreduce.schemes.work import Needs, Piece, Range, Share
+
+__all__ = [
+    "CodedReduce",
+    "GradientCoding",
+    "LiveCompensation",
+    "MasterWorker",
+    "Needs",
+    "NodeWork",
+    "Piece",
+    "Plan",
+    "Range",
+    "RingAllReduce",
+    "RingPlan",
+    "Scheme",
+    "Share",
+    "TreePlan",
+    "TreeScheme",
+    "Unit",
+]

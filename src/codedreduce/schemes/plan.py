@@ -1,0 +1,111 @@
+"""What every plan can be asked, whether it is laid over a tree or a ring."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from codedreduce.schemes.work import Needs, Piece, samples_in
+
+if TYPE_CHECKING:
+    from codedreduce.schemes.scheme import Scheme
+
+Array = npt.NDArray[Any]
+
+#: Either one gradient per sample (d x p), or a function from a piece to the sum of its weighted gradients.
+Gradients = Array | Callable[[Piece], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One task of a node: its name, its path (share index at each level) and what the node itself computes for it."""
+
+    task: int
+    path: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def samples(self) -> int:
+        """How many samples the node itself computes."""
+        return samples_in(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWork:
+    """Everything a plan says of one worker."""
+
+    node: int
+    group: range
+    units: tuple[Unit, ...]
+    needs: tuple[Needs, ...]
+    calm_load: int
+    load: int
+
+
+class Plan(ABC):
+    """A scheme laid over its workers and d samples. Immutable; says who computes what, and what the root gets."""
+
+    def __init__(self, scheme: Scheme, samples: int) -> None:
+        self.scheme = scheme
+        self.samples = samples
+
+    @property
+    def workers(self) -> int:
+        """N."""
+        return self.scheme.workers
+
+    @abstractmethod
+    def group(self, node: int) -> range:
+        """The workers any one of which can stand in for the node, itself among them."""
+
+    @abstractmethod
+    def units(self, node: int) -> Iterator[Unit]:
+        """A worker's units in the order it works through them; the first is what a calm round asks of it."""
+
+    @abstractmethod
+    def needs(self, node: int, task: int) -> Needs:
+        """What a node must receive for a task before it can send."""
+
+    @abstractmethod
+    def tolerates(self, stragglers: Collection[int]) -> bool:
+        """Whether a round ends without these workers."""
+
+    @abstractmethod
+    def reference(self, gradients: Gradients, stragglers: Collection[int] = ()) -> Array:
+        """What the root gets, evaluated directly."""
+
+    def work(self, node: int) -> NodeWork:
+        """All that concerns one worker."""
+        units = tuple(self.units(node))
+        return NodeWork(
+            node=node,
+            group=self.group(node),
+            units=units,
+            needs=tuple(self.needs(node, unit.task) for unit in units),
+            calm_load=units[0].samples,
+            load=sum(unit.samples for unit in units),
+        )
+
+    def calm_load(self, node: int) -> int:
+        """Samples a worker computes when nobody straggles."""
+        return next(self.units(node)).samples
+
+    def load(self, node: int) -> int:
+        """Samples a worker computes at most."""
+        return sum(unit.samples for unit in self.units(node))
+
+
+def evaluate(gradients: Gradients, piece: Piece) -> Array:
+    """The sum of the weighted gradients of a piece."""
+    if callable(gradients):
+        return gradients(piece)
+    total = np.zeros(gradients.shape[1:], dtype=gradients.dtype)
+    for part in piece:
+        rows = gradients[part.start : part.stop]
+        total += rows.sum(axis=0) if part.weight == 1 else (gradients.dtype.type(part.weight) * rows).sum(axis=0)
+    return total

@@ -1,0 +1,329 @@
+"""The schemes: a tree, a code, an order of work, and a rule for late results; and the ring, which is not a tree."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from codedreduce.codes import cyclic
+from codedreduce.errors import PlanError, SchemeError
+from codedreduce.schemes.allocation import Allocation, Owned, Replicated, check_capacity
+from codedreduce.schemes.coded import Coded
+from codedreduce.schemes.plan import Array, Plan
+from codedreduce.schemes.ring import RingPlan
+from codedreduce.schemes.tree_plan import TreePlan
+from codedreduce.schemes.work import samples_in
+from codedreduce.topology import Ring, Tree
+
+CodeName = Literal["repetition", "cyclic"]
+Order = Literal["progressive", "eager"]
+
+
+class Scheme(ABC):
+    """A way to sum gradients over workers."""
+
+    name: ClassVar[str]
+
+    if TYPE_CHECKING:
+
+        @property
+        def workers(self) -> int:
+            """N."""
+
+    @abstractmethod
+    def plan(self, *, samples: int) -> Plan:
+        """Lay the scheme over a batch of this many samples."""
+
+    def _check_samples(self, samples: int) -> None:
+        if samples < 1:
+            raise PlanError(f"a plan needs at least one sample, got {samples}")
+
+    def __str__(self) -> str:
+        return f"{self.name} over {self.workers} workers"
+
+
+class TreeScheme(Scheme):
+    """A scheme over a tree."""
+
+    if TYPE_CHECKING:  # what every tree scheme has, as a field or as a consequence of its fields
+
+        @property
+        def tree(self) -> Tree:
+            """Who sends to whom."""
+
+        @property
+        def stragglers(self) -> int:
+            """How many stragglers are tolerated under each parent."""
+
+        @property
+        def order(self) -> Order:
+            """Whether redundant work is done at once or only while it is needed."""
+
+        @property
+        def bit_identical(self) -> bool:
+            """Whether the root's sum has the same bits whoever straggles."""
+
+    def plan(self, *, samples: int) -> TreePlan:
+        """Lay the scheme over a batch of this many samples."""
+        self._check_samples(samples)
+        return TreePlan(self, samples, self._allocate(samples))
+
+    @abstractmethod
+    def _allocate(self, samples: int) -> Allocation: ...
+
+    def suffices(self, plan: TreePlan, parent: int, silent: set[int]) -> bool:
+        """Whether a parent can do its task without the silent ones among its children."""
+        task = next(plan.tasks(parent))
+        needs = plan.needs(parent, task)
+        lost = sum(all(provider in silent for provider in share.providers) for share in needs.shares)
+        return lost <= self.stragglers if needs.code else lost == 0
+
+    def scale(self, plan: TreePlan, total: Array, silent: set[int]) -> Array:
+        """What the root makes of the sum: nothing, unless the scheme leaves some of it out."""
+        return total
+
+
+def _check_workers(workers: int) -> None:
+    if workers < 1:
+        raise SchemeError(f"a scheme needs at least one worker, got {workers}")
+
+
+@dataclass(frozen=True)
+class MasterWorker(TreeScheme):
+    """Uncoded master-worker, or parameter server: everyone sends to the root, and the root waits for all.
+
+    >>> MasterWorker(4).plan(samples=100).work(2).units
+    (Unit(task=2, path=(0,), pieces=((Range(start=25, stop=50, weight=1.0),),)),)
+    """
+
+    workers: int
+    capacity: tuple[float, ...] | None = None
+    stragglers: ClassVar[int] = 0
+    order: ClassVar[Order] = "eager"
+    bit_identical: ClassVar[bool] = True
+    name: ClassVar[str] = "master-worker"
+
+    def __post_init__(self) -> None:
+        _check_workers(self.workers)
+
+    @cached_property
+    def tree(self) -> Tree:
+        """Every worker a child of the root."""
+        return Tree.regular(fanout=self.workers, depth=1)
+
+    def _allocate(self, samples: int) -> Allocation:
+        return Owned(self.tree, 0, samples, self.capacity)
+
+
+@dataclass(frozen=True)
+class GradientCoding(TreeScheme):
+    """Gradient coding (Tandon et al. 2017): redundant data under one root, which needs any N - S workers.
+
+    >>> GradientCoding(4, 1, code="cyclic").plan(samples=100).load(3)
+    50
+    """
+
+    workers: int
+    stragglers: int
+    code: CodeName = "repetition"
+    seed: int | None = None
+    order: ClassVar[Order] = "eager"
+    name: ClassVar[str] = "gradient-coding"
+
+    def __post_init__(self) -> None:
+        _check_workers(self.workers)
+        _check_tolerance(self.stragglers, self.workers)
+        _check_code(self.code)
+
+    @cached_property
+    def tree(self) -> Tree:
+        """Every worker a child of the root."""
+        return Tree.regular(fanout=self.workers, depth=1)
+
+    @property
+    def bit_identical(self) -> bool:
+        """Only repetition adds the same numbers whoever straggles."""
+        return self.code == "repetition"
+
+    def _allocate(self, samples: int) -> Allocation:
+        return _eager(self.tree, self.stragglers, samples, self.code, self.seed)
+
+    def __str__(self) -> str:
+        return f"{self.name} S={self.stragglers} ({self.code}) over {self.workers} workers"
+
+
+@dataclass(frozen=True)
+class LiveCompensation(TreeScheme):
+    """Live Gradient Compensation (Xu et al. 2021): take the first K workers, and the others one step late.
+
+    Workers go block by block. The root goes on when K workers are done and scales what it has to the whole
+    batch. A worker that was late delivers the blocks it finished with the next round, one step old. Not exact.
+    """
+
+    workers: int
+    wait_for: int
+    blocks: int = 4
+    order: ClassVar[Order] = "eager"
+    bit_identical: ClassVar[bool] = False
+    name: ClassVar[str] = "live-compensation"
+
+    def __post_init__(self) -> None:
+        _check_workers(self.workers)
+        if not 1 <= self.wait_for <= self.workers:
+            raise SchemeError(f"wait_for must be 1 to {self.workers}, the number of workers, got {self.wait_for}")
+        if self.blocks < 1:
+            raise SchemeError(f"blocks must be at least 1, got {self.blocks}")
+
+    @property
+    def stragglers(self) -> int:
+        """How many workers the root does not wait for."""
+        return self.workers - self.wait_for
+
+    @cached_property
+    def tree(self) -> Tree:
+        """Every worker a child of the root."""
+        return Tree.regular(fanout=self.workers, depth=1)
+
+    def _allocate(self, samples: int) -> Allocation:
+        return Owned(self.tree, 0, samples, blocks=self.blocks)
+
+    def suffices(self, plan: TreePlan, parent: int, silent: set[int]) -> bool:
+        """K workers are enough."""
+        return len(silent) <= self.stragglers
+
+    def scale(self, plan: TreePlan, total: Array, silent: set[int]) -> Array:
+        """The mean over what arrived stands for the whole batch."""
+        missing = sum(samples_in(plan.unit(worker, worker).pieces) for worker in silent)
+        return np.asarray(total * total.dtype.type(plan.samples / (plan.samples - missing)))
+
+    def __str__(self) -> str:
+        return f"{self.name} K={self.wait_for} over {self.workers} workers"
+
+
+@dataclass(frozen=True)
+class CodedReduce(TreeScheme):
+    """CodedReduce (Reisizadeh et al. 2021): coded sums over a tree; every parent needs only some of its children.
+
+    `order="eager"` is the paper's: every worker computes all its redundant work at once. `order="progressive"`, ours,
+    computes it only as long as somebody else has not.
+
+    >>> tree = Tree.regular(fanout=4, depth=2)
+    >>> plan = CodedReduce(tree, stragglers=1).plan(samples=6300)
+    >>> plan.calm_load(7), plan.load(7)
+    (315, 1260)
+    >>> CodedReduce(tree, stragglers=1, order="eager").plan(samples=6300).load(7)
+    1050
+    """
+
+    tree: Tree
+    stragglers: int = 1
+    code: CodeName = "repetition"
+    order: Order = "progressive"
+    capacity: tuple[float, ...] | None = None
+    seed: int | None = None
+    name: ClassVar[str] = "coded-reduce"
+
+    def __init__(
+        self,
+        tree: Tree,
+        stragglers: int = 1,
+        *,
+        code: CodeName = "repetition",
+        order: Order = "progressive",
+        capacity: Sequence[float] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        values = {
+            "tree": tree,
+            "stragglers": stragglers,
+            "code": code,
+            "order": order,
+            "capacity": None if capacity is None else tuple(map(float, capacity)),
+            "seed": seed,
+        }
+        for field, value in values.items():
+            object.__setattr__(self, field, value)
+        _check_tolerance(stragglers, tree.fanout)
+        _check_code(code)
+        if order not in ("progressive", "eager"):
+            raise SchemeError(f"order must be 'progressive' or 'eager', got {order!r}")
+        if order == "progressive" and code != "repetition":
+            raise SchemeError(
+                f"the progressive order shares whole tasks among replicas: code={code!r} needs order='eager'"
+            )
+        if order == "eager" and capacity is not None:
+            raise SchemeError("in the eager order replicas compute the same, so capacity= needs order='progressive'")
+        if self.capacity is not None:
+            check_capacity(self.capacity, tree.workers)
+
+    @property
+    def workers(self) -> int:
+        """N."""
+        return self.tree.workers
+
+    @property
+    def bit_identical(self) -> bool:
+        """Only repetition adds the same numbers whoever straggles."""
+        return self.code == "repetition"
+
+    def _allocate(self, samples: int) -> Allocation:
+        if self.order == "progressive":
+            return Owned(self.tree, self.stragglers, samples, self.capacity)
+        return _eager(self.tree, self.stragglers, samples, self.code, self.seed)
+
+    def __str__(self) -> str:
+        code = "" if self.code == "repetition" else f" ({self.code})"
+        return f"{self.name} {self.order} {self.tree} s={self.stragglers}{code}"
+
+
+@dataclass(frozen=True)
+class RingAllReduce(Scheme):
+    """Ring all-reduce (Patarasuk, Yuan 2009): everyone sends to a neighbour, and everyone waits for everyone.
+
+    >>> RingAllReduce(3).plan(samples=10).work(3).units[0].pieces
+    ((Range(start=6, stop=10, weight=1.0),),)
+    """
+
+    workers: int
+    name: ClassVar[str] = "ring"
+
+    def __post_init__(self) -> None:
+        _check_workers(self.workers)
+
+    @property
+    def ring(self) -> Ring:
+        """The ring of all workers."""
+        return Ring(self.workers)
+
+    def plan(self, *, samples: int) -> RingPlan:
+        """Lay the ring over a batch."""
+        self._check_samples(samples)
+        if samples < self.workers:
+            raise PlanError(
+                f"{samples} samples cannot be shared by {self.workers} workers; "
+                f"take at least {self.workers} samples or fewer workers"
+            )
+        return RingPlan(self, samples)
+
+
+def _eager(tree: Tree, stragglers: int, samples: int, code: CodeName, seed: int | None) -> Allocation:
+    if code == "repetition":
+        return Replicated(tree, stragglers, samples)
+    return Coded(tree, stragglers, samples, lambda n, s: cyclic(n, s, seed))
+
+
+def _check_tolerance(stragglers: int, children: int) -> None:
+    if not 0 <= stragglers < children:
+        raise SchemeError(
+            f"a parent of {children} children can do without 0 to {children - 1} of them, got stragglers={stragglers}"
+        )
+
+
+def _check_code(code: str) -> None:
+    if code not in ("repetition", "cyclic"):
+        raise SchemeError(f"code must be 'repetition' or 'cyclic', got {code!r}")

@@ -1,0 +1,6 @@
+"""Who talks to whom."""
+
+from codedreduce.topology.ring import Ring
+from codedreduce.topology.tree import Tree
+
+__all__ = ["Ring", "Tree"]

@@ -1,0 +1,189 @@
+"""Trees of workers, described by the sizes of their levels.
+
+Nodes are numbered level by level from the root, node 0, so the children of a node and the descendants of a node on
+any level are neighbours in number. If `inner` nodes of a level have children and the next level has `size` nodes,
+then the p-th of them has the children from floor(p size / inner) to floor((p+1) size / inner) of the next level: as
+even as can be, and in a regular tree exactly n p .. n p + n - 1. Everything about a node follows from the level
+sizes by arithmetic, in time proportional to the depth; a tree of a million workers is a handful of integers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from codedreduce.errors import TreeError
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A tree of workers below a root.
+
+    `sizes[l]` is the number of nodes on level l (sizes[0] = 1, the root), and `inner[l]` how many of them, the first
+    ones, have children. Made by `Tree.regular` or `Tree.balanced`.
+
+    >>> tree = Tree.regular(fanout=4, depth=2)
+    >>> tree.workers, tree.children(0), tree.children(2), tree.parent(12), tree.level(12), tree.subtree_size(2)
+    (20, range(1, 5), range(9, 13), 2, 2, 5)
+    """
+
+    sizes: tuple[int, ...]
+    inner: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) < 2 or self.sizes[0] != 1:
+            raise TreeError(f"level sizes must start with the root, 1, and have at least one level more: {self.sizes}")
+        if len(self.inner) != len(self.sizes) - 1:
+            raise TreeError(f"every level but the last needs a count of inner nodes: {self.sizes}, {self.inner}")
+        for size, inner, below in zip(self.sizes[:-1], self.inner, self.sizes[1:], strict=True):
+            if not 1 <= inner <= size or below < inner:
+                raise TreeError(f"{inner} of {size} nodes cannot share {below} children")
+
+    @classmethod
+    def regular(cls, *, fanout: int, depth: int) -> Tree:
+        """Every inner node has `fanout` children; children of i are fanout*i+1 ... fanout*i+fanout.
+
+        >>> Tree.regular(fanout=10, depth=6).workers
+        1111110
+        """
+        if fanout < 1 or depth < 1:
+            raise TreeError(f"a tree needs a fan-out and a depth of at least 1, got {fanout}x{depth}")
+        if fanout**depth > 10**12:
+            raise TreeError(f"a tree {fanout}x{depth} has more than 10^12 workers; is that meant?")
+        sizes = tuple(fanout**level for level in range(depth + 1))
+        return cls(sizes, sizes[:-1])
+
+    @classmethod
+    def balanced(cls, *, workers: int, fanout: int, stragglers: int = 0) -> Tree:
+        """The shallowest tree of any number of workers, its levels filled evenly.
+
+        No parent has more than `fanout` children, nor fewer than stragglers+1. All leaves are on the last level
+        when such a tree exists; otherwise only some nodes of the last level but one have children.
+
+        >>> tree = Tree.balanced(workers=50, fanout=4)
+        >>> tree.sizes, sorted({len(tree.children(node)) for node in range(16)})
+        ((1, 3, 12, 35), [2, 3, 4])
+        """
+        from codedreduce.topology._balance import level_sizes
+
+        return cls(*level_sizes(workers, fanout, stragglers + 1))
+
+    @property
+    def depth(self) -> int:
+        """L, the number of levels below the root."""
+        return len(self.sizes) - 1
+
+    @cached_property
+    def workers(self) -> int:
+        """N, the number of nodes other than the root."""
+        return sum(self.sizes) - 1
+
+    @property
+    def fanout(self) -> int:
+        """n, the most children any node has."""
+        return max(-(-below // inner) for inner, below in zip(self.inner, self.sizes[1:], strict=True))
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether all inner nodes have the same number of children and all leaves are on the last level."""
+        return self.sizes == tuple(self.sizes[1] ** level for level in range(len(self.sizes)))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all leaves are on the last level."""
+        return self.inner == self.sizes[:-1]
+
+    @cached_property
+    def _first(self) -> tuple[int, ...]:
+        return tuple(accumulate(self.sizes, initial=0))
+
+    def level(self, node: int) -> int:
+        """How far below the root a node is."""
+        self._check(node)
+        return bisect_right(self._first, node) - 1
+
+    def on_level(self, level: int) -> range:
+        """The nodes of one level."""
+        if not 0 <= level <= self.depth:
+            raise TreeError(f"level {level} does not exist: this tree has levels 0..{self.depth}")
+        return range(self._first[level], self._first[level + 1])
+
+    def levels(self) -> Iterator[range]:
+        """The nodes level by level, from the root."""
+        return map(self.on_level, range(len(self.sizes)))
+
+    def children(self, node: int) -> range:
+        """The children of a node, in order; empty for a leaf."""
+        level = self.level(node)
+        if level == self.depth:
+            return range(0)
+        position = node - self._first[level]
+        return self._below(level, position, position + 1)
+
+    def parent(self, node: int) -> int:
+        """The parent of a worker."""
+        level = self.level(node)
+        if level == 0:
+            raise TreeError("the root, node 0, has no parent")
+        position = node - self._first[level]
+        return self._first[level - 1] + ((position + 1) * self.inner[level - 1] - 1) // self.sizes[level]
+
+    def ancestors(self, node: int) -> list[int]:
+        """The nodes from just below the root down to `node` itself.
+
+        >>> Tree.regular(fanout=4, depth=3).ancestors(84)
+        [4, 20, 84]
+        """
+        line = []
+        while node:
+            line.append(node)
+            node = self.parent(node)
+        return line[::-1]
+
+    def subtree_size(self, node: int) -> int:
+        """How many nodes a subtree has, its own root counted."""
+        level = self.level(node)
+        return self._interval_size(level, node - self._first[level], node - self._first[level] + 1)
+
+    def preorder(self, node: int) -> int:
+        """A worker's place among all workers when each subtree is counted as a whole, from 0.
+
+        >>> tree = Tree.regular(fanout=2, depth=2)
+        >>> [tree.preorder(node) for node in range(1, 7)]
+        [0, 3, 1, 2, 4, 5]
+        """
+        line = self.ancestors(node)
+        if not line:
+            raise TreeError("the root, node 0, is not a worker")
+        place = len(line) - 1
+        for level, ancestor in enumerate(line, start=1):
+            oldest = self.children(line[level - 2] if level > 1 else 0).start
+            place += self._interval_size(level, oldest - self._first[level], ancestor - self._first[level])
+        return place
+
+    def _below(self, level: int, start: int, stop: int) -> range:
+        """The children of positions start..stop-1 of a level, as nodes."""
+        inner, size, first = self.inner[level], self.sizes[level + 1], self._first[level + 1]
+        return range(first + min(start, inner) * size // inner, first + min(stop, inner) * size // inner)
+
+    def _interval_size(self, level: int, start: int, stop: int) -> int:
+        """How many nodes there are at and below positions start..stop-1 of a level."""
+        total = stop - start
+        while level < self.depth and start < stop:
+            below = self._below(level, start, stop)
+            level += 1
+            start, stop = below.start - self._first[level], below.stop - self._first[level]
+            total += stop - start
+        return total
+
+    def _check(self, node: int) -> None:
+        if not 0 <= node <= self.workers:
+            raise TreeError(f"node {node} does not exist: this tree has nodes 0..{self.workers}")
+
+    def __str__(self) -> str:
+        if self.is_regular:
+            return f"{self.sizes[1]}x{self.depth}"
+        return "levels of " + ", ".join(map(str, self.sizes[1:])) + " workers"

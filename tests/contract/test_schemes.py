@@ -1,0 +1,49 @@
+import pytest
+
+from codedreduce import CodedReduce, GradientCoding, LiveCompensation, MasterWorker, RingAllReduce, Tree
+
+from .check_scheme import check_scheme
+
+
+def tree(fanout: int, depth: int) -> Tree:
+    return Tree.regular(fanout=fanout, depth=depth)
+
+
+SCHEMES = [
+    MasterWorker(1),
+    MasterWorker(5),
+    MasterWorker(5, capacity=(1, 2, 3, 4, 0.5)),
+    RingAllReduce(1),
+    RingAllReduce(5),
+    RingAllReduce(9),
+    GradientCoding(6, 0),
+    GradientCoding(6, 2),
+    GradientCoding(7, 2),
+    GradientCoding(6, 2, code="cyclic"),
+    GradientCoding(9, 3, code="cyclic"),
+    GradientCoding(5, 2, code="cyclic", seed=3),
+    LiveCompensation(6, wait_for=4, blocks=3),
+    LiveCompensation(9, wait_for=9, blocks=1),
+    *(
+        CodedReduce(tree(n, depth), s, code=code, order=order)
+        for n, depth, s in [(2, 2, 1), (2, 2, 0), (3, 2, 2), (5, 2, 1), (4, 3, 1), (6, 2, 2), (4, 1, 3)]
+        for code, order in [("repetition", "progressive"), ("repetition", "eager"), ("cyclic", "eager")]
+    ),
+    *(
+        CodedReduce(Tree.balanced(workers=workers, fanout=fanout, stragglers=s), s)
+        for workers, fanout, s in [(5, 4, 1), (7, 4, 1), (9, 4, 1), (13, 3, 1), (23, 5, 2), (50, 4, 1), (20, 2, 1)]
+    ),
+    *(
+        CodedReduce(Tree.balanced(workers=workers, fanout=fanout, stragglers=s), s, order="eager", code=code)
+        for workers, fanout, s in [(7, 4, 1), (9, 4, 1), (50, 4, 1)]
+        for code in ("repetition", "cyclic")
+    ),
+    CodedReduce(tree(4, 2), 1, capacity=[1 + node % 3 for node in range(20)]),
+    CodedReduce(Tree.balanced(workers=9, fanout=4, stragglers=1), 1, capacity=[1, 2, 1, 5, 1, 1, 3, 1, 1]),
+]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("samples", [300, 1009])
+def test_scheme(scheme, samples: int) -> None:
+    check_scheme(scheme, samples)

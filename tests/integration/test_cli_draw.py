@@ -1,0 +1,60 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def codedreduce(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from codedreduce.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_tree_as_text() -> None:
+    run = codedreduce("draw", "--tree", "4x2", "--stragglers", "1", "--samples", "6300")
+    assert run.returncode == 0, run.stderr
+    assert "● 5  315 samples, 1260 at most; shares 5 then 6" in run.stdout
+    assert "1 straggler in each group" in run.stdout
+
+
+@pytest.mark.parametrize("scheme", ["ring", "gradient-coding", "master-worker", "live-compensation"])
+def test_other_schemes_as_text(scheme: str) -> None:
+    run = codedreduce("draw", "--scheme", scheme)
+    assert run.returncode == 0, run.stderr
+    assert scheme in run.stdout
+
+
+def test_a_large_tree_is_folded() -> None:
+    run = codedreduce("draw", "--tree", "4x4")
+    assert run.returncode == 0
+    assert "as under" in run.stdout
+    assert len(run.stdout.splitlines()) < 100
+
+
+@pytest.mark.parametrize(("name", "magic"), [("tree.svg", b"<?xml"), ("tree.png", b"\x89PNG")])
+@pytest.mark.parametrize("scheme", ["coded-reduce", "ring", "compare"])
+def test_pictures(tmp_path: Path, name: str, magic: bytes, scheme: str) -> None:
+    target = tmp_path / name
+    run = codedreduce("draw", "--tree", "4x2", "--order", "eager", "--scheme", scheme, "--out", str(target))
+    assert run.returncode == 0, run.stderr
+    assert target.read_bytes().startswith(magic)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tree", "4by2"], "FANOUTxDEPTH"),
+        (["--stragglers", "4"], "got stragglers=4"),
+        (["--scheme", "magic"], "unknown scheme 'magic'"),
+        (["--samples", "3"], "3 samples cannot be shared by 20 workers"),
+        (["--out", "tree.gif"], ".svg or .png"),
+        (["--out", "/nowhere/tree.svg"], "cannot write '/nowhere/tree.svg'"),
+        (["--tree", "10x4", "--out", "tree.svg"], "do not fit in a picture"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], message: str) -> None:
+    run = codedreduce("draw", *arguments)
+    assert run.returncode == 2
+    assert message in run.stderr
+    assert "Traceback" not in run.stderr
+    assert len(run.stderr.strip().splitlines()) == 1

@@ -1,0 +1,52 @@
+import pytest
+
+import codedreduce
+from codedreduce import errors
+from codedreduce._extras import require
+from codedreduce.topology import Ring
+
+
+def test_public_names() -> None:
+    assert set(codedreduce.__all__) == {
+        "CodedReduce",
+        "CodedReduceError",
+        "GradientCoding",
+        "LiveCompensation",
+        "MasterWorker",
+        "MissingExtra",
+        "Plan",
+        "RingAllReduce",
+        "Scheme",
+        "TooManyStragglers",
+        "Tree",
+        "UsageError",
+    }
+    for name in codedreduce.__all__:
+        assert hasattr(codedreduce, name)
+
+
+def test_every_error_is_drawn_in_the_tree() -> None:
+    for name in errors.__all__:
+        assert name in (errors.__doc__ or "")
+        assert issubclass(getattr(errors, name), errors.CodedReduceError)
+
+
+def test_a_missing_extra_prints_the_pip_command() -> None:
+    with pytest.raises(errors.MissingExtra, match=r"pip install 'codedreduce\[ray\]'") as caught:
+        require("a_package_nobody_has", extra="ray")
+    assert isinstance(caught.value, ImportError)
+
+
+def test_a_broken_package_is_not_called_missing(tmp_path, monkeypatch) -> None:
+    (tmp_path / "half_installed.py").write_text("import a_package_nobody_has\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="a_package_nobody_has"):
+        require("half_installed", extra="torch")
+
+
+def test_ring_neighbours() -> None:
+    ring = Ring(5)
+    for node in range(1, 6):
+        assert ring.previous(ring.next(node)) == node
+    with pytest.raises(errors.TreeError, match="got 0"):
+        Ring(0)
