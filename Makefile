@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench soak docs clean
 demo: $(VENV)/.runtime
-	$(BIN)/codedreduce draw --tree 4x2 --stragglers 1 --samples 6300
+	$(BIN)/codedreduce simulate --rounds 60 --report report
 
 test: $(VENV)/.development
 	$(BIN)/python -m pytest -n 2
@@ -19,6 +19,12 @@ check: $(VENV)/.development
 
 bench: $(VENV)/.development
 	$(BIN)/python -m bench.mathematics --out bench/results/mathematics.json
+
+soak: $(VENV)/.development
+	$(BIN)/python -m tests.simulation.soak --runs 100000
+
+docs: $(VENV)/.development
+	$(BIN)/python -m tests.simulation.diagrams
 
 clean:
 	rm -rf $(VENV) report .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,6 +8,10 @@
      |    +-- PlanError            the scheme cannot be laid over this many samples
      |    +-- MissingExtra         an optional dependency is not installed; also an ImportError
      +-- TooManyStragglers         more workers are missing than the code tolerates
+     +-- ProtocolError             a machine was fed something that cannot happen: a fault of ours, or of a world's
+     +-- PeerError                 a neighbour erred
+          +-- WireError            its bytes are not a message
+          +-- JoinRefused          it runs another plan
 
 A message says what was wrong, with the value, and what to do about it. The command line prints a
 `UsageError` as one line and exits with code 2.
@@ -20,12 +24,16 @@ from collections.abc import Iterable
 __all__ = [
     "CodeError",
     "CodedReduceError",
+    "JoinRefused",
     "MissingExtra",
+    "PeerError",
     "PlanError",
+    "ProtocolError",
     "SchemeError",
     "TooManyStragglers",
     "TreeError",
     "UsageError",
+    "WireError",
 ]
 
 
@@ -77,3 +85,19 @@ class TooManyStragglers(CodedReduceError):
         names = "{" + ", ".join(map(str, sorted(self.missing))) + "}"
         what = "1 straggler is" if tolerance == 1 else f"{tolerance} stragglers are"
         super().__init__(f"{among}: missing {names}, but only {what} tolerated")
+
+
+class ProtocolError(CodedReduceError):
+    """A machine was fed something that cannot happen: a fault of ours, or of a world's."""
+
+
+class PeerError(CodedReduceError):
+    """A neighbour erred."""
+
+
+class WireError(PeerError):
+    """Bytes from a neighbour are not a message."""
+
+
+class JoinRefused(PeerError):
+    """A neighbour runs another plan."""

@@ -8,6 +8,8 @@ import typer
 from rich.console import Console
 
 from codedreduce.cli.draw import draw
+from codedreduce.cli.replay import replay
+from codedreduce.cli.simulate import simulate
 from codedreduce.errors import CodedReduceError, UsageError
 
 app = typer.Typer(
@@ -18,6 +20,8 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command()(draw)
+app.command()(simulate)
+app.command()(replay)
 
 
 @app.callback()

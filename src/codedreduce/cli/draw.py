@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from codedreduce.cli.options import SCHEMES, parse_scheme, parse_tree
 from codedreduce.errors import UsageError
 from codedreduce.report.plan_figure import plan_figure
 from codedreduce.report.plan_text import plan_text
+from codedreduce.schemes.names import SCHEMES, parse_scheme, parse_tree
 
 #: The paper's comparison.
 COMPARISON = ("ring", "gradient-coding", "coded-reduce")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from codedreduce.errors import UsageError
 #: The sum is taken block by block, so that the running total stays in the cache while the vectors stream past.
 BLOCK_BYTES = 1 << 20
 
-_scratch = threading.local()
+#: A block to multiply in, by dtype; a thread starts with a context, and so with blocks, of its own.
+_scratch: ContextVar[dict[np.dtype[Any], npt.NDArray[Any]]] = ContextVar("scratch")
 
 
 def combine(
@@ -75,7 +76,9 @@ def _add_weighted_block(pieces: list[tuple[npt.NDArray[Any], float]], total: npt
 
 def _product(like: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """A block of this thread's own to multiply in, kept from call to call."""
-    kept: dict[np.dtype[Any], npt.NDArray[Any]] = _scratch.__dict__.setdefault("blocks", {})
+    kept = _scratch.get(None)
+    if kept is None:
+        _scratch.set(kept := {})
     if like.dtype not in kept:
         kept[like.dtype] = np.empty(max(1, BLOCK_BYTES // like.itemsize), dtype=like.dtype)
     return kept[like.dtype][: len(like)]

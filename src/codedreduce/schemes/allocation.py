@@ -43,6 +43,9 @@ class Allocation(Protocol):
     def path(self, task: int) -> tuple[int, ...]:
         """The share index of a task at each level."""
 
+    def size(self, task: int) -> int:
+        """How many samples a task holds."""
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -74,7 +77,8 @@ class Groups:
         children = self.tree.children(node)
         if not children:
             return ()
-        count = self.counts[self.tree.level(node)]
+        # without redundancy nobody has a replica whose cuts must agree, and every child is a group
+        count = self.counts[self.tree.level(node)] if self.stragglers else len(children)
         return tuple(children[part.start : part.stop] for part in split_evenly(len(children), count))
 
     def place(self, node: int) -> tuple[int, range]:
@@ -164,17 +168,21 @@ class Owned:
         """The owner's index within its group, at each level."""
         return tuple(owner - self.groups.place(owner)[1].start for owner in self.tree.ancestors(task))
 
+    def size(self, task: int) -> int:
+        """How many samples a subtree owns."""
+        if task == 0:
+            return self.samples
+        place = self.tree.preorder(task)
+        return self._bound(place + self.tree.subtree_size(task)) - self._bound(place)
+
+    def _bound(self, place: int) -> int:
+        return place * self.samples // self.tree.workers if self._bounds is None else self._bounds[place]
+
     def _unit(self, owner: int) -> tuple[Piece, ...]:
         if owner == 0:
             return ()
         place = self.tree.preorder(owner)
-        if self._bounds is None:
-            start, stop = (
-                place * self.samples // self.tree.workers,
-                (place + 1) * self.samples // self.tree.workers,
-            )
-        else:
-            start, stop = self._bounds[place], self._bounds[place + 1]
+        start, stop = self._bound(place), self._bound(place + 1)
         return tuple(
             (Range(start + part.start, start + part.stop),) for part in split_evenly(stop - start, self.blocks)
         )
@@ -227,8 +235,18 @@ class Replicated:
         """The group's unit."""
         if task == 0:
             return ()
-        place, units = self.collapsed.preorder(task), self.collapsed.workers
-        return ((Range(place * self.samples // units, (place + 1) * self.samples // units),),)
+        place = self.collapsed.preorder(task)
+        return ((Range(self._bound(place), self._bound(place + 1)),),)
+
+    def size(self, task: int) -> int:
+        """How many samples a subtree of groups owns."""
+        if task == 0:
+            return self.samples
+        place = self.collapsed.preorder(task)
+        return self._bound(place + self.collapsed.subtree_size(task)) - self._bound(place)
+
+    def _bound(self, place: int) -> int:
+        return place * self.samples // self.collapsed.workers
 
     def needs(self, node: int, task: int) -> Needs:
         """One copy of each group's task."""

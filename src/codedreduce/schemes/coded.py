@@ -64,6 +64,10 @@ class Coded:
         """One share at each level."""
         return (0,) * self.tree.level(task)
 
+    def size(self, task: int) -> int:
+        """How many samples a task holds."""
+        return samples_in((self.task(task),))
+
     def _weight(self, node: int) -> Fraction:
         """What a subtree can hold, in units of one worker's load: itself and its children's over s+1."""
         children = self.tree.children(node)

@@ -43,8 +43,13 @@ class Scheme(ABC):
         if samples < 1:
             raise PlanError(f"a plan needs at least one sample, got {samples}")
 
+    @property
+    def label(self) -> str:
+        """A short name for tables, where all schemes have the same workers."""
+        return self.name
+
     def __str__(self) -> str:
-        return f"{self.name} over {self.workers} workers"
+        return f"{self.label} over {self.workers} workers"
 
 
 class TreeScheme(Scheme):
@@ -153,8 +158,10 @@ class GradientCoding(TreeScheme):
     def _allocate(self, samples: int) -> Allocation:
         return _eager(self.tree, self.stragglers, samples, self.code, self.seed)
 
-    def __str__(self) -> str:
-        return f"{self.name} S={self.stragglers} ({self.code}) over {self.workers} workers"
+    @property
+    def label(self) -> str:
+        """With S, and the code if it is not repetition."""
+        return f"{self.name} S={self.stragglers}" + ("" if self.code == "repetition" else f" ({self.code})")
 
 
 @dataclass(frozen=True)
@@ -201,8 +208,10 @@ class LiveCompensation(TreeScheme):
         missing = sum(samples_in(plan.unit(worker, worker).pieces) for worker in silent)
         return np.asarray(total * total.dtype.type(plan.samples / (plan.samples - missing)))
 
-    def __str__(self) -> str:
-        return f"{self.name} K={self.wait_for} over {self.workers} workers"
+    @property
+    def label(self) -> str:
+        """With K."""
+        return f"{self.name} K={self.wait_for}"
 
 
 @dataclass(frozen=True)
@@ -276,9 +285,14 @@ class CodedReduce(TreeScheme):
             return Owned(self.tree, self.stragglers, samples, self.capacity)
         return _eager(self.tree, self.stragglers, samples, self.code, self.seed)
 
-    def __str__(self) -> str:
+    @property
+    def label(self) -> str:
+        """With the order, s, and the code if it is not repetition."""
         code = "" if self.code == "repetition" else f" ({self.code})"
-        return f"{self.name} {self.order} {self.tree} s={self.stragglers}{code}"
+        return f"{self.name} {self.order} s={self.stragglers}{code}"
+
+    def __str__(self) -> str:
+        return f"{self.label} over a tree {self.tree}"
 
 
 @dataclass(frozen=True)
@@ -312,6 +326,8 @@ class RingAllReduce(Scheme):
 
 
 def _eager(tree: Tree, stragglers: int, samples: int, code: CodeName, seed: int | None) -> Allocation:
+    if stragglers == 0:
+        return Owned(tree, 0, samples)
     if code == "repetition":
         return Replicated(tree, stragglers, samples)
     return Coded(tree, stragglers, samples, lambda n, s: cyclic(n, s, seed))

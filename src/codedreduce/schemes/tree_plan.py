@@ -41,12 +41,27 @@ class TreePlan(Plan):
         return self.allocation.order(node, parent_task)
 
     def unit(self, node: int, task: int) -> Unit:
-        """What a worker itself computes for a task."""
+        """What a worker itself computes for a task, or for its parent in place of the parent."""
+        if task > self.workers:
+            owner = task - self.workers
+            return Unit(task, self.allocation.path(owner), self.allocation.pieces(self.tree.parent(node), owner))
         return Unit(task, self.allocation.path(task), self.allocation.pieces(node, task))
+
+    def delegated(self, task: int) -> int:
+        """The name of the one unit that the owner of a task computes itself, when a child computes it instead.
+
+        A parent can be slow at computing and yet quick at passing on. Then its own unit alone is late, and an idle
+        child can do it: in the progressive order every child also holds what its parent may have to compute.
+        """
+        return self.workers + task
 
     def needs(self, node: int, task: int) -> Needs:
         """What a node must receive for a task before it can send."""
         return self.allocation.needs(node, task)
+
+    def size(self, task: int) -> int:
+        """How many samples a task holds."""
+        return self.allocation.size(task)
 
     def tasks(self, node: int) -> Iterator[int]:
         """Every task a node may be asked for, in the order it would come to them."""
@@ -61,6 +76,14 @@ class TreePlan(Plan):
         if node == 0:
             raise PlanError("the root, node 0, has no data and computes nothing; ask for a worker, 1 or above")
         return (self.unit(node, task) for task in self.tasks(node))
+
+    def held(self, node: int) -> Iterator[Unit]:
+        """Everything a worker may be asked to compute: its units, and in the progressive order its parent's."""
+        yield from self.units(node)
+        parent = self.tree.parent(node)
+        if parent and self.scheme.order == "progressive" and self.scheme.stragglers:
+            for task in self.tasks(parent):
+                yield self.unit(node, self.delegated(task))
 
     def tolerates(self, stragglers: Collection[int]) -> bool:
         """Whether a round ends without these workers."""

@@ -1,4 +1,4 @@
-"""What the user writes on the command line, turned into trees and schemes."""
+"""Trees and schemes as people write them: 4x2, 50/4, gradient-coding."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import re
 from typing import cast
 
 from codedreduce.errors import UsageError
-from codedreduce.schemes import (
+from codedreduce.schemes.scheme import (
     CodedReduce,
+    CodeName,
     GradientCoding,
     LiveCompensation,
     MasterWorker,
+    Order,
     RingAllReduce,
     Scheme,
 )
-from codedreduce.schemes.scheme import CodeName, Order
 from codedreduce.topology import Tree
 
 SCHEMES = ("coded-reduce", "master-worker", "ring", "gradient-coding", "live-compensation")
@@ -35,8 +36,14 @@ def parse_tree(text: str, stragglers: int = 0) -> Tree:
     raise UsageError(f"a tree is written FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4; got {text!r}")
 
 
-def parse_scheme(name: str, *, tree: Tree, stragglers: int, code: str, order: str) -> Scheme:
-    """The scheme of that name over as many workers as the tree has."""
+def parse_scheme(
+    name: str, *, tree: Tree, stragglers: int, code: str = "repetition", order: str = "progressive"
+) -> Scheme:
+    """The scheme of that name over as many workers as the tree has.
+
+    >>> str(parse_scheme("gradient-coding", tree=parse_tree("4x2"), stragglers=3))
+    'gradient-coding S=3 over 20 workers'
+    """
     workers = tree.workers
     match name:
         case "coded-reduce":

@@ -1,0 +1,62 @@
+"""`codedreduce replay`: run a traced simulation again and step through it."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from codedreduce.errors import CodedReduceError, UsageError
+from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, write_trace
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="A trace that simulate or a failing test wrote.")],
+    node: Annotated[int | None, typer.Option(help="Only what happens at this node.")] = None,
+    round: Annotated[int | None, typer.Option(help="Only this round.")] = None,
+    step: Annotated[bool, typer.Option(help="Wait for Enter after every event.")] = False,
+) -> None:
+    """Run the scenario of a trace again, check that the same happens, and show it event by event."""
+    try:
+        recorded = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {str(file)!r}: {error.strerror}") from None
+    scenario = Scenario.from_json(recorded.partition("\n")[0])
+    again = io.StringIO()
+    console = Console(highlight=False, soft_wrap=True)
+    failure = ""
+    try:
+        write_trace(scenario, again, latest=ENDLESS / 2)
+    except (CodedReduceError, AssertionError) as error:
+        failure = f"{type(error).__name__}: {error}"
+    show(console, again.getvalue().splitlines()[1:], node, round, step and sys.stdin.isatty())
+    lines = [line for line in recorded.splitlines() if not line.startswith("!!")]
+    same = lines == again.getvalue().splitlines()
+    console.print("the run is the same as recorded" if same else "[red]the run differs from what was recorded[/]")
+    if failure:
+        console.print(f"[red]it ends with {failure}[/]")
+
+
+def show(console: Console, lines: list[str], node: int | None, round_: int | None, step: bool) -> None:
+    """Print events, each with the actions below it."""
+    current = 1
+    events: list[list[str]] = []
+    for line in lines:
+        if line.startswith("    "):
+            events[-1].append(line)
+        else:
+            events.append([line])
+    for event in events:
+        head = event[0]
+        ends = head.startswith("== round")
+        here = round_ is None or current == round_
+        if here and (ends or node is None or head.split(" ")[2] == str(node)):
+            console.print("\n".join(event), style="bold" if ends else None, markup=False)
+            if step and not ends and input() in ("q", "quit"):
+                return
+        if ends:
+            current += 1

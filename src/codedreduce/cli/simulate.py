@@ -1,0 +1,85 @@
+"""`codedreduce simulate`: all schemes under the same simulated conditions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from codedreduce.errors import UsageError
+from codedreduce.report.simulation import write_simulation_report
+from codedreduce.report.tables import results_table
+from codedreduce.units import rate as parse_rate
+from codedreduce.units import seconds as parse_seconds
+from codedreduce.worlds.simulated.compare import ALL, compare, scenario_for, scheme_names
+from codedreduce.worlds.simulated.scenario import Scenario, write_trace
+
+
+def simulate(
+    tree: Annotated[str, typer.Option(help="FANOUTxDEPTH, as 4x3, or WORKERS/FANOUT, as 50/4.")] = "4x3",
+    stragglers: Annotated[int, typer.Option(help="Stragglers tolerated under each parent.")] = 1,
+    schemes: Annotated[str, typer.Option(help=f"all, or some of {','.join(ALL)}.")] = "all",
+    delays: Annotated[
+        str, typer.Option(help="calm, exponential, bursty, sticky, stalls:P:SECONDS or a trace FILE.npz:key.")
+    ] = "bursty",
+    rate: Annotated[str, typer.Option(help="Of each node's interface, each way.")] = "60mbit",
+    latency: Annotated[str, typer.Option(help="Between any two nodes.")] = "0.5ms",
+    parameters: Annotated[int, typer.Option(help="float32 numbers in the model.")] = 5800,
+    samples: Annotated[int, typer.Option(help="In the batch.")] = 6300,
+    compute: Annotated[str, typer.Option(help="Time of the whole batch on one worker.")] = "20s",
+    rounds: Annotated[int, typer.Option(help="Rounds for each scheme.")] = 200,
+    head_start: Annotated[float, typer.Option(help="Before redundant work, as a part of the time taken so far.")] = 0.2,
+    code: Annotated[str, typer.Option(help="Of the eager scheme: repetition or cyclic.")] = "repetition",
+    seed: Annotated[int, typer.Option(help="The same seed, the same run.")] = 0,
+    json: Annotated[Path | None, typer.Option(help="Write results here.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write DIR/index.html.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write every event of the first scheme here, for replay.")] = None,
+) -> None:
+    """Compare schemes in virtual time: the same protocol as on a cluster, real vectors, an oracle for every round."""
+    base = Scenario(
+        tree=tree, stragglers=stragglers, delays=delays, rate=parse_rate(rate), latency=parse_seconds(latency),
+        parameters=parameters, samples=samples, compute=parse_seconds(compute), rounds=rounds, seed=seed,
+        head_start=head_start,
+    )  # fmt: skip
+    names = scheme_names(schemes)
+    if code != "repetition":
+        base = msgspec.structs.replace(base, code=code)
+    console = Console()
+    if trace is not None:
+        with _open(trace) as file:
+            write_trace(scenario_for(base, names[0]), file)
+        console.print(f"wrote {trace}; step through it with: codedreduce replay {trace}")
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} rounds"),
+        TimeElapsedColumn(), console=console, transient=True,
+    ) as bar:  # fmt: skip
+        task = bar.add_task("starting", total=rounds)
+
+        def told(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        runs = compare(base, names, progress=told)
+    results = [result for result, _ in runs]
+    console.print(results_table(results))
+    if json is not None:
+        with _open(json) as file:
+            file.write(
+                msgspec.json.format(
+                    msgspec.json.encode({"conditions": base, "seed": seed, "results": results}), indent=1
+                ).decode()
+                + "\n"
+            )
+        console.print(f"wrote {json}")
+    if report is not None:
+        console.print(f"wrote {write_simulation_report(report, base, runs)}")
+
+
+def _open(path: Path) -> TextIO:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None

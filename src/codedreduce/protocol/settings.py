@@ -1,0 +1,57 @@
+"""What all nodes of a run agree on beside the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from codedreduce.errors import UsageError
+
+#: About 1 MiB of float32: the size at which loopback and copies are fastest.
+CHUNK_ELEMENTS = 1 << 18
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The vector's layout on the wire, and how long to wait before what.
+
+    `head_start`: how long a parent lets a late share be late before it asks a replica for it, as a fraction of the
+    time the replica took itself. `hold`: how long an offered share may take to arrive, as a fraction of the time that
+    had passed when it was offered. `patience`: seconds until a round that cannot end says whom it waits for.
+    """
+
+    length: int
+    itemsize: int = 4
+    chunk: int = CHUNK_ELEMENTS
+    window: int = 4
+    head_start: float = 0.2
+    hold: float = 1.0
+    patience: float = 30.0
+    on_excess: Literal["wait", "approximate"] = "wait"
+    generation: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("length", "itemsize", "chunk", "window"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("head_start", "hold", "patience"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
+        if self.on_excess not in ("wait", "approximate"):
+            raise UsageError(f"on_excess must be 'wait' or 'approximate', got {self.on_excess!r}")
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks a vector has."""
+        return -(-self.length // self.chunk)
+
+    def part(self, index: int) -> slice:
+        """Where chunk `index` lies in the vector."""
+        return slice(index * self.chunk, min((index + 1) * self.chunk, self.length))
+
+    def chunk_bytes(self, index: int) -> int:
+        """The size of a chunk on the wire, or -1 if there is no such chunk."""
+        if not 0 <= index < self.chunks:
+            return -1
+        where = self.part(index)
+        return int(where.stop - where.start) * self.itemsize

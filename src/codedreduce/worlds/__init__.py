@@ -1,0 +1,1 @@
+"""Worlds: what runs the machines of the protocol."""

@@ -1,0 +1,172 @@
+"""How late workers are: models of delay, and measured traces.
+
+A draw gives, for every worker of a round, a start-up delay in seconds and a factor of slowness. A round's draw is a
+function of the seed and the round alone, so that all schemes meet the same delays.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from codedreduce.errors import UsageError
+
+Floats = npt.NDArray[np.float64]
+
+
+class Draw(NamedTuple):
+    """The delays of one round, worker 1 first."""
+
+    startup: Floats
+    slowness: Floats
+
+
+class Delays(ABC):
+    """A model of delay for `workers` workers, whose uncoded computation takes `unit` seconds."""
+
+    def __init__(self, workers: int, unit: float, seed: int) -> None:
+        self.workers = workers
+        self.unit = unit
+        self.seed = seed
+
+    @abstractmethod
+    def draw(self, round_: int) -> Draw:
+        """The delays of a round."""
+
+    def _random(self, *key: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, *key])
+
+    def _none(self) -> Draw:
+        return Draw(np.zeros(self.workers), np.ones(self.workers))
+
+
+class Calm(Delays):
+    """Nobody is late."""
+
+    def draw(self, round_: int) -> Draw:
+        """No delay."""
+        return self._none()
+
+
+class Exponential(Delays):
+    """The paper's shifted exponential: a unit of work takes `unit` seconds and an exponential time with that mean."""
+
+    def draw(self, round_: int) -> Draw:
+        """Independent delays with mean `unit`."""
+        return Draw(self._random(round_).exponential(self.unit, self.workers), np.ones(self.workers))
+
+
+class Bursty(Delays):
+    """Transient and clustered, as cold starts: in one round of four 5 to 12 % of the workers take 3x to 12x as long."""
+
+    def draw(self, round_: int) -> Draw:
+        """Mostly nothing; sometimes a handful of large delays."""
+        random = self._random(round_)
+        startup, slowness = self._none()
+        if random.random() < 0.25:
+            late = random.random(self.workers) < random.uniform(0.05, 0.12)
+            startup[late] = self.unit * random.uniform(2, 11, int(late.sum()))
+        return Draw(startup, slowness)
+
+
+class Sticky(Delays):
+    """Persistent, as exhausted CPU credit: from some round on, one worker in ten is 8x to 13x slow and stays so."""
+
+    def draw(self, round_: int) -> Draw:
+        """The same workers, once it has begun for them."""
+        random = self._random(0)
+        startup, slowness = self._none()
+        unlucky = random.permutation(self.workers)[: max(1, self.workers // 10)]
+        onset = random.integers(2, 60, len(unlucky))
+        factor = random.uniform(8, 13, len(unlucky))
+        slowness[unlucky] = np.where(round_ >= onset, factor, 1.0)
+        return Draw(startup, slowness)
+
+
+class Stalls(Delays):
+    """Each worker, in each round, stalls for some seconds with a probability."""
+
+    def __init__(self, workers: int, unit: float, seed: int, *, probability: float, seconds: float) -> None:
+        super().__init__(workers, unit, seed)
+        self.probability = probability
+        self.seconds = seconds
+
+    def draw(self, round_: int) -> Draw:
+        """Independent stalls."""
+        startup, slowness = self._none()
+        startup[self._random(round_).random(self.workers) < self.probability] = self.seconds
+        return Draw(startup, slowness)
+
+
+class Trace(Delays):
+    """Measured latencies, workers x rounds, scaled so that their median is `unit`.
+
+    Whole rounds are drawn and rows permuted; a trace with fewer rows than workers is drawn several times. Latency above
+    the median is a start-up delay, since it hardly depends on the load; below it the worker is faster.
+    """
+
+    def __init__(self, workers: int, unit: float, seed: int, *, latencies: Floats) -> None:
+        super().__init__(workers, unit, seed)
+        median = float(np.nanmedian(latencies))
+        self._relative = np.nan_to_num(latencies, nan=median) / median
+
+    def draw(self, round_: int) -> Draw:
+        """One measured round, or as many as it takes."""
+        random = self._random(round_)
+        rows, rounds = self._relative.shape
+        copies = -(-self.workers // rows)
+        drawn = [random.permutation(self._relative[:, random.integers(rounds)]) for _ in range(copies)]
+        relative = np.concatenate(drawn)[: self.workers]
+        return Draw(self.unit * np.maximum(relative - 1, 0), np.clip(relative, 0.05, 1.0))
+
+
+MODELS: dict[str, type[Delays]] = {"calm": Calm, "exponential": Exponential, "bursty": Bursty, "sticky": Sticky}
+
+
+def parse_delays(text: str, *, workers: int, unit: float, seed: int) -> Delays:
+    """A delay model from `calm`, `exponential`, `bursty`, `sticky`, `stalls:P:SECONDS` or `FILE.npz:key`.
+
+    >>> parse_delays("stalls:0.05:2s", workers=84, unit=0.24, seed=0).seconds
+    2.0
+    """
+    if text in MODELS:
+        return MODELS[text](workers, unit, seed)
+    if match := re.fullmatch(r"stalls:([0-9.]+):([0-9.]+)s?", text):
+        probability, seconds = float(match[1]), float(match[2])
+        if not 0 <= probability <= 1:
+            raise UsageError(f"a stall needs a probability from 0 to 1, got {match[1]} in {text!r}")
+        return Stalls(workers, unit, seed, probability=probability, seconds=seconds)
+    if ".npz" in text:
+        return Trace(workers, unit, seed, latencies=load_trace(text))
+    known = ", ".join(MODELS)
+    raise UsageError(f"unknown delays {text!r}; there are {known}, stalls:P:SECONDS and FILE.npz:key")
+
+
+def load_trace(text: str) -> Floats:
+    """The matrix of `FILE.npz:key`, checked."""
+    name, _, key = text.rpartition(":") if not text.endswith(".npz") else (text, "", "")
+    path = Path(name)
+    if not path.is_file():
+        raise UsageError(f"there is no trace {name!r}; delays from a trace are written FILE.npz:key")
+    try:
+        with np.load(path) as archive:
+            keys = list(archive.keys())
+            if not key and len(keys) == 1:
+                key = keys[0]
+            if key not in keys:
+                raise UsageError(f"{path.name} has no {key!r}; write {path.name}:KEY with one of {', '.join(keys)}")
+            latencies = np.asarray(archive[key], dtype=np.float64)
+    except (OSError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{path.name} is not a readable .npz archive: {error}") from None
+    if latencies.ndim != 2 or 0 in latencies.shape:
+        raise UsageError(f"a trace is a matrix of workers x rounds; {path.name}:{key} has the shape {latencies.shape}")
+    if not np.nanmedian(latencies) > 0 or np.nanmin(latencies) < 0:
+        raise UsageError(f"a trace holds positive seconds; {path.name}:{key} does not")
+    return latencies

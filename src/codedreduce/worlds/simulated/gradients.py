@@ -1,0 +1,71 @@
+"""Gradients for the simulation: real vectors that depend on the samples and on the model, and are cheap to sum.
+
+Sample i has the loss 1/2 sum_j G_ij w_j^2, so its gradient is G_i * w, element by element. A sum over samples is that
+of the rows of G, which is kept, times the model, which is not: a stale or torn model shows in the result.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from codedreduce.errors import UsageError
+from codedreduce.schemes.work import Piece
+
+Vector = npt.NDArray[np.float32]
+
+#: Models of consecutive rounds differ, and the four values are exact in float32.
+LEVELS = (1.0, 0.75, 1.25, 0.5)
+
+#: Row sums are kept up to this many bytes.
+KEPT_BYTES = 256 << 20
+
+
+class Gradients:
+    """The gradients of a batch of `samples` samples with `parameters` parameters."""
+
+    def __init__(self, samples: int, parameters: int, seed: int) -> None:
+        if samples < 1 or parameters < 1:
+            raise UsageError(f"gradients need samples and parameters, got {samples} and {parameters}")
+        self.samples = samples
+        self.parameters = parameters
+        random = np.random.default_rng([seed, samples, parameters])
+        self._rows = random.standard_normal((samples, parameters), dtype=np.float32)
+        self._total: npt.NDArray[np.float64] = self._rows.sum(axis=0, dtype=np.float64)
+        self._kept: OrderedDict[Piece, Vector] = OrderedDict()
+
+    def model(self, round_: int) -> Vector:
+        """The model of a round."""
+        return np.full(self.parameters, LEVELS[round_ % len(LEVELS)], dtype=np.float32)
+
+    def of_piece(self, piece: Piece, model: Vector) -> Vector:
+        """The weighted gradient sum of a piece under a model."""
+        return np.multiply(self._row_sum(piece), model)
+
+    def of_pieces(self, pieces: tuple[Piece, ...], model: Vector) -> Vector:
+        """The sum over pieces, each evaluated by itself, added in order."""
+        total = self.of_piece(pieces[0], model)
+        for piece in pieces[1:]:
+            total += self.of_piece(piece, model)
+        return total
+
+    def truth(self, round_: int) -> npt.NDArray[np.float64]:
+        """The batch gradient of a round, independently, in float64."""
+        return self._total * LEVELS[round_ % len(LEVELS)]
+
+    def _row_sum(self, piece: Piece) -> Vector:
+        kept = self._kept.get(piece)
+        if kept is None:
+            kept = np.zeros(self.parameters, dtype=np.float32)
+            for part in piece:
+                rows = self._rows[part.start : part.stop]
+                if part.weight == 1:
+                    kept += rows.sum(axis=0)
+                else:
+                    kept += np.float32(part.weight) * rows.sum(axis=0)
+            self._kept[piece] = kept
+            while len(self._kept) * self.parameters * 4 > KEPT_BYTES:
+                self._kept.popitem(last=False)
+        return kept

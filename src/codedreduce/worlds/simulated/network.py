@@ -1,0 +1,88 @@
+"""A model of the network: each node has one interface, which carries one chunk at a time each way.
+
+A chunk leaves when the sender's interface has finished those before it, needs `latency` to cross, and takes the
+receiver's interface for its length; both lengths overlap when nothing else is in the way. Small messages travel beside
+the chunks and never wait behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from codedreduce.errors import UsageError
+from codedreduce.worlds.simulated.kernel import Kernel
+
+#: What a small message weighs on the wire, headers included.
+SMALL_BYTES = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """Bytes per second out of and into a node, and seconds to cross.
+
+    >>> Link(rate=60e6 / 8, latency=0.0005).rate
+    7500000.0
+    """
+
+    rate: float = 60e6 / 8
+    latency: float = 0.0005
+
+    def __post_init__(self) -> None:
+        if not self.rate > 0:
+            raise UsageError(f"a link needs a rate above zero, got {self.rate}")
+        if not self.latency >= 0:
+            raise UsageError(f"a latency cannot be negative, got {self.latency}")
+
+
+class Network:
+    """The interfaces of all nodes."""
+
+    def __init__(self, kernel: Kernel, nodes: int, link: Link) -> None:
+        self._kernel = kernel
+        self._latency = link.latency
+        self._seconds_per_byte = [1.0 / link.rate] * nodes
+        self._out_free = [0.0] * nodes
+        self._in_free = [0.0] * nodes
+        self.bytes_out: npt.NDArray[np.int64] = np.zeros(nodes, dtype=np.int64)
+        self.bytes_in: npt.NDArray[np.int64] = np.zeros(nodes, dtype=np.int64)
+
+    def slow_down(self, node: int, factor: float) -> None:
+        """Make a node's interface slower by this factor (faster, if below one)."""
+        self._seconds_per_byte[node] *= factor
+
+    def small(self, sender: int, receiver: int, deliver: Callable[..., None], *arguments: Any) -> None:
+        """Deliver a small message."""
+        self.bytes_out[sender] += SMALL_BYTES
+        self.bytes_in[receiver] += SMALL_BYTES
+        arrival = self._kernel.now + self._latency + SMALL_BYTES * self._seconds_per_byte[sender]
+        self._kernel.at(arrival, deliver, *arguments)
+
+    def chunk(
+        self, sender: int, receiver: int, size: int, deliver: Callable[..., None], *arguments: Any
+    ) -> tuple[float, float]:
+        """Deliver a chunk; when it begins and ends to leave the sender."""
+        size += SMALL_BYTES
+        begin = max(self._kernel.now, self._out_free[sender])
+        end = begin + size * self._seconds_per_byte[sender]
+        self._out_free[sender] = end
+        self.bytes_out[sender] += size
+        self.bytes_in[receiver] += size
+        self._kernel.at(end + self._latency, self._arrive, receiver, size, deliver, arguments)
+        return begin, end
+
+    def _arrive(self, receiver: int, size: int, deliver: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        end = max(self._kernel.now, self._in_free[receiver] + size * self._seconds_per_byte[receiver])
+        self._in_free[receiver] = end
+        if end == self._kernel.now:
+            deliver(*arguments)
+        else:
+            self._kernel.at(end, deliver, *arguments)
+
+    def busiest_bytes(self) -> int:
+        """The most bytes any node sent or received."""
+        return int(max(self.bytes_out.max(), self.bytes_in.max()))

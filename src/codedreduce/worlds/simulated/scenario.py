@@ -1,0 +1,154 @@
+"""A simulated run as a few words and numbers: what the command line takes, a trace begins with, a test draws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TextIO
+
+import msgspec
+import numpy as np
+
+from codedreduce.errors import UsageError
+from codedreduce.protocol import Settings
+from codedreduce.schemes import Plan
+from codedreduce.schemes.names import parse_scheme, parse_tree
+from codedreduce.worlds.simulated.cluster import Conditions, SimulatedCluster
+from codedreduce.worlds.simulated.delays import parse_delays
+from codedreduce.worlds.simulated.faults import Fault, random_faults
+from codedreduce.worlds.simulated.gradients import Gradients
+from codedreduce.worlds.simulated.network import Link
+from codedreduce.worlds.simulated.record import Recorder
+
+#: Longer than any run: a fault that lasts so long is one that nothing may wait for.
+ENDLESS = 1e6
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that decides a simulated run; two runs of one scenario are the same to the byte."""
+
+    tree: str = "4x3"
+    stragglers: int = 1
+    scheme: str = "coded-reduce"
+    order: str = "progressive"
+    code: str = "repetition"
+    tolerance: int | None = None  # gradient coding's S, or how many live compensation does not wait for
+    delays: str = "calm"
+    rate: float = 60e6 / 8
+    latency: float = 0.0005
+    parameters: int = 5800
+    samples: int = 6300
+    compute: float = 20.0
+    rounds: int = 200
+    seed: int = 0
+    chunk: int = 1 << 18
+    head_start: float = 0.2
+    patience: float = 30.0
+    on_excess: str = "wait"
+    faults: tuple[Fault, ...] = ()
+
+    def plan(self) -> Plan:
+        """Who computes what."""
+        tolerance = self.stragglers if self.tolerance is None else self.tolerance
+        scheme = parse_scheme(
+            self.scheme, tree=parse_tree(self.tree, self.stragglers), code=self.code, order=self.order,
+            stragglers=self.stragglers if self.scheme == "coded-reduce" else tolerance,
+        )  # fmt: skip
+        return scheme.plan(samples=self.samples)
+
+    def cluster(
+        self, *, gradients: Gradients | None = None, recorder: Recorder | None = None, checking: bool = False
+    ) -> SimulatedCluster:
+        """The simulated cluster of this scenario, ready to run."""
+        if not self.compute > 0:
+            raise UsageError(f"the compute time of the batch must be above zero, got {self.compute}")
+        if self.rounds < 1:
+            raise UsageError(f"at least one round is needed, got {self.rounds}")
+        if self.on_excess not in ("wait", "approximate"):
+            raise UsageError(f"on_excess must be 'wait' or 'approximate', got {self.on_excess!r}")
+        plan = self.plan()
+        for fault in self.faults:
+            if fault.node > plan.workers:
+                raise UsageError(f"a fault at node {fault.node}, but the plan has workers 1..{plan.workers}")
+        unit = self.compute / plan.workers
+        conditions = Conditions(
+            link=Link(rate=self.rate, latency=self.latency),
+            sample_seconds=self.compute / self.samples,
+            delays=parse_delays(self.delays, workers=plan.workers, unit=unit, seed=self.seed),
+            faults=self.faults,
+            seed=self.seed,
+        )
+        settings = Settings(
+            length=self.parameters,
+            chunk=self.chunk,
+            head_start=self.head_start,
+            patience=self.patience,
+            on_excess="approximate" if self.on_excess == "approximate" else "wait",
+        )
+        gradients = gradients or Gradients(self.samples, self.parameters, self.seed)
+        return SimulatedCluster(plan, settings, conditions, gradients, recorder=recorder, checking=checking)
+
+    def to_json(self) -> str:
+        """One line that says it all."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Scenario:
+        """The scenario of such a line."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError as error:
+            raise UsageError(f"not a scenario: {error}") from None
+
+
+def write_trace(scenario: Scenario, file: TextIO, *, checking: bool = False, latest: float = float("inf")) -> Recorder:
+    """Run a scenario and write down everything that happened; the first line is the scenario."""
+    file.write(scenario.to_json() + "\n")
+    return scenario.cluster(recorder=Recorder(trace=file), checking=checking).run(scenario.rounds, latest=latest)
+
+
+def random_scenario(seed: int) -> Scenario:
+    """A small tree, any scheme, some delays, and faults that are short or as good as endless."""
+    random = np.random.default_rng([seed, 5])
+    fanout, depth = [(2, 1), (3, 1), (5, 1), (2, 2), (3, 2), (4, 2), (5, 2), (2, 3)][int(random.integers(8))]
+    stragglers = int(random.integers(0, min(fanout, 3)))
+    scheme, order, code = (
+        ("coded-reduce", "progressive", "repetition"),
+        ("coded-reduce", "progressive", "repetition"),
+        ("coded-reduce", "progressive", "repetition"),
+        ("coded-reduce", "eager", "repetition"),
+        ("coded-reduce", "eager", "cyclic"),
+        ("gradient-coding", "eager", "repetition"),
+        ("gradient-coding", "eager", "cyclic"),
+        ("master-worker", "eager", "repetition"),
+        ("live-compensation", "eager", "repetition"),
+    )[int(random.integers(9))]
+    tree = f"{fanout}x{depth}"
+    if scheme == "coded-reduce" and order == "progressive" and random.random() < 0.3:
+        tree = f"{int(random.integers(6, 25))}/{fanout + 2}"
+    workers = parse_tree(tree, stragglers).workers
+    rounds = int(random.integers(3, 9))
+    compute = float(random.uniform(0.5, 3.0)) * workers
+    faults = random_faults(workers, rounds, compute / workers, seed)
+    if random.random() < 0.5:
+        faults = [replace(fault, seconds=ENDLESS) for fault in faults]
+    return Scenario(
+        tree=tree,
+        stragglers=stragglers,
+        scheme=scheme,
+        order=order,
+        code=code,
+        tolerance=min(stragglers, workers - 1),
+        delays=("calm", "exponential", "bursty", "sticky")[int(random.integers(4))],
+        rate=float(random.choice([1e4, 1e6])),
+        latency=float(random.choice([1e-4, 1e-2])),
+        parameters=int(random.integers(1, 60)),
+        samples=workers * 8 * int(random.integers(1, 4)),
+        compute=compute,
+        rounds=rounds,
+        seed=seed,
+        chunk=int(random.choice([7, 1000])),
+        head_start=float(random.choice([0.0, 0.2, 1.0])),
+        patience=2000.0,
+        on_excess="approximate" if random.random() < 0.3 else "wait",
+        faults=tuple(faults),
+    )

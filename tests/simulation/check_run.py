@@ -1,0 +1,64 @@
+"""One random simulated run, and what must hold of it."""
+
+import io
+from pathlib import Path
+
+from codedreduce.schemes import LiveCompensation, Plan, TreePlan
+from codedreduce.worlds.simulated import Recorder
+from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario, write_trace
+
+#: Faults that make a node late; the others only make its messages strange.
+DISABLING = ("crash", "pause", "cut", "slow", "corrupt", "reorder")
+
+
+def check_run(scenario: Scenario) -> Recorder:
+    """Run a scenario with every invariant checked at every step."""
+    recorder = scenario.cluster(checking=True).run(scenario.rounds, latest=ENDLESS / 2)
+    plan = scenario.plan()
+    touched = {fault.node for fault in scenario.faults if fault.kind in DISABLING}
+    if plan.tolerates(touched):
+        assert len(recorder.rounds) == scenario.rounds, f"waited for a straggler: {notes(recorder)}"
+        assert all(record.residual == 0 for record in recorder.rounds)
+    elif len(recorder.rounds) < scenario.rounds and scenario.on_excess == "wait":
+        waiting = [note for _, node, note in recorder.notes if node == 0 and note.kind == "waiting"]
+        assert waiting, "a round that cannot end says so"
+        assert all(note.nodes for note in waiting), "and names whom it waits for"
+    check_gradients(plan, scenario, recorder)
+    return recorder
+
+
+def check_gradients(plan: Plan, scenario: Scenario, recorder: Recorder) -> None:
+    if isinstance(plan.scheme, LiveCompensation):
+        return
+    if all(record.residual == 0 for record in recorder.rounds):
+        assert recorder.max_error < (1e-5 if scenario.code == "repetition" else 1e-3)
+        if isinstance(plan, TreePlan) and plan.scheme.bit_identical:
+            assert recorder.identical, "the same bits whoever straggles"
+
+
+def notes(recorder: Recorder) -> list[str]:
+    return [note.reason for _, node, note in recorder.notes if node == 0][-3:]
+
+
+def check_seed(seed: int, folder: Path) -> None:
+    """Check the random scenario of a seed; if it fails, save its trace and say how to replay it."""
+    scenario = random_scenario(seed)
+    try:
+        check_run(scenario)
+    except Exception as error:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"seed-{seed}.trace"
+        with path.open("w") as file:
+            try:
+                write_trace(scenario, file, latest=ENDLESS / 2)
+            except Exception as again:
+                file.write(f"!! {type(again).__name__}: {again}\n")
+        raise AssertionError(
+            f"seed {seed} failed ({error}); step through it with: codedreduce replay {path}"
+        ) from error
+
+
+def trace_of(scenario: Scenario) -> str:
+    file = io.StringIO()
+    write_trace(scenario, file, latest=ENDLESS / 2)
+    return file.getvalue()

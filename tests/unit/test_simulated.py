@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+
+from codedreduce.errors import UsageError
+from codedreduce.units import rate, seconds
+from codedreduce.worlds.simulated import Fault, Gradients, Link, load_trace, parse_delays
+from codedreduce.worlds.simulated.compare import compare, gradient_coding_choices, scheme_names
+from codedreduce.worlds.simulated.kernel import Kernel
+from codedreduce.worlds.simulated.network import Network
+from codedreduce.worlds.simulated.scenario import Scenario
+
+
+def test_kernel_orders_by_time_priority_and_sequence() -> None:
+    kernel, seen = Kernel(), []
+    for time, priority, name in [(2.0, 1, "d"), (1.0, 1, "b"), (1.0, 0, "a"), (1.0, 1, "c")]:
+        kernel.at(time, seen.append, name, priority=priority)
+    kernel.run()
+    assert "".join(seen) == "abcd"
+
+
+def test_an_interface_carries_one_chunk_at_a_time_each_way() -> None:
+    kernel, arrived = Kernel(), []
+    network = Network(kernel, 4, Link(rate=1000.0, latency=0.5))
+    for sender, receiver in [(0, 1), (0, 2), (3, 2)]:
+        network.chunk(sender, receiver, 900, lambda *who: arrived.append((*who, kernel.now)), sender, receiver)
+    network.small(0, 1, lambda: arrived.append(("small", kernel.now)))
+    kernel.run()
+    assert arrived == [("small", 0.6), (0, 1, 1.5), (3, 2, 1.5), (0, 2, 2.5)]
+    assert network.busiest_bytes() == 2100
+
+
+@pytest.mark.parametrize("text", ["calm", "exponential", "bursty", "sticky", "stalls:0.5:2s"])
+def test_delays_are_a_function_of_seed_and_round(text: str) -> None:
+    one = parse_delays(text, workers=30, unit=0.5, seed=3)
+    other = parse_delays(text, workers=30, unit=0.5, seed=3)
+    for round_ in (5, 1, 70):
+        for a, b in zip(one.draw(round_), other.draw(round_), strict=True):
+            np.testing.assert_array_equal(a, b)
+            assert (a >= 0).all()
+
+
+def test_sticky_stays() -> None:
+    delays = parse_delays("sticky", workers=40, unit=1.0, seed=0)
+    assert delays.draw(1).slowness.max() == 1
+    late = delays.draw(80).slowness > 1
+    assert late.sum() == 4
+    assert (late == (delays.draw(500).slowness > 1)).all()
+
+
+def test_traces_keep_whole_rounds_together(tmp_path) -> None:
+    latencies = np.arange(1.0, 13.0).reshape(4, 3) * np.array([1.0, 10.0, 100.0])
+    np.savez(tmp_path / "t.npz", key=latencies.astype(np.float32))
+    delays = parse_delays(f"{tmp_path / 't.npz'}:key", workers=8, unit=2.0, seed=0)
+    columns = [set(np.round(np.maximum(c / np.median(latencies) - 1, 0) * 2.0, 4)) for c in latencies.T]
+    for round_ in range(20):
+        drawn = np.round(delays.draw(round_).startup, 4)
+        assert set(drawn[:4]) in columns, "all workers of a round come from one measured round"
+        assert set(drawn[4:]) in columns
+
+
+def test_gradients_depend_on_the_model_and_match_the_truth() -> None:
+    gradients = Gradients(100, 7, seed=1)
+    plan = Scenario(tree="4x1", samples=100).plan()
+    total = plan.reference(lambda piece: gradients.of_piece(piece, gradients.model(3)))
+    np.testing.assert_allclose(total, gradients.truth(3), rtol=1e-5, atol=1e-5)
+    assert not np.allclose(gradients.truth(3), gradients.truth(2))
+
+
+def test_gradient_coding_is_swept() -> None:
+    base = Scenario(tree="12x1", parameters=100, samples=240, rounds=10, delays="stalls:0.1:5s", compute=2.0)
+    ((result, _),) = compare(base, ["gradient-coding"])
+    each = [compare_one(base, s) for s in gradient_coding_choices(12)]
+    assert result.mean == pytest.approx(min(each))
+
+
+def compare_one(base: Scenario, s: int) -> float:
+    fields = {name: getattr(base, name) for name in base.__struct_fields__}
+    scenario = Scenario(**{**fields, "scheme": "gradient-coding", "order": "eager", "tolerance": s})
+    return float(scenario.cluster().run(base.rounds).seconds().mean())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: seconds("20 parsecs"), "20s, 0.5ms"),
+        (lambda: seconds("1.2.3s"), "1.2.3s"),
+        (lambda: rate("0mbit"), "above zero"),
+        (lambda: rate("fast"), "60mbit"),
+        (lambda: Link(rate=0), "above zero, got 0"),
+        (lambda: Link(latency=-1), "negative"),
+        (lambda: parse_delays("windy", workers=3, unit=1, seed=0), "unknown delays 'windy'"),
+        (lambda: parse_delays("stalls:2:1s", workers=3, unit=1, seed=0), "0 to 1, got 2"),
+        (lambda: scheme_names("ring,magic"), "unknown scheme 'magic'"),
+        (lambda: Fault(kind="fire", node=1, round=1), "unknown fault 'fire'"),
+        (lambda: Fault(kind="crash", node=0, round=1), "got node 0"),
+        (lambda: Scenario(faults=(Fault(kind="crash", node=85, round=1),)).cluster(), r"node 85, but .* 1\.\.84"),
+        (lambda: Scenario(compute=0).cluster(), "above zero"),
+        (lambda: Scenario(rounds=0).cluster(), "at least one round"),
+        (lambda: Scenario(on_excess="panic").cluster(), "'panic'"),
+        (lambda: Scenario.from_json("{"), "not a scenario"),
+        (lambda: Gradients(0, 5, 0), "got 0 and 5"),
+    ],
+)
+def test_mistakes_are_named(call, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        call()
+
+
+def test_bad_traces_are_named(tmp_path) -> None:
+    np.savez(tmp_path / "flat.npz", key=np.ones(5))
+    np.savez(tmp_path / "two.npz", a=np.ones((2, 2)), b=np.ones((2, 2)))
+    np.savez(tmp_path / "negative.npz", key=-np.ones((2, 2)))
+    (tmp_path / "text.npz").write_text("not an archive")
+    for name, message in [
+        ("flat.npz:key", r"workers x rounds; flat.npz:key has the shape \(5,\)"),
+        ("two.npz", "one of a, b"),
+        ("two.npz:c", "no 'c'"),
+        ("negative.npz:key", "positive seconds"),
+        ("text.npz:key", "not a readable"),
+        ("missing.npz:key", "there is no trace"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            load_trace(str(tmp_path / name))
