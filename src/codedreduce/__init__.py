@@ -4,7 +4,10 @@ The layers, each importing only from those before it:
 
     codes, topology     gradient codes; trees and rings
     schemes             a scheme laid over workers and samples is a plan: who computes what, and what each parent needs
-    report              pictures
+    protocol            state machines without I/O: root, worker, ring node
+    worlds              what runs them: virtual time, processes on this machine
+    training            objectives, optimizers, data, the loop
+    report              pictures and tables
     cli                 the command line
 """
 
@@ -19,6 +22,7 @@ from codedreduce.schemes import (
     Scheme,
 )
 from codedreduce.topology import Tree
+from codedreduce.training import train
 
 __all__ = [
     "CodedReduce",
@@ -33,6 +37,7 @@ __all__ = [
     "TooManyStragglers",
     "Tree",
     "UsageError",
+    "train",
 ]
 
 __version__ = "0.1.0"

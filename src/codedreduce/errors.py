@@ -8,6 +8,8 @@
      |    +-- PlanError            the scheme cannot be laid over this many samples
      |    +-- MissingExtra         an optional dependency is not installed; also an ImportError
      +-- TooManyStragglers         more workers are missing than the code tolerates
+     +-- Diverged                  the gradient is not finite
+     +-- WorkerFailed              a worker raised an error, and with it the run is over
      +-- ProtocolError             a machine was fed something that cannot happen: a fault of ours, or of a world's
      +-- PeerError                 a neighbour erred
           +-- WireError            its bytes are not a message
@@ -24,6 +26,7 @@ from collections.abc import Iterable
 __all__ = [
     "CodeError",
     "CodedReduceError",
+    "Diverged",
     "JoinRefused",
     "MissingExtra",
     "PeerError",
@@ -34,6 +37,7 @@ __all__ = [
     "TreeError",
     "UsageError",
     "WireError",
+    "WorkerFailed",
 ]
 
 
@@ -101,3 +105,19 @@ class WireError(PeerError):
 
 class JoinRefused(PeerError):
     """A neighbour runs another plan."""
+
+
+class WorkerFailed(CodedReduceError):
+    """A worker raised an error, and with it the run is over."""
+
+    def __init__(self, node: int, message: str) -> None:
+        super().__init__(f"worker {node} failed: {message}")
+        self.node = node
+
+
+class Diverged(CodedReduceError):
+    """The gradient is not finite: the run has diverged."""
+
+    def __init__(self, round_: int, message: str) -> None:
+        super().__init__(message)
+        self.round = round_

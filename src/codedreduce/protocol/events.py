@@ -48,6 +48,14 @@ class Computed(Event, frozen=True, kw_only=True):
     covered: float = 1.0
 
 
+class Interrupted(Event, frozen=True, kw_only=True):
+    """A computation was stopped before it was done; at least so much longer it would have taken."""
+
+    round: int
+    task: int
+    seconds: float
+
+
 class TimerFired(Event, frozen=True, kw_only=True):
     """A moment the node asked to be told of has come."""
 
@@ -128,12 +136,13 @@ class Aggregated(Action, frozen=True, kw_only=True):
 
 
 class Note(Action, frozen=True, kw_only=True):
-    """Something worth telling: `kind` for machines, `reason` in words, and whom it is about."""
+    """Something worth telling: `kind` for machines, `reason` in words, whom it is about, and how long it was."""
 
     kind: str
     reason: str
     round: int
     nodes: tuple[int, ...] = ()
+    seconds: float | None = None
 
 
 class Finished(Action, frozen=True, kw_only=True):

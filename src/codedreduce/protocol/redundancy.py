@@ -50,14 +50,17 @@ class Redundancy:
             return self._sooner(now)  # not its first share: whatever is missing is late already
         if len(self._present) < len(self._collector.children) and any(map(self._abandoned, self._collector.wanted())):
             return self._sooner(now)
-        return self._sooner(self._collector.since + (1 + self._settings.head_start) * (now - self._collector.since))
+        took = now - self._collector.since
+        return self._sooner(now + self._head_start(took))
+
+    def _head_start(self, took: float) -> float:
+        return max(self._settings.head_start * took, self._settings.least_head_start)
 
     def due(self, now: float) -> tuple[list[tuple[int, int]], float | None]:
         """Who should now do which share, and when to look again."""
         self.wake = None
         begun: list[tuple[int, int]] = []
         since = self._collector.since
-        head_start = self._settings.head_start
         next_look: float | None = None
         for share in self._collector.wanted():
             if share.offered_at is not None:
@@ -75,16 +78,17 @@ class Redundancy:
                 continue  # the next child to become idle asks again
             child = min(idle)[1]
             took = min(self._first_idle[one] for one in share.providers if one in self._first_idle) - since
-            moment = since + (took if self._abandoned(share) else (1 + head_start) * took)
+            late_after = took + self._head_start(took)
+            moment = since + (took if self._abandoned(share) else late_after)
             if share.begun_at is not None:
-                moment = max(moment, share.begun_at + (1 + head_start) * took)
+                moment = max(moment, share.begun_at + late_after)
             if moment <= now:
                 share.begun_at = now
                 del self._idle_since[child]
                 begun.append((child, share.task))
                 if len(idle) == 1:
                     continue
-                moment = now + (1 + head_start) * took
+                moment = now + late_after
             next_look = moment if next_look is None else min(next_look, moment)
         if next_look is not None:
             self._sooner(next_look)

@@ -13,6 +13,7 @@ from codedreduce.protocol.events import (
     Computed,
     Drained,
     Finished,
+    Interrupted,
     Leave,
     PeerFound,
     PeerLost,
@@ -56,9 +57,13 @@ class RingNode(Machine):
         Row((EXCHANGING,), RingChunk, "_on_chunk", (EXCHANGING, WAITING)),
         *(Row((state,), Drained, "_on_drained", (state,)) for state in _IN),
         *(Row((state,), trigger, "_nothing", (state,)) for state in _IN for trigger in (PeerFound, PeerLost)),
-        *(Row((state,), trigger, "_nothing", (state,)) for state in _IN for trigger in (TimerFired, Heartbeat)),
+        *(
+            Row((state,), trigger, "_nothing", (state,))
+            for state in _IN
+            for trigger in (TimerFired, Heartbeat, Interrupted)
+        ),
         Row(_IN, Leave, "_on_leave", (LEFT,)),
-        *(Row((LEFT,), trigger, "_nothing", (LEFT,)) for trigger in (Computed, TimerFired)),
+        *(Row((LEFT,), trigger, "_nothing", (LEFT,)) for trigger in (Computed, TimerFired, Interrupted)),
         *(Row((LEFT,), trigger, "_nothing", (LEFT,)) for trigger in (PeerFound, PeerLost, Drained)),
     )
 

@@ -121,7 +121,7 @@ class Root(Parent):
 
     def _late_result(self, child: int, round_: int, seconds: float, actions: list[AnyAction]) -> None:
         reason = f"node {child} was {seconds:.3f} s late in round {round_}"
-        actions.append(Note(kind="late", reason=reason, round=round_, nodes=(child,)))
+        actions.append(Note(kind="late", reason=reason, round=round_, nodes=(child,), seconds=seconds))
 
     def _shares_advanced(self, now: float, actions: list[AnyAction]) -> None:
         if self.state is IDLE:

@@ -16,8 +16,9 @@ class Settings:
     """The vector's layout on the wire, and how long to wait before what.
 
     `head_start`: how long a parent lets a late share be late before it asks a replica for it, as a fraction of the
-    time the replica took itself. `hold`: how long an offered share may take to arrive, as a fraction of the time that
-    had passed when it was offered. `patience`: seconds until a round that cannot end says whom it waits for.
+    time the replica took itself, and `least_head_start` seconds at least. `hold`: how long an offered share may take to
+    arrive, as a fraction of the time that had passed when it was offered. `patience`: seconds until a round that cannot
+    end says whom it waits for.
     """
 
     length: int
@@ -25,16 +26,18 @@ class Settings:
     chunk: int = CHUNK_ELEMENTS
     window: int = 4
     head_start: float = 0.2
+    least_head_start: float = 0.0
     hold: float = 1.0
     patience: float = 30.0
     on_excess: Literal["wait", "approximate"] = "wait"
     generation: int = 0
+    announce: bool = True  # offer a pushed sum ahead of its bytes; not worth it where bytes are as quick as offers
 
     def __post_init__(self) -> None:
         for name in ("length", "itemsize", "chunk", "window"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("head_start", "hold", "patience"):
+        for name in ("head_start", "least_head_start", "hold", "patience"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
         if self.on_excess not in ("wait", "approximate"):

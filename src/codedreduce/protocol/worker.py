@@ -11,6 +11,7 @@ from codedreduce.protocol.events import (
     Computed,
     Drained,
     Finished,
+    Interrupted,
     Leave,
     Note,
     PeerFound,
@@ -87,6 +88,8 @@ class Worker(Parent):
         *(Row((state,), Hello, "_on_hello", (state,)) for state in _IN),
         *(Row((state,), Ready, "_on_ready", (state,)) for state in _IN),
         *(Row((state,), Late, "_on_late", (state,)) for state in _IN),
+        *(Row((state,), Interrupted, "_on_interrupted", (state,)) for state in _IN),
+        Row((LEFT,), Interrupted, "_nothing", (LEFT,)),
         *(Row((state,), Heartbeat, "_nothing", (state,)) for state in _IN),
         Row(_IN, PeerFound, "_on_peer_found", _IN),
         *(Row((state,), PeerLost, "_on_peer_lost", (state,)) for state in _IN),
@@ -108,7 +111,7 @@ class Worker(Parent):
         self.task = self.first_task
         self.push = True
         self.own: Vector | None = None  # what this worker computed; turns into the sum, chunk by chunk
-        self._offers = plan.scheme.order == "progressive" and plan.scheme.stragglers > 0
+        self._offers = plan.scheme.order == "progressive" and plan.scheme.stragglers > 0 and settings.announce
         self._offered = False
         self._queued: Next | None = None
         self._salvage = isinstance(plan.scheme, LiveCompensation)
@@ -425,7 +428,13 @@ class Worker(Parent):
     def _on_late(self, event: Received, now: float, actions: list[AnyAction]) -> None:
         self._say(event.message, actions)
 
+    def _on_interrupted(self, event: Interrupted, now: float, actions: list[AnyAction]) -> None:
+        """Tell the root how much longer it would have waited for this worker's own share."""
+        if event.task == self.first_task:
+            late = Late(generation=self.generation, round=event.round, node=self.node, seconds=max(0.0, event.seconds))
+            self._say(late, actions)
+
     def _late_result(self, child: int, round_: int, seconds: float, actions: list[AnyAction]) -> None:
         self._say(Late(generation=self.generation, round=round_, node=child, seconds=max(0.0, seconds)), actions)
         reason = f"node {child} was {seconds:.3f} s late in round {round_}"
-        actions.append(Note(kind="late", reason=reason, round=round_, nodes=(child,)))
+        actions.append(Note(kind="late", reason=reason, round=round_, nodes=(child,), seconds=seconds))

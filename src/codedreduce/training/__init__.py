@@ -1,0 +1,26 @@
+"""Training on the root: objectives in NumPy, optimizers, data, and the loop."""
+
+from codedreduce.training.data import Arrays, CsvFile, LibsvmFile, NpzFile, Source, open_data, synthetic
+from codedreduce.training.loop import RoundLog, TrainingResult, train
+from codedreduce.training.objectives import LinearRegression, LogisticRegression, Objective, Softmax
+from codedreduce.training.optimizers import SGD, Adam, Optimizer
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "Arrays",
+    "CsvFile",
+    "LibsvmFile",
+    "LinearRegression",
+    "LogisticRegression",
+    "NpzFile",
+    "Objective",
+    "Optimizer",
+    "RoundLog",
+    "Softmax",
+    "Source",
+    "TrainingResult",
+    "open_data",
+    "synthetic",
+    "train",
+]

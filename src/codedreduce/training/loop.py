@@ -1,0 +1,215 @@
+"""The training loop: the root sends the model, gets the gradient of the batch, and takes a step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from codedreduce.errors import Diverged, UsageError
+from codedreduce.protocol import Settings
+from codedreduce.schemes import CodedReduce, RingPlan, Scheme
+from codedreduce.topology import Tree
+from codedreduce.training.data import Source
+from codedreduce.training.gradient import BatchGradient
+from codedreduce.training.objectives import Objective
+from codedreduce.training.optimizers import SGD, Optimizer
+from codedreduce.worlds.local import LocalCluster, LocalRing
+from codedreduce.worlds.simulated.delays import Delays, parse_delays
+
+Array = npt.NDArray[Any]
+
+#: Elements in a chunk between processes of one machine, where a chunk is a reference into shared memory.
+LOCAL_CHUNK = 1 << 20
+
+#: Seconds a worker of this machine may be later than another before it counts as late: less is the scheduler's noise.
+LEAST_HEAD_START = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundLog:
+    """One round: its time, loss, who was late, and how much longer the late ones would have held it up."""
+
+    round: int
+    seconds: float
+    loss: float
+    late: tuple[int, ...] = ()
+    lateness: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def saved(self) -> float:
+        """Seconds that waiting for all would have added, as measured when the late ones stopped or delivered."""
+        return max(self.lateness.values(), default=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """The parameters and how they came about."""
+
+    parameters: Array
+    history: tuple[RoundLog, ...]
+    interrupted: bool = False
+
+    @property
+    def saved(self) -> float:
+        """Seconds saved against waiting for all, over the run."""
+        return sum(log.saved for log in self.history)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """All that a run needs, laid out: what `train` makes of its arguments."""
+
+    objective: Objective
+    source: Source
+    scheme: Scheme
+    rounds: int
+    optimizer: Optimizer
+    batch: int | None = None
+    seed: int = 0
+    delays: str | None = None
+    unit: float = 0.05
+    shared_memory: bool = True
+    start: Array | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.source.shape()
+        if self.rounds < 1:
+            raise UsageError(f"at least one round is needed, got {self.rounds}")
+        if self.batch is not None and not 1 <= self.batch <= shape.samples:
+            raise UsageError(f"a batch has 1 to {shape.samples} samples, as many as there are; got {self.batch}")
+
+    @property
+    def samples(self) -> int:
+        """Samples in a batch."""
+        return self.batch or self.source.shape().samples
+
+    def model(self) -> Array:
+        """The first model."""
+        count = self.objective.parameters(self.source.shape().features)
+        if self.start is None:
+            return np.zeros(count, dtype=np.float32)
+        if self.start.shape != (count,):
+            raise UsageError(f"the model has {count} parameters; the start has the shape {self.start.shape}")
+        return np.array(self.start, dtype=np.float32)
+
+    def settings(self) -> Settings:
+        """One number more than parameters: the loss."""
+        length = len(self.model()) + 1
+        return Settings(
+            length=length, chunk=LOCAL_CHUNK, announce=length > LOCAL_CHUNK, least_head_start=LEAST_HEAD_START
+        )
+
+    def make_delays(self) -> Delays | None:
+        """The injected delays, drawn alike by everyone."""
+        if self.delays is None:
+            return None
+        return parse_delays(self.delays, workers=self.scheme.workers, unit=self.unit, seed=self.seed)
+
+
+def train(
+    objective: Objective,
+    data: Source,
+    *,
+    scheme: Scheme | None = None,
+    rounds: int,
+    optimizer: Optimizer | None = None,
+    batch: int | None = None,
+    seed: int = 0,
+    inject: str | None = None,
+    start: Array | None = None,
+    told: Callable[[RoundLog], None] | None = None,
+    shared_memory: bool = True,
+) -> TrainingResult:
+    """Train a model on this machine: the root here, one process a worker.
+
+    `scheme` says how many workers and how they are arranged; a tree of 2x2 with one straggler tolerated by default.
+    `inject` makes workers late on purpose: `stalls:0.05:0.5s` or any delay model of the simulator. `told` is called
+    after every round. An interrupt (Ctrl-C) ends the run with the parameters reached.
+    """
+    job = Job(
+        objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, delays=inject, start=start,
+        scheme=scheme or CodedReduce(Tree.regular(fanout=2, depth=2), 1), optimizer=optimizer or SGD(0.1),
+        shared_memory=shared_memory,
+    )  # fmt: skip
+    return run_job(job, told)
+
+
+def run_job(job: Job, told: Callable[[RoundLog], None] | None = None) -> TrainingResult:
+    """Run a job in local processes."""
+    plan = job.scheme.plan(samples=job.samples)
+    gradient = BatchGradient(job.objective, job.source, plan, batch=job.batch, seed=job.seed)
+    if isinstance(plan, RingPlan):
+        return _train_ring(job, plan, gradient, told)
+    model = job.model()
+    history: list[RoundLog] = []
+    interrupted = False
+    sent = np.zeros(len(model) + 1, dtype=np.float32)
+    with LocalCluster(
+        plan, gradient, job.settings(), delays=job.make_delays(), shared_memory=job.shared_memory
+    ) as cluster:
+        try:
+            for round_ in range(1, job.rounds + 1):
+                sent[:-1] = model
+                begin = time.monotonic()
+                result = cluster.aggregate(sent)
+                loss = take_step(job, model, result.vector, round_)
+                for late in result.lateness:
+                    if 1 <= late.round <= len(history):
+                        history[late.round - 1].lateness[late.node] = late.seconds
+                history.append(RoundLog(round=round_, seconds=time.monotonic() - begin, loss=loss, late=result.late))
+                if told is not None:
+                    told(history[-1])
+        except KeyboardInterrupt:
+            interrupted = True
+    return TrainingResult(parameters=model, history=tuple(history), interrupted=interrupted)
+
+
+def take_step(job: Job, model: Array, total: Array, round_: int) -> float:
+    """Apply the mean gradient of a batch to the model; the mean loss."""
+    mean = total / total.dtype.type(job.samples)
+    if not np.isfinite(mean).all():
+        raise Diverged(
+            round_, f"round {round_}: the gradient is not finite; take a smaller learning rate, or look at the data"
+        )
+    job.optimizer.step(model, mean[:-1])
+    return float(mean[-1])
+
+
+def _train_ring(
+    job: Job, plan: RingPlan, gradient: BatchGradient, told: Callable[[RoundLog], None] | None
+) -> TrainingResult:
+    history: list[RoundLog] = []
+
+    def update(sent: Array, total: Array, round_: int) -> Array:
+        model = sent.copy()
+        take_step(job, model[:-1], total, round_)
+        model[-1] = total[-1] / job.samples
+        return model
+
+    def over(round_: int, seconds: float, loss: float) -> None:
+        history.append(RoundLog(round=round_, seconds=seconds, loss=loss))
+        if told is not None:
+            told(history[-1])
+
+    first = np.append(job.model(), np.float32(0))
+    interrupted = False
+    model = first
+    with LocalRing(
+        plan, gradient, job.settings(), update=update, model=first, rounds=job.rounds, delays=job.make_delays(),
+        shared_memory=job.shared_memory,
+    ) as ring:  # fmt: skip
+        try:
+            model = ring.run(over)
+        except KeyboardInterrupt:
+            interrupted = True
+    return TrainingResult(parameters=model[:-1].copy(), history=tuple(history), interrupted=interrupted)
+
+
+def trajectory_agrees(results: Sequence[TrainingResult]) -> bool:
+    """Whether runs ended with the same bits."""
+    return len({result.parameters.tobytes() for result in results}) == 1

@@ -1,0 +1,41 @@
+"""Delays made on purpose: the simulator's models, slept through by real workers."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from codedreduce.worlds.simulated.delays import Delays, Draw
+
+
+class Injector:
+    """Makes one worker as late as a delay model says. A sleep ends early when the worker is told to stop."""
+
+    def __init__(self, delays: Delays, node: int) -> None:
+        self._delays = delays
+        self._node = node
+        self._drawn: tuple[int, Draw] | None = None
+        self._stall = (0, 0.0)  # the round whose start-up delay was met, and when it ends
+
+    def before(self, round_: int, stop: threading.Event) -> None:
+        """Sleep through the start-up delay of a round, or what is left of it."""
+        if self._stall[0] != round_:
+            self._stall = (round_, time.monotonic() + float(self._draw(round_).startup[self._node - 1]))
+        left = self._stall[1] - time.monotonic()
+        if left > 0:
+            stop.wait(left)
+
+    def after(self, round_: int, took: float, stop: threading.Event) -> None:
+        """Sleep as much longer as a slow worker would have computed."""
+        slowness = float(self._draw(round_).slowness[self._node - 1])
+        if slowness > 1:
+            stop.wait(took * (slowness - 1))
+
+    def left(self, round_: int) -> float:
+        """Seconds of a round's start-up delay that were not slept through."""
+        return max(0.0, self._stall[1] - time.monotonic()) if self._stall[0] == round_ else 0.0
+
+    def _draw(self, round_: int) -> Draw:
+        if self._drawn is None or self._drawn[0] != round_:
+            self._drawn = (round_, self._delays.draw(round_))
+        return self._drawn[1]

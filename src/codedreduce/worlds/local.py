@@ -1,0 +1,256 @@
+"""The local world: one process a node on this machine, forked from the one that trains, which is the root."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import zmq
+
+from codedreduce.errors import WorkerFailed
+from codedreduce.protocol import Settings
+from codedreduce.protocol.events import Aggregated, Begin, Event, Note, Vector
+from codedreduce.schemes import Plan, RingPlan
+from codedreduce.worlds.simulated.delays import Delays
+from codedreduce.worlds.zeromq.arena import remove_arenas
+from codedreduce.worlds.zeromq.computing import Gradient
+from codedreduce.worlds.zeromq.node import Meeting
+from codedreduce.worlds.zeromq.rendezvous import Directory
+from codedreduce.worlds.zeromq.root import RootNode, RoundResult
+from codedreduce.worlds.zeromq.serve import serve_worker
+
+FLOAT32: np.dtype[np.generic] = np.dtype(np.float32)
+
+
+class Workers:
+    """Worker processes: started, watched, and ended however the run ends."""
+
+    def __init__(self, serve: Callable[[int], object], count: int) -> None:
+        self._errors, self._error_end = os.pipe()
+        self._dead: set[int] = set()
+        self.notes: list[Note] = []
+        self.processes: dict[int, BaseProcess] = {}
+        context = multiprocessing.get_context("fork")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for node in range(1, count + 1):
+            process = context.Process(target=_child, args=(serve, node, self._error_end), daemon=True)
+            process.start()
+            self.processes[node] = process
+
+    def watch(self) -> None:
+        """A worker that raised ends the run; one that was killed is late for ever, which is what coding is for."""
+        if select.select([self._errors], [], [], 0)[0]:
+            who, _, message = os.read(self._errors, 4096).decode(errors="replace").partition("\t")
+            raise WorkerFailed(int(who), message.strip().partition("\n")[0])
+        for node, process in self.processes.items():
+            if node not in self._dead and process.exitcode is not None:
+                self._dead.add(node)
+                how = f"was killed by signal {-process.exitcode}" if process.exitcode < 0 else "left"
+                self.notes.append(Note(kind="dead", reason=f"worker {node} {how}", round=0, nodes=(node,)))
+
+    def end(self, patience: float) -> None:
+        """Wait for all to leave, then end those that have not."""
+        deadline = time.monotonic() + patience
+        for process in self.processes.values():
+            process.join(timeout=max(0.0, deadline - time.monotonic()))
+        for process in self.processes.values():
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
+        self.processes.clear()
+        for end in (self._errors, self._error_end):
+            os.close(end)
+
+
+class LocalCluster:
+    """A root in this process and workers as processes beside it, each with a thread that talks and one that computes.
+
+    `gradient(piece, model, round, out)` is inherited by the workers as it is.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        gradient: Gradient,
+        settings: Settings,
+        *,
+        dtype: np.dtype[np.generic] = FLOAT32,
+        delays: Delays | None = None,
+        shared_memory: bool = True,
+    ) -> None:
+        self.plan = plan
+        self.settings = settings
+        self.dtype = dtype
+        self.meeting = Meeting(run=f"codedreduce-{os.getpid()}-{uuid.uuid4().hex[:8]}", shared_memory=shared_memory)
+        self._gradient = gradient
+        self._delays = delays
+        self._workers: Workers | None = None
+        self._root: RootNode | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._workers = Workers(self._serve, self.plan.workers)
+            self._open(self._workers)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self, workers: Workers) -> None:
+        self._root = RootNode(self.meeting, self.plan, self.settings, self.dtype, workers.watch)
+        self._root.wait_for_all()
+
+    def _serve(self, node: int) -> object:
+        return serve_worker(
+            self.meeting, node, self.plan, self.settings, self.dtype, self._gradient, self._delays
+        )  # fmt: skip
+
+    @property
+    def processes(self) -> dict[int, int]:
+        """The process id of each worker."""
+        found = self._workers.processes if self._workers is not None else {}
+        return {node: process.pid or -1 for node, process in found.items()}
+
+    @property
+    def notes(self) -> list[Note]:
+        """What the root and the workers' processes had to tell."""
+        return [*(self._root.notes if self._root else ()), *(self._workers.notes if self._workers else ())]
+
+    def aggregate(self, model: Vector) -> RoundResult:
+        """One round: the gradient sum of the whole batch under this model."""
+        assert self._root is not None
+        return self._root.aggregate(model)
+
+    def close(self) -> None:
+        """End all workers and take everything away."""
+        if self._root is not None:
+            self._root.close()
+        if self._workers is not None:
+            self._workers.end(2.0 if self._root is not None else 0.0)
+            self._workers = None
+        self._root = None
+        remove_arenas(self.meeting.run)
+
+
+class LocalRing(LocalCluster):
+    """A ring without a root: every worker trains, with `update(model, sum, round)`, and the first one tells."""
+
+    def __init__(
+        self,
+        plan: RingPlan,
+        gradient: Gradient,
+        settings: Settings,
+        *,
+        update: Callable[[Vector, Vector, int], Vector],
+        model: Vector,
+        rounds: int,
+        delays: Delays | None = None,
+        shared_memory: bool = True,
+    ) -> None:
+        super().__init__(plan, gradient, settings, delays=delays, shared_memory=shared_memory)
+        self._update = update
+        self._model = model
+        self._rounds = rounds
+        self._told, self._tell_end = os.pipe()
+        self._directory: Directory | None = None
+
+    def _open(self, workers: Workers) -> None:
+        self._directory = Directory(zmq.Context.instance(), self.meeting.address, self.meeting.run)
+
+    def _serve(self, node: int) -> object:
+        model = self._model
+        began = time.monotonic()
+
+        def aggregated(action: Aggregated) -> Event | None:
+            nonlocal model, began
+            now = time.monotonic()
+            seconds, began = now - began, now
+            model = self._update(model, action.vector, action.round)
+            if node == 1:
+                os.write(self._tell_end, f"{action.round} {seconds!r} {float(model[-1])!r}\n".encode())
+            if action.round < self._rounds:
+                return Begin(round=action.round + 1, model=model)
+            if node == 1:
+                with os.fdopen(os.dup(self._tell_end), "wb") as pipe:
+                    pipe.write(b"model\n" + np.ascontiguousarray(model).tobytes())
+            return None
+
+        return serve_worker(
+            self.meeting, node, self.plan, self.settings, self.dtype, self._gradient, self._delays,
+            begin=Begin(round=1, model=model), aggregated=aggregated,
+        )  # fmt: skip
+
+    def run(self, told: Callable[[int, float, float], None]) -> Vector:
+        """Run all rounds, telling of each its seconds and loss; the model they end with."""
+        assert self._directory is not None
+        assert self._workers is not None
+        os.set_blocking(self._told, False)
+        pending = b""
+        poller = zmq.Poller()
+        poller.register(self._told, zmq.POLLIN)
+        poller.register(self._directory.socket, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll(200))
+            self._directory.serve()
+            self._workers.watch()
+            if self._told in ready:
+                pending += os.read(self._told, 1 << 20)
+            while b"\n" in pending:
+                line, _, rest = pending.partition(b"\n")
+                if line == b"model":
+                    if len(rest) < self._model.nbytes:
+                        break
+                    return np.frombuffer(rest[: self._model.nbytes], dtype=self._model.dtype).copy()
+                pending = rest
+                round_, seconds, loss = line.split()
+                told(int(round_), float(seconds), float(loss))
+
+    def close(self) -> None:
+        """End all workers; a ring has nobody to tell them."""
+        if self._directory is not None:
+            self._directory.socket.close()
+            self._directory = None
+        super().close()
+        for end in (self._told, self._tell_end):
+            with contextlib.suppress(OSError):
+                os.close(end)
+
+
+def _child(serve: Callable[[int], object], node: int, errors: int) -> None:
+    """What a forked worker does: live, and leave no trace but its last words."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the root decides when it is over
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_with_parent()
+    sys.setswitchinterval(0.0005)
+    try:
+        serve(node)
+    except BaseException as error:
+        text = f"{type(error).__name__}: {error}".replace("\n", " ")
+        os.write(errors, f"{node}\t{text}\n".encode()[:4096])
+        os._exit(1)
+    os._exit(0)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when the one that started it ends."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -1,0 +1,97 @@
+"""Shared memory between nodes of one host: vectors are written once and read where they lie.
+
+Every node has an arena, a file in memory with room for a few vectors. A chunk that lies in an arena travels as a
+reference (whose arena, where, how long); the receiver maps that arena and gets a view. Chunks that lie elsewhere
+travel as bytes. Slots are used in turn, and there are enough of them that one is not written again before the round
+it belongs to is over.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from codedreduce.errors import WireError
+
+Vector = npt.NDArray[Any]
+
+FOLDER = Path("/dev/shm")
+
+
+class Reference(NamedTuple):
+    """Where a chunk lies: bytes offset..offset+size of a node's arena."""
+
+    node: int
+    offset: int
+    size: int
+
+
+class Arena:
+    """One node's own shared memory, and its view of the others'."""
+
+    def __init__(self, run: str, node: int, *, slots: int, length: int, dtype: npt.DTypeLike = np.float32) -> None:
+        self._run = run
+        self.node = node
+        self.dtype = np.dtype(dtype)
+        self._slots = slots
+        self._length = length
+        self._stride = -(-length * self.dtype.itemsize // 4096) * 4096
+        self._next = 0
+        self._maps: dict[int, mmap.mmap] = {}
+        self._places: list[tuple[int, int, int]] = []  # address, size, node
+        path = self._path(node)
+        with path.open("w+b") as file:
+            os.posix_fallocate(file.fileno(), 0, max(self._stride * slots, 1))
+            self._add(node, mmap.mmap(file.fileno(), 0))
+
+    def _path(self, node: int) -> Path:
+        return FOLDER / f"{self._run}-{node}"
+
+    def _add(self, node: int, memory: mmap.mmap) -> None:
+        self._maps[node] = memory
+        address = np.frombuffer(memory, dtype=np.uint8).__array_interface__["data"][0]
+        self._places.append((address, len(memory), node))
+
+    def slot(self) -> Vector:
+        """The next vector to write into."""
+        start = self._next * self._stride
+        self._next = (self._next + 1) % self._slots
+        return np.frombuffer(self._maps[self.node], dtype=self.dtype, count=self._length, offset=start)
+
+    def refer(self, chunk: Vector) -> Reference | None:
+        """The reference of a chunk, if it lies in an arena."""
+        address = chunk.__array_interface__["data"][0]
+        for start, size, node in self._places:
+            if start <= address < start + size:
+                return Reference(node, address - start, chunk.nbytes)
+        return None
+
+    def view(self, reference: Reference) -> Vector:
+        """The chunk that lies there."""
+        memory = self._maps.get(reference.node)
+        if memory is None:
+            try:
+                with self._path(reference.node).open("r+b") as file:
+                    memory = mmap.mmap(file.fileno(), 0)
+            except OSError as error:
+                raise WireError(f"the shared memory of node {reference.node} is not there: {error.strerror}") from None
+            self._add(reference.node, memory)
+        if reference.offset < 0 or reference.size < 0 or reference.offset + reference.size > len(memory):
+            raise WireError(f"a chunk beyond the shared memory of node {reference.node}")
+        count = reference.size // self.dtype.itemsize
+        return np.frombuffer(memory, dtype=self.dtype, count=count, offset=reference.offset)
+
+    def close(self) -> None:
+        """Take the node's own arena away; who has it mapped keeps it until they let go."""
+        self._path(self.node).unlink(missing_ok=True)
+
+
+def remove_arenas(run: str) -> None:
+    """Take away what a run left behind, however it ended."""
+    for path in FOLDER.glob(f"{run}-*"):
+        path.unlink(missing_ok=True)

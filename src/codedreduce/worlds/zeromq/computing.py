@@ -1,0 +1,106 @@
+"""The thread that computes: takes what the driver wants computed, stops at the next safe point when it is not."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from codedreduce.protocol.events import Aggregated, Cancel, Compute, Computed, Event, Finished, Interrupted, Vector
+from codedreduce.schemes.work import Piece, samples_in
+from codedreduce.worlds.inject import Injector
+from codedreduce.worlds.zeromq.arena import Arena
+from codedreduce.worlds.zeromq.driver import Outward
+
+
+class Gradient(Protocol):
+    """Writes the gradient sum of a piece, under a model, into `out`; called in the process of worker `node`."""
+
+    def __call__(self, piece: Piece, model: Vector, round_: int, out: Vector, node: int) -> None:
+        """Overwrite `out`."""
+
+
+class Computing:
+    """Computes for one worker, on the thread that calls `serve`."""
+
+    def __init__(
+        self,
+        gradient: Gradient,
+        *,
+        node: int,
+        length: int,
+        dtype: np.dtype[np.generic],
+        arena: Arena | None = None,
+        injector: Injector | None = None,
+        aggregated: Callable[[Aggregated], Event | None] | None = None,
+    ) -> None:
+        self._gradient = gradient
+        self._node = node
+        self._length = length
+        self._dtype = dtype
+        self._arena = arena
+        self._injector = injector
+        self._aggregated = aggregated
+        self._orders: queue.SimpleQueue[Compute | Aggregated | Finished | Cancel] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._stopped_at = 0.0
+        self._post: Callable[[Event], None] | None = None
+        self._spare = np.empty(0, dtype=dtype)
+
+    def tell(self, what: Outward) -> None:
+        """Called by the driver: an order to compute replaces what is being computed."""
+        if isinstance(what, Compute | Finished | Aggregated | Cancel):
+            self._stopped_at = time.monotonic()
+            self._stop.set()  # before the order is seen: whoever takes it clears this
+            self._orders.put(what)
+
+    def serve(self, post: Callable[[Event], None]) -> Finished:
+        """Compute until the node has left."""
+        self._post = post
+        while True:
+            order = self._orders.get()
+            if isinstance(order, Finished):
+                return order
+            if isinstance(order, Aggregated):
+                event = self._aggregated(order) if self._aggregated is not None else None
+                if event is not None:
+                    post(event)
+                continue
+            self._stop.clear()
+            if isinstance(order, Compute) and self._orders.empty():  # whatever came meanwhile replaces this
+                self._compute(order)
+
+    def _compute(self, order: Compute) -> None:
+        assert self._post is not None
+        if self._injector is not None:
+            self._injector.before(order.round, self._stop)
+        begin = time.monotonic()
+        out = self._arena.slot() if self._arena is not None else np.empty(self._length, dtype=self._dtype)
+        done = 0
+        for index, piece in enumerate(order.pieces):
+            if self._stop.is_set():
+                break
+            if index == 0:
+                self._gradient(piece, order.model, order.round, out, self._node)
+            else:
+                if len(self._spare) != self._length:
+                    self._spare = np.empty(self._length, dtype=self._dtype)
+                self._gradient(piece, order.model, order.round, self._spare, self._node)
+                out += self._spare
+            done += samples_in((piece,))
+        if self._injector is not None and not self._stop.is_set():
+            self._injector.after(order.round, time.monotonic() - begin, self._stop)
+        total = samples_in(order.pieces)
+        if self._stop.is_set() and done < total:
+            late = time.monotonic() - self._stopped_at
+            if self._injector is not None:
+                late += self._injector.left(order.round)
+            self._post(Interrupted(round=order.round, task=order.task, seconds=late))
+        if self._stop.is_set() and not (order.salvage and done):
+            return
+        covered = 1.0 if not self._stop.is_set() or done == total else done / total
+        self._post(Computed(round=order.round, task=order.task, vector=out, covered=covered))

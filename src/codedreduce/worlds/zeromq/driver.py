@@ -1,0 +1,169 @@
+"""The loop that runs one node's machine: sockets in, sockets out, timers, and computations handed to another thread."""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+import zmq
+
+from codedreduce.protocol import Machine
+from codedreduce.protocol.events import (
+    Aggregated,
+    AnyAction,
+    Cancel,
+    Compute,
+    Drained,
+    Event,
+    Finished,
+    Leave,
+    Note,
+    PeerLost,
+    Received,
+    SetTimer,
+    Started,
+    TimerFired,
+    Transmit,
+)
+from codedreduce.worlds.zeromq.rendezvous import Directory
+from codedreduce.worlds.zeromq.transport import Transport
+
+#: What the driver tells the thread that computes or trains.
+Outward = Compute | Cancel | Aggregated | Note | Finished
+
+
+class Driver(threading.Thread):
+    """Runs a machine until it has left. Never computes: what the machine wants computed goes to `tell`."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        transport: Transport,
+        tell: Callable[[Outward], None],
+        directory: Directory | None = None,
+    ) -> None:
+        super().__init__(name=f"codedreduce-{machine.node}", daemon=True)
+        self.machine = machine
+        self.failure: BaseException | None = None
+        self._transport = transport
+        self._directory = directory
+        self._tell = tell
+        self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._timers: list[tuple[float, int, str]] = []
+        self._timer_tokens: dict[str, int] = {}
+        self._left = False
+        self._retrying = False
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        self._wake_address = f"inproc://wake-{id(self)}"
+        self._woken = self._context.socket(zmq.PAIR)
+        self._woken.bind(self._wake_address)
+        self._waker = self._context.socket(zmq.PAIR)
+        self._waker.connect(self._wake_address)
+        self._wake_lock = threading.Lock()
+
+    def post(self, event: Event) -> None:
+        """Let something happen to the machine; from any thread."""
+        self._inbox.put(event)
+        with self._wake_lock:
+            if not self._waker.closed:
+                self._waker.send(b"", zmq.DONTWAIT)
+
+    def leave(self, reason: str) -> None:
+        """Leave, and wait until everyone has been told."""
+        if self.is_alive():
+            self.post(Leave(reason=reason))
+            self.join(timeout=5)
+
+    def run(self) -> None:
+        """The loop."""
+        try:
+            self._loop()
+        except BaseException as error:
+            self.failure = error
+            self._tell(Finished(reason=f"{type(error).__name__}: {error}"))
+        finally:
+            self._transport.close()
+            if self._directory is not None:
+                self._directory.socket.close()
+            with self._wake_lock:
+                self._waker.close()
+            self._woken.close()
+
+    def _loop(self) -> None:
+        poller = zmq.Poller()
+        for socket in self._transport.sockets:
+            poller.register(socket, zmq.POLLIN)
+        poller.register(self._woken, zmq.POLLIN)
+        if self._directory is not None:
+            poller.register(self._directory.socket, zmq.POLLIN)
+        self._handle(Started())
+        while not self._left:
+            ready = dict(poller.poll(self._timeout()))
+            if self._retrying:
+                self._retrying = self._transport.retry()
+                self._note_lost()
+            if self._woken in ready:
+                self._take_posted()
+            if self._directory is not None and self._directory.socket in ready:
+                self._directory.serve()
+            if len(ready) > (self._woken in ready):
+                self._take_arrived()
+            self._fire_timers()
+
+    def _timeout(self) -> int | None:
+        if self._retrying:
+            return 2
+        if not self._timers:
+            return None
+        return max(0, int(1000 * (self._timers[0][0] - time.monotonic())) + 1)
+
+    def _take_posted(self) -> None:
+        while True:
+            try:
+                self._woken.recv(zmq.DONTWAIT)
+            except zmq.Again:
+                break
+        while not self._inbox.empty():
+            self._handle(self._inbox.get_nowait())
+
+    def _take_arrived(self) -> None:
+        for arrived in self._transport.receive():
+            if arrived.message is None:
+                self._handle(Drained(peer=arrived.sender))
+                continue
+            self._handle(Received(sender=arrived.sender, message=arrived.message, data=arrived.data))
+            if arrived.marked:
+                self._retrying |= not self._transport.acknowledge(arrived.sender)
+
+    def _fire_timers(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, token, name = heapq.heappop(self._timers)
+            if self._timer_tokens.get(name) == token:
+                self._handle(TimerFired(name=name))
+
+    def _handle(self, event: Event) -> None:
+        if self._left:
+            return
+        for action in self.machine.handle(event, time.monotonic()):
+            self._perform(action)
+
+    def _note_lost(self) -> None:
+        while self._transport.lost:
+            peer = self._transport.lost.pop()
+            for action in self.machine.handle(PeerLost(peer=peer), time.monotonic()):
+                self._perform(action)
+
+    def _perform(self, action: AnyAction) -> None:
+        if isinstance(action, Transmit):
+            self._retrying |= not self._transport.send(action)
+        elif isinstance(action, SetTimer):
+            token = self._timer_tokens[action.name] = self._timer_tokens.get(action.name, 0) + 1
+            heapq.heappush(self._timers, (action.at, token, action.name))
+        else:
+            if isinstance(action, Finished):
+                self._left = True
+            self._tell(action)

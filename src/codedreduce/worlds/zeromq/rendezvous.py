@@ -1,0 +1,89 @@
+"""How nodes find their parents: everyone tells the root where it listens, and is told where its parent does."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import zmq
+
+from codedreduce.errors import UsageError, WireError
+from codedreduce.worlds.zeromq.transport import Endpoints
+
+
+class Registration(msgspec.Struct, frozen=True, array_like=True):
+    """A node says who it is, whom it looks for, and where it listens itself, if it does."""
+
+    run: str
+    node: int
+    seeks: int
+    listens: Endpoints | None
+
+
+class Directory:
+    """The root's book of addresses, on a socket of its own."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, run: str) -> None:
+        self._run = run
+        self._known: dict[int, Endpoints] = {}
+        self._asking: dict[int, list[bytes]] = {}
+        self._decoder = msgspec.msgpack.Decoder(Registration)
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        try:
+            self.socket.bind(address)
+        except zmq.ZMQError as error:
+            why = zmq.strerror(error.errno or 0).lower()
+            raise UsageError(f"cannot listen at {address}: {why}; choose another port") from None
+
+    def add(self, node: int, endpoints: Endpoints) -> None:
+        """A node listens here; tell those who asked."""
+        self._known[node] = endpoints
+        for identity in self._asking.pop(node, ()):
+            self.socket.send_multipart([identity, msgspec.msgpack.encode(endpoints)])
+
+    def serve(self) -> None:
+        """Answer everyone who has asked."""
+        while True:
+            try:
+                identity, body = self.socket.recv_multipart(zmq.DONTWAIT)
+                registration = self._decoder.decode(body)
+            except zmq.Again:
+                return
+            except (msgspec.MsgspecError, ValueError):
+                continue
+            if registration.run != self._run:
+                self.socket.send_multipart([identity, b""])
+                continue
+            if registration.listens is not None:
+                self.add(registration.node, registration.listens)
+            if registration.seeks in self._known:
+                self.socket.send_multipart([identity, msgspec.msgpack.encode(self._known[registration.seeks])])
+            elif registration.seeks >= 0:
+                self._asking.setdefault(registration.seeks, []).append(identity)
+
+
+def find(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, registration: Registration, patience: float
+) -> Endpoints:
+    """Ask the root where somebody listens; a clear error if the root cannot be reached in time."""
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.RECONNECT_IVL, 10)
+    try:
+        socket.connect(address)
+        socket.send(msgspec.msgpack.encode(registration))
+        deadline = time.monotonic() + patience
+        if not socket.poll(int(1000 * max(0.0, deadline - time.monotonic()))):
+            raise UsageError(
+                f"node {registration.node} got no answer from the root at {address} within {patience:g} s; "
+                "is the root running, and are MASTER_ADDR and MASTER_PORT right?"
+            )
+        body = socket.recv()
+        if not body:
+            raise UsageError(f"the root at {address} belongs to another run")
+        return msgspec.msgpack.decode(body, type=Endpoints)
+    except msgspec.MsgspecError as error:
+        raise WireError(f"the root at {address} answered something else: {error}") from None
+    finally:
+        socket.close()

@@ -1,0 +1,47 @@
+"""The life of a worker process over ZeroMQ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import zmq
+
+from codedreduce.protocol import Settings
+from codedreduce.protocol.events import Aggregated, Event, Finished
+from codedreduce.schemes import Plan
+from codedreduce.worlds.inject import Injector
+from codedreduce.worlds.simulated.delays import Delays
+from codedreduce.worlds.zeromq.computing import Computing, Gradient
+from codedreduce.worlds.zeromq.node import Meeting, arena_for, start_worker
+
+
+def serve_worker(
+    meeting: Meeting,
+    node: int,
+    plan: Plan,
+    settings: Settings,
+    dtype: np.dtype[np.generic],
+    gradient: Gradient,
+    delays: Delays | None,
+    *,
+    begin: Event | None = None,
+    aggregated: Callable[[Aggregated], Event | None] | None = None,
+) -> Finished:
+    """Join, compute what is asked for, and leave when the run is over."""
+    arena = arena_for(meeting, node, plan, settings, dtype)
+    injector = Injector(delays, node) if delays is not None else None
+    computing = Computing(
+        gradient, node=node, length=settings.length, dtype=dtype, arena=arena, injector=injector, aggregated=aggregated
+    )
+    driver = start_worker(meeting, node, plan, settings, dtype, arena, computing.tell)
+    if begin is not None:
+        driver.post(begin)
+    finished = computing.serve(driver.post)
+    driver.join(timeout=5)
+    if arena is not None:
+        arena.close()
+    if driver.failure is not None:
+        raise driver.failure
+    zmq.Context.instance().term()  # not before the children have been told
+    return finished

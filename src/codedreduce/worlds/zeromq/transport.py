@@ -1,0 +1,219 @@
+"""Messages between neighbours over ZeroMQ: the parent binds, children connect; control and data on sockets apart.
+
+Frames of a data message: header, then the chunk's bytes, or a reference into shared memory. Frames of a control
+message: header. An empty header is an acknowledgement of marked messages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import zmq
+
+from codedreduce.errors import WireError
+from codedreduce.protocol.events import Transmit, Vector
+from codedreduce.protocol.messages import AnyMessage, RingChunk
+from codedreduce.protocol.settings import Settings
+from codedreduce.protocol.wire import decode, encode
+from codedreduce.worlds.zeromq.arena import Arena, Reference
+
+#: Seconds a neighbour has to connect its second socket after its first; then it counts as gone.
+CONNECTING = 1.0
+
+_MARKED = b"\x01"
+_PLAIN = b"\x00"
+_BY_REFERENCE = b"\x02"
+_MARKED_BY_REFERENCE = b"\x03"
+_reference_decoder = msgspec.msgpack.Decoder(Reference)
+
+
+class Endpoints(NamedTuple):
+    """Where a node listens."""
+
+    control: str
+    data: str
+
+
+class Arrived(NamedTuple):
+    """Something a neighbour sent; a message of None is an acknowledgement."""
+
+    sender: int
+    message: AnyMessage | None
+    data: Vector | None = None
+    marked: bool = False
+
+
+class Transport:
+    """The sockets of one node."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        node: int,
+        settings: Settings,
+        dtype: npt.DTypeLike,
+        arena: Arena | None,
+    ) -> None:
+        self.node = node
+        self._context = context
+        self._settings = settings
+        self._dtype = np.dtype(dtype)
+        self._arena = arena
+        self._identity = node.to_bytes(4, "big")
+        self._down: tuple[zmq.Socket[bytes], zmq.Socket[bytes]] | None = None
+        self._up: tuple[zmq.Socket[bytes], zmq.Socket[bytes]] | None = None
+        self._up_node = -1
+        self.sockets: list[zmq.Socket[bytes]] = []
+        self.bytes_sent = 0
+        self.lost: list[int] = []  # neighbours found unreachable since last asked
+        self._unsent: list[tuple[float, int, int, list[bytes | memoryview]]] = []
+
+    def listen(self, where: str) -> Endpoints:
+        """Bind for children, at any free port of this host or at a name of this machine."""
+        control, data = self._socket(zmq.ROUTER), self._socket(zmq.ROUTER)
+        for socket in (control, data):
+            socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+            socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        if where.startswith("ipc://"):
+            names = [f"{where}-{self.node}-control", f"{where}-{self.node}-data"]
+        else:
+            names = [f"{where}:*", f"{where}:*"]
+        found = []
+        for socket, name in zip((control, data), names, strict=True):
+            socket.bind(name)
+            found.append(socket.getsockopt_string(zmq.LAST_ENDPOINT) if name.endswith("*") else name)
+        self._down = (control, data)
+        self.sockets += self._down
+        return Endpoints(*found)
+
+    def connect(self, parent: int, endpoints: Endpoints) -> None:
+        """Connect to the parent, or to the next in the ring."""
+        control, data = self._socket(zmq.DEALER), self._socket(zmq.DEALER)
+        for socket, where in zip((control, data), endpoints, strict=True):
+            socket.setsockopt(zmq.ROUTING_ID, self._identity)
+            socket.setsockopt(zmq.RECONNECT_IVL, 20)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+            socket.connect(where)
+        self._up = (control, data)
+        self._up_node = parent
+        self.sockets += self._up
+
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, 0)  # the protocol's windows bound what is in flight
+        socket.setsockopt(zmq.RCVHWM, 0)
+        return socket
+
+    def send(self, action: Transmit) -> bool:
+        """Send a message to a neighbour; whether it could be sent at once."""
+        header = encode(action.message)
+        data = action.data
+        if data is None:
+            return self._put(action.to, 0, [header])
+        reference = self._arena.refer(data) if self._arena is not None else None
+        if reference is not None:
+            flag = _MARKED_BY_REFERENCE if action.marked else _BY_REFERENCE
+            return self._put(action.to, 1, [flag + header, msgspec.msgpack.encode(reference)])
+        self.bytes_sent += data.nbytes
+        frame = np.ascontiguousarray(data).view(np.uint8).data
+        return self._put(action.to, 1, [(_MARKED if action.marked else _PLAIN) + header, frame])
+
+    def acknowledge(self, peer: int) -> bool:
+        """Tell a neighbour that its marked message is here; whether it could be sent at once."""
+        return self._put(peer, 0, [b""])
+
+    def _put(self, to: int, plane: int, frames: list[bytes | memoryview]) -> bool:
+        waiting = bool(self._unsent) and any(one[1:3] == (to, plane) for one in self._unsent)
+        if not waiting and self._try(to, plane, frames):
+            return True
+        self._unsent.append((time.monotonic() + CONNECTING, to, plane, frames))
+        return False
+
+    def _try(self, to: int, plane: int, frames: list[bytes | memoryview]) -> bool:
+        copy = len(frames) == 1 or len(frames[1]) < 65536
+        try:
+            if to == self._up_node and self._up is not None:
+                self._up[plane].send_multipart(frames, zmq.DONTWAIT, copy=copy)
+            elif self._down is not None:
+                self._down[plane].send_multipart([to.to_bytes(4, "big"), *frames], zmq.DONTWAIT, copy=copy)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            return False
+        return True
+
+    def retry(self) -> bool:
+        """Send what could not be sent, since a neighbour's second socket was still connecting; whether some is left."""
+        unsent, self._unsent = self._unsent, []
+        blocked: set[tuple[int, int]] = set()
+        now = time.monotonic()
+        for deadline, to, plane, frames in unsent:
+            if to in self.lost:
+                continue
+            if (to, plane) in blocked or not self._try(to, plane, frames):
+                blocked.add((to, plane))
+                if now < deadline:
+                    self._unsent.append((deadline, to, plane, frames))
+                elif to not in self.lost:
+                    self.lost.append(to)
+        return bool(self._unsent)
+
+    def receive(self) -> Iterator[Arrived]:
+        """Everything that has arrived, small messages first; raises nothing: what cannot be read is skipped."""
+        for plane in (0, 1):
+            for sockets, from_children in ((self._down, True), (self._up, False)):
+                if sockets is not None:
+                    yield from self._drain(sockets[plane], plane, from_children)
+
+    def _drain(self, socket: zmq.Socket[bytes], plane: int, from_children: bool) -> Iterator[Arrived]:
+        for _ in range(64):  # then let the other sockets have their turn
+            try:
+                frames: list[bytes | zmq.Frame] = list(socket.recv_multipart(zmq.DONTWAIT, copy=plane == 0))
+            except zmq.Again:
+                return
+            sender = self._up_node
+            if from_children:
+                identity = frames.pop(0)
+                sender = int.from_bytes(identity if isinstance(identity, bytes) else identity.bytes, "big")
+            try:
+                yield self._read(sender, frames, plane)
+            except WireError:
+                continue
+
+    def _read(self, sender: int, frames: list[bytes | zmq.Frame], plane: int) -> Arrived:
+        if plane == 0:
+            header = frames[0] if isinstance(frames[0], bytes) else frames[0].bytes
+            return Arrived(sender, decode(header) if header else None)
+        if len(frames) != 2:
+            raise WireError(f"a data message of {len(frames)} frames")
+        first = frames[0].bytes if isinstance(frames[0], zmq.Frame) else frames[0]
+        second = frames[1]
+        buffer = second.buffer if isinstance(second, zmq.Frame) else memoryview(second)
+        flag, header = first[:1], first[1:]
+        if flag in (_BY_REFERENCE, _MARKED_BY_REFERENCE):
+            if self._arena is None:
+                raise WireError("a reference into shared memory, which this node does not share")
+            try:
+                reference = _reference_decoder.decode(buffer)
+            except msgspec.MsgspecError as error:
+                raise WireError(f"a reference that cannot be read: {error}") from None
+            message = decode(header, reference.size, self._settings.chunk_bytes)
+            data = self._arena.view(reference)
+        else:
+            message = decode(header, buffer.nbytes, self._settings.chunk_bytes)
+            data = np.frombuffer(buffer, dtype=self._dtype)
+        if isinstance(message, RingChunk) and data.nbytes > self._settings.length * self._dtype.itemsize:
+            raise WireError("a ring chunk larger than the vector")
+        return Arrived(sender, message, data, flag in (_MARKED, _MARKED_BY_REFERENCE))
+
+    def close(self) -> None:
+        """Let go of all sockets, sending what has been handed over but nothing more."""
+        for socket in self.sockets:
+            socket.close(linger=200)
+        self.sockets.clear()
