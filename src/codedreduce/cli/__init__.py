@@ -8,8 +8,11 @@ import typer
 from rich.console import Console
 
 from codedreduce.cli.draw import draw
+from codedreduce.cli.race import race
 from codedreduce.cli.replay import replay
+from codedreduce.cli.run import run
 from codedreduce.cli.simulate import simulate
+from codedreduce.cli.train import train
 from codedreduce.errors import CodedReduceError, UsageError
 
 app = typer.Typer(
@@ -19,6 +22,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.command()(race)
+app.command()(train)
+app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(run)
 app.command()(draw)
 app.command()(simulate)
 app.command()(replay)
@@ -39,6 +45,8 @@ def main() -> None:
     except CodedReduceError as error:
         _complain(error)
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def _complain(error: CodedReduceError) -> None:

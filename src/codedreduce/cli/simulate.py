@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from codedreduce.errors import UsageError
+from codedreduce.cli.files import open_to_write
 from codedreduce.report.simulation import write_simulation_report
 from codedreduce.report.tables import results_table
 from codedreduce.units import rate as parse_rate
@@ -50,7 +50,7 @@ def simulate(
         base = msgspec.structs.replace(base, code=code)
     console = Console()
     if trace is not None:
-        with _open(trace) as file:
+        with open_to_write(trace) as file:
             write_trace(scenario_for(base, names[0]), file)
         console.print(f"wrote {trace}; step through it with: codedreduce replay {trace}")
     with Progress(
@@ -66,7 +66,7 @@ def simulate(
     results = [result for result, _ in runs]
     console.print(results_table(results))
     if json is not None:
-        with _open(json) as file:
+        with open_to_write(json) as file:
             file.write(
                 msgspec.json.format(
                     msgspec.json.encode({"conditions": base, "seed": seed, "results": results}), indent=1
@@ -76,10 +76,3 @@ def simulate(
         console.print(f"wrote {json}")
     if report is not None:
         console.print(f"wrote {write_simulation_report(report, base, runs)}")
-
-
-def _open(path: Path) -> TextIO:
-    try:
-        return path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None

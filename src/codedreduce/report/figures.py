@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from codedreduce.report.palette import MUTED, group_colour
 
 #: The colour of what a node does in a timeline.
-ACTIVITY = {"compute": "#0072B2", "send": "#E69F00", "interrupted": "#C9C9C9"}
+ACTIVITY = {"stall": "#D55E00", "compute": "#0072B2", "send": "#E69F00", "interrupted": "#C9C9C9"}
 
 #: node, what it did, from when, until when
 Interval = tuple[int, str, float, float]
@@ -51,6 +51,19 @@ def distributions(seconds: Mapping[str, Sequence[float]]) -> Figure:
     return figure
 
 
+def losses_over_time(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
+    """Loss against seconds since the start, by scheme: (seconds of each round, loss after it)."""
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    ax = figure.subplots()
+    for index, (name, (seconds, losses)) in enumerate(runs.items()):
+        ax.plot(np.cumsum(seconds), losses, color=group_colour(index), label=name, lw=1.6)
+    ax.set_xlabel("seconds")
+    ax.set_ylabel("loss")
+    ax.legend(fontsize=8, frameon=False)
+    ax.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
 def timelines(rounds: Mapping[str, Sequence[Interval]], workers: int) -> Figure:
     """One round of each scheme: who computed, sent, was interrupted; the rest of the line is waiting."""
     figure = Figure(figsize=(9, min(2.6, 0.6 + 0.03 * workers) * len(rounds) + 0.8), layout="constrained")
@@ -62,7 +75,7 @@ def timelines(rounds: Mapping[str, Sequence[Interval]], workers: int) -> Figure:
             if spans:
                 nodes, starts, widths = (np.array(column) for column in zip(*spans, strict=True))
                 ax.barh(nodes, widths, left=starts, height=1.0, color=colour, linewidth=0)
-        end = max((interval[3] for interval in intervals if interval[1] != "interrupted"), default=begin)
+        end = max((interval[3] for interval in intervals if interval[1] in ("compute", "send")), default=begin)
         ax.axvline(end - begin, color="black", lw=0.8)
         ax.set_ylim(workers + 0.5, -0.5)
         ax.set_ylabel("node", fontsize=8)
@@ -70,8 +83,9 @@ def timelines(rounds: Mapping[str, Sequence[Interval]], workers: int) -> Figure:
         ax.tick_params(labelsize=8)
         ax.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel("seconds since the round began (black line: the last result that counted)")
-    handles = [Patch(color=colour, label=kind) for kind, colour in ACTIVITY.items()]
-    figure.legend(handles=handles, loc="outside upper right", ncols=3, fontsize=8, frameon=False)
+    seen = {interval[1] for intervals in rounds.values() for interval in intervals}
+    handles = [Patch(color=colour, label=kind) for kind, colour in ACTIVITY.items() if kind in seen]
+    figure.legend(handles=handles, loc="outside upper right", ncols=4, fontsize=8, frameon=False)
     return figure
 
 

@@ -35,26 +35,27 @@ class BatchGradient:
         self._seed = seed
         self._samples = source.shape().samples
         self._batch = batch
-        self._node = 0
-        self._rows: tuple[list[range], Array, Array] | None = None
+        self._node = 1
+        self._data: tuple[list[range], Array, Array] | None = None
         self._drawn: tuple[int, npt.NDArray[np.intp]] | None = None
 
     def __call__(self, piece: Piece, model: Array, round_: int, out: Array, node: int) -> None:
         """Write the gradient sum of a piece and, last, its loss into `out`."""
         self._node = node
         parameters = len(out) - 1
-        parts = [self._part(part.start, part.stop, round_) for part in piece]
+        parts = [self.rows(part.start, part.stop, round_) for part in piece]
         x, y = parts[0] if len(parts) == 1 else (np.concatenate([p[i] for p in parts]) for i in (0, 1))
         weights = None
         if any(part.weight != 1 for part in piece):
             weights = np.concatenate([np.full(len(part), part.weight, dtype=x.dtype) for part in piece])
         out[parameters] = self._objective.evaluate(model[:parameters], x, y, weights, out[:parameters])
 
-    def _part(self, start: int, stop: int, round_: int) -> tuple[Array, Array]:
-        if self._rows is None:
+    def rows(self, start: int, stop: int, round_: int) -> tuple[Array, Array]:
+        """Samples start..stop-1 of a round's batch."""
+        if self._data is None:
             ranges = [range(self._samples)] if self._batch else self._ranges()
-            self._rows = (ranges, *self._source.read(ranges))
-        ranges, x, y = self._rows
+            self._data = (ranges, *self._source.read(ranges))
+        ranges, x, y = self._data
         if self._batch:
             if self._drawn is None or self._drawn[0] != round_:
                 self._drawn = (round_, batch_rows(self._seed, round_, self._samples, self._batch))

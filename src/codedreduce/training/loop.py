@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import Diverged, UsageError
 from codedreduce.protocol import Settings
-from codedreduce.schemes import CodedReduce, RingPlan, Scheme
+from codedreduce.schemes import CodedReduce, MasterWorker, Piece, RingPlan, Scheme
 from codedreduce.topology import Tree
 from codedreduce.training.data import Source
 from codedreduce.training.gradient import BatchGradient
+from codedreduce.training.joined import JoinedCluster, serve_joined
 from codedreduce.training.objectives import Objective
 from codedreduce.training.optimizers import SGD, Optimizer
-from codedreduce.worlds.local import LocalCluster, LocalRing
-from codedreduce.worlds.simulated.delays import Delays, parse_delays
+from codedreduce.worlds.environment import Membership, read_membership
+from codedreduce.worlds.inject import Injection
+from codedreduce.worlds.local import Activity, LocalCluster, LocalRing
+from codedreduce.worlds.simulated.delays import parse_delays
 
 Array = npt.NDArray[Any]
 
@@ -28,6 +34,10 @@ LOCAL_CHUNK = 1 << 20
 
 #: Seconds a worker of this machine may be later than another before it counts as late: less is the scheduler's noise.
 LEAST_HEAD_START = 0.01
+
+
+#: Seconds that a worker's computation is taken to last when delays are drawn relative to it and nothing else is said.
+DEFAULT_UNIT = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +63,7 @@ class TrainingResult:
     parameters: Array
     history: tuple[RoundLog, ...]
     interrupted: bool = False
+    activities: tuple[Activity, ...] = ()
 
     @property
     def saved(self) -> float:
@@ -72,9 +83,10 @@ class Job:
     batch: int | None = None
     seed: int = 0
     delays: str | None = None
-    unit: float = 0.05
+    compute: float = 0.0  # seconds the whole batch takes one worker at least; the rest is slept
     shared_memory: bool = True
     start: Array | None = None
+    record: bool = False  # keep what every worker did
 
     def __post_init__(self) -> None:
         shape = self.source.shape()
@@ -104,11 +116,13 @@ class Job:
             length=length, chunk=LOCAL_CHUNK, announce=length > LOCAL_CHUNK, least_head_start=LEAST_HEAD_START
         )
 
-    def make_delays(self) -> Delays | None:
+    def injection(self) -> Injection | None:
         """The injected delays, drawn alike by everyone."""
-        if self.delays is None:
+        if self.delays is None and not self.compute:
             return None
-        return parse_delays(self.delays, workers=self.scheme.workers, unit=self.unit, seed=self.seed)
+        unit = self.compute / self.scheme.workers if self.compute else DEFAULT_UNIT
+        delays = parse_delays(self.delays or "calm", workers=self.scheme.workers, unit=unit, seed=self.seed)
+        return Injection(delays=delays, sample_seconds=self.compute / self.samples)
 
 
 def train(
@@ -130,43 +144,68 @@ def train(
     `scheme` says how many workers and how they are arranged; a tree of 2x2 with one straggler tolerated by default.
     `inject` makes workers late on purpose: `stalls:0.05:0.5s` or any delay model of the simulator. `told` is called
     after every round. An interrupt (Ctrl-C) ends the run with the parameters reached.
+
+    Under a launcher (`codedreduce run`, torchrun, mpiexec) every process calls this with the same arguments: rank 0 is
+    the root and returns the result, the others serve until the run is over and return the model they began with.
     """
+    membership = read_membership(os.environ)
+    if scheme is None:
+        default = CodedReduce(Tree.regular(fanout=2, depth=2), 1)
+        scheme = membership.scheme_or_default() if membership else default
     job = Job(
-        objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, delays=inject, start=start,
-        scheme=scheme or CodedReduce(Tree.regular(fanout=2, depth=2), 1), optimizer=optimizer or SGD(0.1),
+        objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, start=start,
+        delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),
         shared_memory=shared_memory,
     )  # fmt: skip
-    return run_job(job, told)
+    return run_job(job, told, membership)
 
 
-def run_job(job: Job, told: Callable[[RoundLog], None] | None = None) -> TrainingResult:
-    """Run a job in local processes."""
+def run_job(
+    job: Job, told: Callable[[RoundLog], None] | None = None, membership: Membership | None = None
+) -> TrainingResult:
+    """Run a job in processes of its own, or as the process of a run that a launcher has made this one."""
     plan = job.scheme.plan(samples=job.samples)
     gradient = BatchGradient(job.objective, job.source, plan, batch=job.batch, seed=job.seed)
+    if membership is not None and membership.rank:
+        serve_joined(membership, plan, job.settings(), gradient, job.injection())
+        return TrainingResult(parameters=job.model(), history=())
+    if membership is not None:
+        with JoinedCluster(membership, plan, job.settings()) as joined:
+            return _train_tree(job, joined, told)
     if isinstance(plan, RingPlan):
         return _train_ring(job, plan, gradient, told)
+    with LocalCluster(
+        plan, gradient, job.settings(), injection=job.injection(), shared_memory=job.shared_memory, record=job.record
+    ) as cluster:
+        return _train_tree(job, cluster, told)
+
+
+def _train_tree(
+    job: Job, cluster: LocalCluster | JoinedCluster, told: Callable[[RoundLog], None] | None
+) -> TrainingResult:
     model = job.model()
     history: list[RoundLog] = []
+    activities: list[Activity] = []
     interrupted = False
     sent = np.zeros(len(model) + 1, dtype=np.float32)
-    with LocalCluster(
-        plan, gradient, job.settings(), delays=job.make_delays(), shared_memory=job.shared_memory
-    ) as cluster:
-        try:
-            for round_ in range(1, job.rounds + 1):
-                sent[:-1] = model
-                begin = time.monotonic()
-                result = cluster.aggregate(sent)
-                loss = take_step(job, model, result.vector, round_)
-                for late in result.lateness:
-                    if 1 <= late.round <= len(history):
-                        history[late.round - 1].lateness[late.node] = late.seconds
-                history.append(RoundLog(round=round_, seconds=time.monotonic() - begin, loss=loss, late=result.late))
-                if told is not None:
-                    told(history[-1])
-        except KeyboardInterrupt:
-            interrupted = True
-    return TrainingResult(parameters=model, history=tuple(history), interrupted=interrupted)
+    try:
+        for round_ in range(1, job.rounds + 1):
+            sent[:-1] = model
+            begin = time.monotonic()
+            result = cluster.aggregate(sent)
+            loss = take_step(job, model, result.vector, round_)
+            for late in result.lateness:
+                if 1 <= late.round <= len(history):
+                    history[late.round - 1].lateness[late.node] = late.seconds
+            history.append(RoundLog(round=round_, seconds=time.monotonic() - begin, loss=loss, late=result.late))
+            activities += cluster.activities() if isinstance(cluster, LocalCluster) else []
+            if told is not None:
+                told(history[-1])
+    except KeyboardInterrupt:
+        interrupted = True
+    return TrainingResult(
+        parameters=model, history=tuple(history), interrupted=interrupted, activities=tuple(activities)
+    )
 
 
 def take_step(job: Job, model: Array, total: Array, round_: int) -> float:
@@ -184,6 +223,7 @@ def _train_ring(
     job: Job, plan: RingPlan, gradient: BatchGradient, told: Callable[[RoundLog], None] | None
 ) -> TrainingResult:
     history: list[RoundLog] = []
+    activities: list[Activity] = []
 
     def update(sent: Array, total: Array, round_: int) -> Array:
         model = sent.copy()
@@ -193,6 +233,7 @@ def _train_ring(
 
     def over(round_: int, seconds: float, loss: float) -> None:
         history.append(RoundLog(round=round_, seconds=seconds, loss=loss))
+        activities.extend(ring.activities())
         if told is not None:
             told(history[-1])
 
@@ -200,16 +241,45 @@ def _train_ring(
     interrupted = False
     model = first
     with LocalRing(
-        plan, gradient, job.settings(), update=update, model=first, rounds=job.rounds, delays=job.make_delays(),
-        shared_memory=job.shared_memory,
+        plan, gradient, job.settings(), update=update, model=first, rounds=job.rounds, injection=job.injection(),
+        shared_memory=job.shared_memory, record=job.record,
     ) as ring:  # fmt: skip
         try:
             model = ring.run(over)
         except KeyboardInterrupt:
             interrupted = True
-    return TrainingResult(parameters=model[:-1].copy(), history=tuple(history), interrupted=interrupted)
+    return TrainingResult(
+        parameters=model[:-1].copy(), history=tuple(history), interrupted=interrupted, activities=tuple(activities)
+    )
 
 
-def trajectory_agrees(results: Sequence[TrainingResult]) -> bool:
-    """Whether runs ended with the same bits."""
-    return len({result.parameters.tobytes() for result in results}) == 1
+def reference_run(job: Job, rounds: int) -> tuple[Array, float]:
+    """The same training in this process, each gradient evaluated directly from the plan: what a run must end with.
+
+    Also the worst relative error of its gradients against float64. On one core, as a worker computes: linear algebra
+    spread over several cores adds in another order.
+    """
+    with threadpool_limits(1):
+        return _reference_run(job, rounds)
+
+
+def _reference_run(job: Job, rounds: int) -> tuple[Array, float]:
+    plan = job.scheme.plan(samples=job.samples)
+    model = job.model()
+    optimizer, worst = copy.deepcopy(job.optimizer), 0.0
+    whole = MasterWorker(1).plan(samples=job.samples)
+    for round_ in range(1, rounds + 1):
+        gradient = BatchGradient(job.objective, job.source, whole, batch=job.batch, seed=job.seed)
+
+        def evaluate(piece: Piece, gradient: BatchGradient = gradient, round_: int = round_) -> Array:
+            out = np.empty(len(model) + 1, dtype=np.float32)
+            gradient(piece, model, round_, out, 1)
+            return out
+
+        total = plan.reference(evaluate)
+        x, y = gradient.rows(0, job.samples, round_)
+        truth = np.empty(len(model))
+        job.objective.evaluate(model.astype(np.float64), x.astype(np.float64), y.astype(np.float64), None, truth)
+        worst = max(worst, float(np.linalg.norm(total[:-1] - truth)) / max(float(np.linalg.norm(truth)), 1e-30))
+        optimizer.step(model, (total / total.dtype.type(job.samples))[:-1])
+    return model, worst

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 
 from codedreduce.worlds.simulated.delays import Delays, Draw
 
 
-class Injector:
-    """Makes one worker as late as a delay model says. A sleep ends early when the worker is told to stop."""
+@dataclass(frozen=True, kw_only=True)
+class Injection:
+    """What is made of a machine: how late it is, and how long a sample takes at least."""
 
-    def __init__(self, delays: Delays, node: int) -> None:
-        self._delays = delays
+    delays: Delays
+    sample_seconds: float = 0.0
+
+
+class Injector:
+    """Makes one worker as late as it is told to be. A sleep ends early when the worker is told to stop."""
+
+    def __init__(self, injection: Injection, node: int) -> None:
+        self._delays = injection.delays
+        self._sample_seconds = injection.sample_seconds
         self._node = node
         self._drawn: tuple[int, Draw] | None = None
         self._stall = (0, 0.0)  # the round whose start-up delay was met, and when it ends
@@ -25,11 +35,12 @@ class Injector:
         if left > 0:
             stop.wait(left)
 
-    def after(self, round_: int, took: float, stop: threading.Event) -> None:
-        """Sleep as much longer as a slow worker would have computed."""
+    def after(self, round_: int, samples: int, took: float, stop: threading.Event) -> None:
+        """Sleep as much longer as the machine to be played would have computed."""
         slowness = float(self._draw(round_).slowness[self._node - 1])
-        if slowness > 1:
-            stop.wait(took * (slowness - 1))
+        rest = max(samples * self._sample_seconds, took) * slowness - took
+        if rest > 0:
+            stop.wait(rest)
 
     def left(self, round_: int) -> float:
         """Seconds of a round's start-up delay that were not slept through."""

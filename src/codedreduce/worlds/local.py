@@ -14,24 +14,36 @@ import uuid
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import zmq
+from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import WorkerFailed
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Aggregated, Begin, Event, Note, Vector
 from codedreduce.schemes import Plan, RingPlan
-from codedreduce.worlds.simulated.delays import Delays
+from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.zeromq.arena import remove_arenas
-from codedreduce.worlds.zeromq.computing import Gradient
+from codedreduce.worlds.zeromq.computing import Gradient, Record
 from codedreduce.worlds.zeromq.node import Meeting
 from codedreduce.worlds.zeromq.rendezvous import Directory
 from codedreduce.worlds.zeromq.root import RootNode, RoundResult
 from codedreduce.worlds.zeromq.serve import serve_worker
 
 FLOAT32: np.dtype[np.generic] = np.dtype(np.float32)
+
+
+class Activity(NamedTuple):
+    """What a worker did for a while."""
+
+    round: int
+    node: int
+    kind: str
+    begin: float
+    end: float
+    samples: int
 
 
 class Workers:
@@ -89,17 +101,22 @@ class LocalCluster:
         settings: Settings,
         *,
         dtype: np.dtype[np.generic] = FLOAT32,
-        delays: Delays | None = None,
+        injection: Injection | None = None,
         shared_memory: bool = True,
+        record: bool = False,
     ) -> None:
         self.plan = plan
         self.settings = settings
         self.dtype = dtype
         self.meeting = Meeting(run=f"codedreduce-{os.getpid()}-{uuid.uuid4().hex[:8]}", shared_memory=shared_memory)
         self._gradient = gradient
-        self._delays = delays
+        self._injection = injection
         self._workers: Workers | None = None
         self._root: RootNode | None = None
+        self._unread = b""
+        self._records, self._workers_end = os.pipe() if record else (-1, -1)
+        for end in (self._records, self._workers_end) if record else ():
+            os.set_blocking(end, False)
 
     def __enter__(self) -> Self:
         try:
@@ -121,8 +138,35 @@ class LocalCluster:
 
     def _serve(self, node: int) -> object:
         return serve_worker(
-            self.meeting, node, self.plan, self.settings, self.dtype, self._gradient, self._delays
+            self.meeting, node, self.plan, self.settings, self.dtype, self._gradient, self._injection,
+            record=self._recorder(node),
         )  # fmt: skip
+
+    def _recorder(self, node: int) -> Record | None:
+        """In a worker: writes what it did where the root can read it."""
+        workers = self._workers_end
+        if workers < 0:
+            return None
+
+        def record(round_: int, kind: str, begin: float, end: float, samples: int) -> None:
+            with contextlib.suppress(BlockingIOError):
+                os.write(workers, f"{round_} {node} {kind} {begin!r} {end!r} {samples}\n".encode())
+
+        return record
+
+    def activities(self) -> list[Activity]:
+        """What workers have done since last asked, if it is recorded."""
+        if self._records < 0:
+            return []
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._records, 1 << 20):
+                self._unread += data
+        *lines, self._unread = self._unread.split(b"\n")
+        found = []
+        for line in lines:
+            round_, node, kind, begin, end, samples = line.decode().split()
+            found.append(Activity(int(round_), int(node), kind, float(begin), float(end), int(samples)))
+        return found
 
     @property
     def processes(self) -> dict[int, int]:
@@ -148,6 +192,10 @@ class LocalCluster:
             self._workers.end(2.0 if self._root is not None else 0.0)
             self._workers = None
         self._root = None
+        for end in (self._records, self._workers_end):
+            if end >= 0:
+                os.close(end)
+        self._records = self._workers_end = -1
         remove_arenas(self.meeting.run)
 
 
@@ -163,10 +211,11 @@ class LocalRing(LocalCluster):
         update: Callable[[Vector, Vector, int], Vector],
         model: Vector,
         rounds: int,
-        delays: Delays | None = None,
+        injection: Injection | None = None,
         shared_memory: bool = True,
+        record: bool = False,
     ) -> None:
-        super().__init__(plan, gradient, settings, delays=delays, shared_memory=shared_memory)
+        super().__init__(plan, gradient, settings, injection=injection, shared_memory=shared_memory, record=record)
         self._update = update
         self._model = model
         self._rounds = rounds
@@ -195,8 +244,8 @@ class LocalRing(LocalCluster):
             return None
 
         return serve_worker(
-            self.meeting, node, self.plan, self.settings, self.dtype, self._gradient, self._delays,
-            begin=Begin(round=1, model=model), aggregated=aggregated,
+            self.meeting, node, self.plan, self.settings, self.dtype, self._gradient, self._injection,
+            begin=Begin(round=1, model=model), aggregated=aggregated, record=self._recorder(node),
         )  # fmt: skip
 
     def run(self, told: Callable[[int, float, float], None]) -> Vector:
@@ -240,9 +289,10 @@ def _child(serve: Callable[[int], object], node: int, errors: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the root decides when it is over
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with_parent()
-    sys.setswitchinterval(0.0005)
+    sys.setswitchinterval(0.0005)  # the thread that talks must not wait for the one that computes
     try:
-        serve(node)
+        with threadpool_limits(1):  # one core a worker, or all of them fight for all
+            serve(node)
     except BaseException as error:
         text = f"{type(error).__name__}: {error}".replace("\n", " ")
         os.write(errors, f"{node}\t{text}\n".encode()[:4096])

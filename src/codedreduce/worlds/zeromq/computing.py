@@ -16,6 +16,9 @@ from codedreduce.worlds.inject import Injector
 from codedreduce.worlds.zeromq.arena import Arena
 from codedreduce.worlds.zeromq.driver import Outward
 
+#: Told of everything a worker did: round, what, from when, until when, how many samples.
+Record = Callable[[int, str, float, float, int], None]
+
 
 class Gradient(Protocol):
     """Writes the gradient sum of a piece, under a model, into `out`; called in the process of worker `node`."""
@@ -37,6 +40,7 @@ class Computing:
         arena: Arena | None = None,
         injector: Injector | None = None,
         aggregated: Callable[[Aggregated], Event | None] | None = None,
+        record: Record | None = None,
     ) -> None:
         self._gradient = gradient
         self._node = node
@@ -45,6 +49,7 @@ class Computing:
         self._arena = arena
         self._injector = injector
         self._aggregated = aggregated
+        self._record = record
         self._orders: queue.SimpleQueue[Compute | Aggregated | Finished | Cancel] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._stopped_at = 0.0
@@ -76,31 +81,39 @@ class Computing:
 
     def _compute(self, order: Compute) -> None:
         assert self._post is not None
+        begin = time.monotonic()
         if self._injector is not None:
             self._injector.before(order.round, self._stop)
-        begin = time.monotonic()
         out = self._arena.slot() if self._arena is not None else np.empty(self._length, dtype=self._dtype)
+        computing = time.monotonic()
         done = 0
         for index, piece in enumerate(order.pieces):
             if self._stop.is_set():
                 break
-            if index == 0:
-                self._gradient(piece, order.model, order.round, out, self._node)
-            else:
-                if len(self._spare) != self._length:
-                    self._spare = np.empty(self._length, dtype=self._dtype)
-                self._gradient(piece, order.model, order.round, self._spare, self._node)
-                out += self._spare
+            self._add_piece(piece, order, out, first=index == 0)
             done += samples_in((piece,))
-        if self._injector is not None and not self._stop.is_set():
-            self._injector.after(order.round, time.monotonic() - begin, self._stop)
         total = samples_in(order.pieces)
-        if self._stop.is_set() and done < total:
+        finished = done == total and not self._stop.is_set()
+        if self._record is not None:
+            self._record(order.round, "stall", begin, computing, 0)
+            self._record(order.round, "compute" if finished else "interrupted", computing, time.monotonic(), done)
+        if not finished:
             late = time.monotonic() - self._stopped_at
             if self._injector is not None:
                 late += self._injector.left(order.round)
             self._post(Interrupted(round=order.round, task=order.task, seconds=late))
-        if self._stop.is_set() and not (order.salvage and done):
-            return
-        covered = 1.0 if not self._stop.is_set() or done == total else done / total
-        self._post(Computed(round=order.round, task=order.task, vector=out, covered=covered))
+        if finished or (order.salvage and done):
+            self._post(Computed(round=order.round, task=order.task, vector=out, covered=done / total))
+
+    def _add_piece(self, piece: Piece, order: Compute, out: Vector, *, first: bool) -> None:
+        """Compute a piece into `out`, or add it to what is there."""
+        begin = time.monotonic()
+        if first:
+            self._gradient(piece, order.model, order.round, out, self._node)
+        else:
+            if len(self._spare) != self._length:
+                self._spare = np.empty(self._length, dtype=self._dtype)
+            self._gradient(piece, order.model, order.round, self._spare, self._node)
+            out += self._spare
+        if self._injector is not None:
+            self._injector.after(order.round, samples_in((piece,)), time.monotonic() - begin, self._stop)

@@ -10,9 +10,8 @@ import zmq
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Aggregated, Event, Finished
 from codedreduce.schemes import Plan
-from codedreduce.worlds.inject import Injector
-from codedreduce.worlds.simulated.delays import Delays
-from codedreduce.worlds.zeromq.computing import Computing, Gradient
+from codedreduce.worlds.inject import Injection, Injector
+from codedreduce.worlds.zeromq.computing import Computing, Gradient, Record
 from codedreduce.worlds.zeromq.node import Meeting, arena_for, start_worker
 
 
@@ -23,16 +22,23 @@ def serve_worker(
     settings: Settings,
     dtype: np.dtype[np.generic],
     gradient: Gradient,
-    delays: Delays | None,
+    injection: Injection | None,
     *,
     begin: Event | None = None,
     aggregated: Callable[[Aggregated], Event | None] | None = None,
+    record: Record | None = None,
 ) -> Finished:
     """Join, compute what is asked for, and leave when the run is over."""
     arena = arena_for(meeting, node, plan, settings, dtype)
-    injector = Injector(delays, node) if delays is not None else None
     computing = Computing(
-        gradient, node=node, length=settings.length, dtype=dtype, arena=arena, injector=injector, aggregated=aggregated
+        gradient,
+        node=node,
+        length=settings.length,
+        dtype=dtype,
+        arena=arena,
+        injector=Injector(injection, node) if injection is not None else None,
+        aggregated=aggregated,
+        record=record,
     )
     driver = start_worker(meeting, node, plan, settings, dtype, arena, computing.tell)
     if begin is not None:

@@ -1,0 +1,104 @@
+"""`codedreduce race`: all schemes in real processes on this machine, under the same injected delays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from codedreduce.cli.files import open_to_write
+from codedreduce.report.race import race_table, write_race_report
+from codedreduce.report.tables import human_seconds
+from codedreduce.schemes.names import parse_tree
+from codedreduce.training.data import synthetic
+from codedreduce.training.loop import Job, RoundLog
+from codedreduce.training.objectives import LogisticRegression
+from codedreduce.training.optimizers import SGD
+from codedreduce.training.race import racing_schemes, run_race
+from codedreduce.units import seconds as parse_seconds
+from codedreduce.worlds.simulated.compare import ALL, scheme_names
+from codedreduce.worlds.simulated.delays import parse_delays
+
+
+def race(
+    tree: Annotated[str, typer.Option(help="FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")] = "4x2",
+    stragglers: Annotated[int, typer.Option(help="Stragglers tolerated under each parent.")] = 1,
+    schemes: Annotated[str, typer.Option(help=f"all, or some of {','.join(ALL)}.")] = "all",
+    delays: Annotated[str, typer.Option(help="As for simulate.")] = "stalls:0.05:0.5s",
+    compute: Annotated[str, typer.Option(help="Time of the whole batch on one worker, at least.")] = "2s",
+    parameters: Annotated[int, typer.Option(help="Features of the logistic regression.")] = 1000,
+    samples: Annotated[int, typer.Option(help="In the batch.")] = 6300,
+    rounds: Annotated[int, typer.Option(help="Rounds for each scheme.")] = 25,
+    seed: Annotated[int, typer.Option(help="Of data and delays.")] = 0,
+    json: Annotated[Path | None, typer.Option(help="Write results here.")] = None,
+    report: Annotated[Path, typer.Option(help="Write DIR/index.html.")] = Path("report"),
+) -> None:
+    """Train the same model with every scheme, in real processes, and see what stragglers cost each of them."""
+    shape = parse_tree(tree, stragglers)
+    batch_seconds = parse_seconds(compute)
+    parse_delays(delays, workers=shape.workers, unit=1.0, seed=seed)
+    chosen = racing_schemes(
+        scheme_names(schemes), tree=tree, stragglers=stragglers, delays=delays, compute=batch_seconds, seed=seed
+    )
+    job = Job(
+        objective=LogisticRegression(), source=synthetic(samples, parameters, seed=seed), rounds=rounds,
+        scheme=next(iter(chosen.values())), optimizer=SGD(1.0), seed=seed, delays=delays, compute=batch_seconds,
+    )  # fmt: skip
+    for scheme in chosen.values():
+        scheme.plan(samples=samples)  # refuse what cannot be before anything is started
+    console = Console()
+    logs: dict[str, list[RoundLog]] = {name: [] for name in chosen}
+    with Live(console=console, refresh_per_second=8, transient=True) as live:
+
+        def told(name: str, log: RoundLog) -> None:
+            logs[name].append(log)
+            live.update(_progress({chosen[n].label: found for n, found in logs.items()}, rounds))
+
+        live.update(_progress({scheme.label: [] for scheme in chosen.values()}, rounds))
+        runs = run_race(job, chosen, told)
+    results = [result for result, _ in runs]
+    console.print(race_table(results))
+    lead = (
+        f"{rounds} rounds of logistic regression, {samples} samples, {parameters} parameters, {shape.workers} workers "
+        f"({tree}, s={stragglers}), delays {delays.rpartition('/')[2]}, {batch_seconds:g} s of computation, seed {seed}"
+    )
+    if json is not None:
+        conditions = {
+            "tree": tree, "stragglers": stragglers, "delays": delays, "compute": batch_seconds, "rounds": rounds,
+            "parameters": parameters, "samples": samples,
+        }  # fmt: skip
+        with open_to_write(json) as file:
+            document = {"conditions": conditions, "seed": seed, "results": results}
+            file.write(msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n")
+        console.print(f"wrote {json}")
+    console.print(f"wrote {write_race_report(report, job, runs, lead)}")
+
+
+def _progress(logs: dict[str, list[RoundLog]], rounds: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+    table.add_column("scheme", no_wrap=True)
+    for column in ("rounds", "mean", "slowest", "loss", "late"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for label, found in logs.items():
+        if not found:
+            table.add_row(label, f"0/{rounds}", style="dim")
+            continue
+        seconds = [log.seconds for log in found]
+        late = sum(len(log.late) for log in found)
+        done = len(found) == rounds
+        mean, slowest = human_seconds(sum(seconds) / len(seconds)), human_seconds(max(seconds))
+        table.add_row(
+            label,
+            f"{len(found)}/{rounds}",
+            mean,
+            slowest,
+            f"{found[-1].loss:.5f}",
+            str(late),
+            style="" if done else "bold",
+        )
+    return table

@@ -1,0 +1,50 @@
+"""`codedreduce run`: start a script as a root and workers on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from codedreduce.errors import UsageError
+from codedreduce.report.palette import group_colour
+from codedreduce.schemes.names import parse_scheme, parse_tree
+from codedreduce.worlds.launcher import launch, python_command
+from codedreduce.worlds.simulated.delays import parse_delays
+
+
+def run(
+    script: Annotated[str, typer.Argument(help="A Python script; every process runs it.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="What the script gets.")] = None,
+    workers: Annotated[int | None, typer.Option("-n", "--workers", help="As many as the tree has, without.")] = None,
+    tree: Annotated[str | None, typer.Option(help="FANOUTxDEPTH or WORKERS/FANOUT; balanced, without.")] = None,
+    stragglers: Annotated[int, typer.Option(help="Stragglers tolerated under each parent.")] = 1,
+    scheme: Annotated[str, typer.Option(help="coded-reduce, master-worker, gradient-coding, ...")] = "coded-reduce",
+    order: Annotated[str, typer.Option(help="progressive or eager.")] = "progressive",
+    inject: Annotated[str | None, typer.Option(help="Make workers late: stalls:0.05:0.5s, bursty, ...")] = None,
+    port: Annotated[int, typer.Option(help="Where the root answers; 0 for any free port.")] = 0,
+) -> None:
+    """Start a root and its workers, prefix what they print, and end them all when the root is done."""
+    command = python_command(script, arguments or [])
+    if tree is None:
+        tree = f"{workers or 6}/{max(4, stragglers + 1)}" if (workers or 6) > stragglers else f"{workers or 6}x1"
+    shape = parse_tree(tree, stragglers)
+    if workers is not None and workers != shape.workers:
+        raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}")
+    parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order)
+    settings = {
+        "CODEDREDUCE_TREE": tree, "CODEDREDUCE_STRAGGLERS": str(stragglers), "CODEDREDUCE_SCHEME": scheme,
+        "CODEDREDUCE_ORDER": order,
+    }  # fmt: skip
+    if inject is not None:
+        parse_delays(inject, workers=shape.workers, unit=1.0, seed=0)
+        settings["CODEDREDUCE_INJECT"] = inject
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+
+    def say(who: str, line: str) -> None:
+        style = "bold" if who == "root" else group_colour(int(who))
+        console.print(f"[{who}] ", style=style, end="")
+        console.print(line)
+
+    launch(command, shape.workers, settings, port=port, say=say)

@@ -1,0 +1,127 @@
+"""`codedreduce train`: train a model on this machine, one process a worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import msgspec
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from codedreduce.cli.files import open_to_write
+from codedreduce.errors import UsageError
+from codedreduce.schemes.names import parse_scheme, parse_tree
+from codedreduce.training.data import Source, open_data, synthetic
+from codedreduce.training.loop import Job, RoundLog, run_job
+from codedreduce.training.objectives import LinearRegression, LogisticRegression, Objective, Softmax
+from codedreduce.training.optimizers import parse_optimizer
+
+
+def train(
+    data: Annotated[Path | None, typer.Option(help=".npz (x, y), .csv (label last) or LIBSVM text.")] = None,
+    model: Annotated[str, typer.Option(help="linear, logistic or softmax:CLASSES.")] = "logistic",
+    tree: Annotated[str, typer.Option(help="FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")] = "4x2",
+    stragglers: Annotated[int, typer.Option(help="Stragglers tolerated under each parent.")] = 1,
+    scheme: Annotated[
+        str, typer.Option(help="coded-reduce, master-worker, ring, gradient-coding, ...")
+    ] = "coded-reduce",
+    order: Annotated[str, typer.Option(help="progressive or eager.")] = "progressive",
+    rounds: Annotated[int, typer.Option(help="Steps to take.")] = 200,
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.1,
+    optimizer: Annotated[str, typer.Option(help="sgd, momentum, nesterov or adam.")] = "sgd",
+    batch: Annotated[int | None, typer.Option(help="Samples a round; all of them without.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the batches and the delays.")] = 0,
+    inject: Annotated[str | None, typer.Option(help="Make workers late: stalls:0.05:0.5s, bursty, ...")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the parameters here, as .npz.")] = None,
+    log: Annotated[Path | None, typer.Option(help="Write a line of JSON a round here.")] = None,
+) -> None:
+    """Train a model; without --data, on data made for it."""
+    objective = _objective(model)
+    source: Source = (
+        open_data(data) if data else synthetic(6300, 1000, kind="linear" if model == "linear" else "logistic")
+    )
+    shape = parse_tree(tree, stragglers)
+    job = Job(
+        objective=objective,
+        source=source,
+        rounds=rounds,
+        optimizer=parse_optimizer(optimizer, lr),
+        batch=batch,
+        seed=seed,
+        scheme=parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order),
+        delays=inject,
+    )
+    job.scheme.plan(samples=job.samples)
+    if save is not None:
+        _check_folder(save)
+    console = Console()
+    file = open_to_write(log) if log else None
+    columns = (
+        TextColumn("{task.completed}/{task.total}"), BarColumn(),
+        TextColumn("loss {task.fields[loss]:.5f}  {task.fields[rate]:.1f} rounds/s  {task.fields[late]} late"),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=rounds, loss=float("nan"), rate=0.0, late=0)
+        spent, late = 0.0, 0
+
+        def told(entry: RoundLog) -> None:
+            nonlocal spent, late
+            spent += entry.seconds
+            late += len(entry.late)
+            bar.update(task, completed=entry.round, loss=entry.loss, rate=entry.round / spent, late=late)
+
+        result = run_job(job, told)
+    if file is not None:
+        with file:
+            _write_log(file, result.history)
+    if save is not None:
+        np.savez(save, parameters=result.parameters)
+    how = "interrupted after" if result.interrupted else "trained for"
+    last = result.history[-1].loss if result.history else float("nan")
+    console.print(f"{how} {len(result.history)} rounds in {spent:.1f} s, loss {last:.6g}")
+    seen = sorted({node for entry in result.history for node in entry.late})
+    if seen:
+        console.print(f"stragglers seen: {_names(seen)}; {result.saved:.1f} s saved against waiting for all")
+    for path in (save, log):
+        if path is not None:
+            console.print(f"wrote {path}")
+    if result.interrupted:
+        raise typer.Exit(130)
+
+
+def _objective(text: str) -> Objective:
+    if text == "linear":
+        return LinearRegression()
+    if text == "logistic":
+        return LogisticRegression()
+    name, _, classes = text.partition(":")
+    if name == "softmax" and classes.isdigit() and int(classes) > 1:
+        return Softmax(int(classes))
+    raise UsageError(f"unknown model {text!r}; there are linear, logistic and softmax:CLASSES")
+
+
+def _check_folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
+
+
+def _write_log(file: TextIO, history: tuple[RoundLog, ...]) -> None:
+    for entry in history:
+        lateness = {str(node): round(seconds, 6) for node, seconds in entry.lateness.items()}
+        line = {
+            "round": entry.round,
+            "seconds": entry.seconds,
+            "loss": entry.loss,
+            "late": entry.late,
+            "lateness": lateness,
+            "saved": entry.saved,
+        }
+        file.write(msgspec.json.encode(line).decode() + "\n")
+
+
+def _names(nodes: list[int]) -> str:
+    shown = ", ".join(map(str, nodes[:12]))
+    return shown if len(nodes) <= 12 else f"{shown} and {len(nodes) - 12} more"

@@ -1,0 +1,86 @@
+"""Who this process is, as a launcher says: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as torchrun sets them."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from codedreduce.errors import UsageError
+from codedreduce.schemes import CodedReduce, Scheme
+from codedreduce.schemes.names import parse_scheme, parse_tree
+from codedreduce.topology import Tree
+from codedreduce.worlds.zeromq.node import Meeting
+
+NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """This process's place in a run: rank 0 is the root, the others are workers."""
+
+    rank: int
+    size: int
+    meeting: Meeting
+    scheme: Scheme | None
+    inject: str | None
+
+    @property
+    def workers(self) -> int:
+        """N."""
+        return self.size - 1
+
+    def scheme_or_default(self) -> Scheme:
+        """What the launcher said, or a tree with fan-outs up to 4 in which one straggler is tolerated."""
+        if self.scheme is not None:
+            return self.scheme
+        if self.workers < 2:
+            return CodedReduce(Tree.regular(fanout=1, depth=1), 0)
+        return CodedReduce(Tree.balanced(workers=self.workers, fanout=max(4, 2), stragglers=1), 1)
+
+
+def read_membership(environment: Mapping[str, str]) -> Membership | None:
+    """The membership a launcher has set, or None if there was no launcher.
+
+    >>> read_membership({}) is None
+    True
+    """
+    if not all(name in environment for name in NEEDED):
+        return None
+    try:
+        rank, size, port = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    except ValueError as error:
+        raise UsageError(f"RANK, WORLD_SIZE and MASTER_PORT must be whole numbers: {error}") from None
+    if not 0 <= rank < size or size < 2:
+        raise UsageError(f"a run needs a root and a worker at least: RANK={rank} of WORLD_SIZE={size} cannot be")
+    host = environment["MASTER_ADDR"]
+    scheme = None
+    if "CODEDREDUCE_TREE" in environment:
+        stragglers = int(environment.get("CODEDREDUCE_STRAGGLERS", "1"))
+        scheme = parse_scheme(
+            environment.get("CODEDREDUCE_SCHEME", "coded-reduce"),
+            tree=parse_tree(environment["CODEDREDUCE_TREE"], stragglers),
+            stragglers=stragglers,
+            order=environment.get("CODEDREDUCE_ORDER", "progressive"),
+        )
+    meeting = Meeting(
+        run=environment.get("CODEDREDUCE_RUN", f"codedreduce-{port}"),
+        host=_numeric(host),
+        port=port,
+        same_machine=_is_loopback(host),
+        patience=float(environment.get("CODEDREDUCE_PATIENCE", "60")),
+    )
+    return Membership(
+        rank=rank, size=size, meeting=meeting, scheme=scheme, inject=environment.get("CODEDREDUCE_INJECT")
+    )
+
+
+def _numeric(host: str) -> str:
+    return "127.0.0.1" if host == "localhost" else host
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(_numeric(host)).is_loopback
+    except ValueError:
+        return False
