@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 .PHONY: demo test check bench soak docs clean
 demo: $(VENV)/.runtime
-	$(BIN)/codedreduce simulate --rounds 60 --report report
+	$(BIN)/codedreduce race
 
 test: $(VENV)/.development
 	$(BIN)/python -m pytest -n 2
@@ -16,15 +16,24 @@ check: $(VENV)/.development
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --doctest-modules src/codedreduce
+	for example in examples/*.py; do $(BIN)/python $$example || exit 1; done
 
-bench: $(VENV)/.development
+bench: $(VENV)/.bench
 	$(BIN)/python -m bench.mathematics --out bench/results/mathematics.json
+	$(BIN)/python -m bench.simulator --out bench/results/simulator.json
+	$(BIN)/python -m bench.head_start --out bench/results/head_start.json
+	$(BIN)/python -m bench.local --out bench/results/local.json
 
 soak: $(VENV)/.development
 	$(BIN)/python -m tests.simulation.soak --runs 100000
 
 docs: $(VENV)/.development
 	$(BIN)/python -m tests.simulation.diagrams
+
+$(VENV)/.bench: $(VENV)/.development
+	@echo "installing the peers that benchmarks compare with ..."
+	@$(PIP) --editable '.[dev,bench]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) report .pytest_cache .mypy_cache .ruff_cache .hypothesis

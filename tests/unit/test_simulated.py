@@ -39,6 +39,12 @@ def test_delays_are_a_function_of_seed_and_round(text: str) -> None:
             assert (a >= 0).all()
 
 
+def test_one_at_a_time() -> None:
+    delays = parse_delays("one:3s", workers=5, unit=1.0, seed=0)
+    late = [np.flatnonzero(delays.draw(round_).startup).tolist() for round_ in range(1, 6)]
+    assert sorted(late) == [[0], [1], [2], [3], [4]]
+
+
 def test_sticky_stays() -> None:
     delays = parse_delays("sticky", workers=40, unit=1.0, seed=0)
     assert delays.draw(1).slowness.max() == 1

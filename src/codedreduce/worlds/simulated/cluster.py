@@ -103,6 +103,7 @@ class SimulatedCluster:
         first = 0 if self.is_tree else 1
         self.nodes = {n: NodeRuntime(machine_for(n, plan, settings)) for n in range(first, plan.workers + 1)}
         self.work = 0.0  # samples computed in this round
+        self.listener: Callable[[Aggregated], None] | None = None  # told of every gradient
         self._checking = checking
         self._draws: dict[int, Draw] = {}
         self._references: dict[int, bytes] = {}
@@ -347,6 +348,8 @@ class SimulatedCluster:
 
     def _judge(self, action: Aggregated) -> None:
         """The oracle: compare with the true gradient, and with the bits of a calm round."""
+        if self.listener is not None:
+            self.listener(action)
         if self._last is not None and zlib.crc32(self._last[0].data) != self._last[1]:
             raise AssertionError(f"the gradient of round {action.round - 1} changed after the round was over")
         if self._checking:

@@ -103,6 +103,21 @@ class Stalls(Delays):
         return Draw(startup, slowness)
 
 
+class Rotating(Delays):
+    """In every round one worker stalls for some seconds, a different one each time."""
+
+    def __init__(self, workers: int, unit: float, seed: int, *, seconds: float) -> None:
+        super().__init__(workers, unit, seed)
+        self.seconds = seconds
+        self._order = self._random(0).permutation(workers)
+
+    def draw(self, round_: int) -> Draw:
+        """The next one's turn."""
+        startup, slowness = self._none()
+        startup[self._order[round_ % self.workers]] = self.seconds
+        return Draw(startup, slowness)
+
+
 class Trace(Delays):
     """Measured latencies, workers x rounds, scaled so that their median is `unit`.
 
@@ -129,7 +144,7 @@ MODELS: dict[str, type[Delays]] = {"calm": Calm, "exponential": Exponential, "bu
 
 
 def parse_delays(text: str, *, workers: int, unit: float, seed: int) -> Delays:
-    """A delay model from `calm`, `exponential`, `bursty`, `sticky`, `stalls:P:SECONDS` or `FILE.npz:key`.
+    """A delay model from `calm`, `exponential`, `bursty`, `sticky`, `stalls:P:SECONDS`, `one:SECONDS`, `FILE.npz:key`.
 
     >>> parse_delays("stalls:0.05:2s", workers=84, unit=0.24, seed=0).seconds
     2.0
@@ -141,10 +156,12 @@ def parse_delays(text: str, *, workers: int, unit: float, seed: int) -> Delays:
         if not 0 <= probability <= 1:
             raise UsageError(f"a stall needs a probability from 0 to 1, got {match[1]} in {text!r}")
         return Stalls(workers, unit, seed, probability=probability, seconds=seconds)
+    if match := re.fullmatch(r"one:([0-9.]+)s?", text):
+        return Rotating(workers, unit, seed, seconds=float(match[1]))
     if ".npz" in text:
         return Trace(workers, unit, seed, latencies=load_trace(text))
     known = ", ".join(MODELS)
-    raise UsageError(f"unknown delays {text!r}; there are {known}, stalls:P:SECONDS and FILE.npz:key")
+    raise UsageError(f"unknown delays {text!r}; there are {known}, stalls:P:SECONDS, one:SECONDS and FILE.npz:key")
 
 
 def load_trace(text: str) -> Floats:

@@ -2,8 +2,11 @@
 
 Every node has an arena, a file in memory with room for a few vectors. A chunk that lies in an arena travels as a
 reference (whose arena, where, how long); the receiver maps that arena and gets a view. Chunks that lie elsewhere
-travel as bytes. Slots are used in turn, and there are enough of them that one is not written again before the round
-it belongs to is over.
+travel as bytes.
+
+The first vector of a round goes into one of two slots in turn: when a node has the model of a round, its parent has let
+go of everything of the round before. Further vectors of a round, which only redundant work makes, go into slots that
+are otherwise never touched and so take no memory.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ class Arena:
         self._slots = slots
         self._length = length
         self._stride = -(-length * self.dtype.itemsize // 4096) * 4096
-        self._next = 0
+        self._round = -1
+        self._further = 0
         self._maps: dict[int, mmap.mmap] = {}
         self._places: list[tuple[int, int, int]] = []  # address, size, node
         path = self._path(node)
@@ -57,10 +61,15 @@ class Arena:
         address = np.frombuffer(memory, dtype=np.uint8).__array_interface__["data"][0]
         self._places.append((address, len(memory), node))
 
-    def slot(self) -> Vector:
-        """The next vector to write into."""
-        start = self._next * self._stride
-        self._next = (self._next + 1) % self._slots
+    def slot(self, round_: int) -> Vector:
+        """The next vector to write into, in a round."""
+        if round_ != self._round:
+            self._round, self._further = round_, 0
+            slot = round_ % 2
+        else:
+            slot = 2 + self._further % (self._slots - 2)
+            self._further += 1
+        start = slot * self._stride
         return np.frombuffer(self._maps[self.node], dtype=self.dtype, count=self._length, offset=start)
 
     def refer(self, chunk: Vector) -> Reference | None:

@@ -84,7 +84,7 @@ class Computing:
         begin = time.monotonic()
         if self._injector is not None:
             self._injector.before(order.round, self._stop)
-        out = self._arena.slot() if self._arena is not None else np.empty(self._length, dtype=self._dtype)
+        out = self._arena.slot(order.round) if self._arena is not None else np.empty(self._length, dtype=self._dtype)
         computing = time.monotonic()
         done = 0
         for index, piece in enumerate(order.pieces):

@@ -55,7 +55,7 @@ def arena_for(meeting: Meeting, node: int, plan: Plan, settings: Settings, dtype
     if not (meeting.shared_memory and meeting.same_machine):
         return None
     stragglers = plan.scheme.stragglers if isinstance(plan, TreePlan) else 0
-    slots = 3 if node == 0 else 5 + min(stragglers, 4)
+    slots = 3 if node == 0 else 5 + stragglers  # a group's other shares, the parent's unit, and what may be repeated
     return Arena(meeting.run, node, slots=slots, length=settings.length, dtype=dtype)
 
 

@@ -85,7 +85,7 @@ class RootNode:
         """One round: the gradient sum of the whole batch under this model."""
         begin = time.monotonic()
         self._round += 1
-        sent = self._arena.slot() if self._arena is not None else np.empty_like(model)
+        sent = self._arena.slot(self._round) if self._arena is not None else np.empty_like(model)
         np.copyto(sent, model)
         self._driver.post(Begin(round=self._round, model=sent))
         lateness: list[Lateness] = []

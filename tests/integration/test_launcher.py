@@ -1,0 +1,217 @@
+"""The command line that trains: scripts under the launcher, and what goes wrong in them."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from codedreduce.errors import UsageError
+from codedreduce.worlds.environment import read_membership
+
+from .test_cli_draw import codedreduce
+
+SCRIPT = """
+import os, sys
+from codedreduce.training import LogisticRegression, SGD, synthetic, train
+{before}
+result = train(LogisticRegression(), synthetic(600, 50), rounds={rounds}, optimizer=SGD(1.0))
+if os.environ["RANK"] == "0":
+    print("loss", result.history[-1].loss, "rounds", len(result.history), "interrupted", result.interrupted)
+"""
+
+
+def script(folder: Path, before: str = "", rounds: int = 8) -> str:
+    path = folder / "script.py"
+    path.write_text(SCRIPT.format(before=before, rounds=rounds))
+    return str(path)
+
+
+def nobody_runs(name: str) -> bool:
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        if not [p for p in psutil.process_iter(["cmdline"]) if name in (p.info["cmdline"] or [])]:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("scheme", ["coded-reduce", "master-worker", "gradient-coding"])
+def test_a_script_runs_as_root_and_workers(tmp_path: Path, scheme: str) -> None:
+    path = script(tmp_path)
+    run = codedreduce("run", "--tree", "2x2", "--scheme", scheme, "--inject", "stalls:0.1:0.1s", path)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "[root] loss 0.3" in run.stdout
+    assert "rounds 8" in run.stdout
+    assert nobody_runs(path)
+
+
+@pytest.mark.parametrize(("rank", "who"), [(0, "the root"), (3, "worker 3")])
+def test_a_script_that_raises(tmp_path: Path, rank: int, who: str) -> None:
+    path = script(tmp_path, f'if os.environ["RANK"] == "{rank}": raise RuntimeError("my own bug")')
+    run = codedreduce("run", "-n", "6", path)
+    assert run.returncode == 1
+    assert "RuntimeError: my own bug" in run.stdout
+    assert f"{who} ended with exit code 1; its last words are above" in run.stderr
+    assert nobody_runs(path)
+
+
+def test_a_killed_worker_does_not_end_the_run(tmp_path: Path) -> None:
+    before = """
+import threading, signal
+if os.environ["RANK"] == "4":
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
+"""
+    path = script(tmp_path, before, rounds=600)
+    run = codedreduce("run", "-n", "6", "--inject", "stalls:0.02:0.05s", path)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "[4] (killed by signal 9; the run goes on without it)" in run.stdout
+    assert "rounds 600" in run.stdout
+
+
+def test_interrupting_leaves_a_result_and_nobody_behind(tmp_path: Path) -> None:
+    path = script(tmp_path, rounds=10**6)
+    command = [sys.executable, "-c", "from codedreduce.cli import main; main()", "run", "--tree", "2x2", path]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and len(psutil.Process(process.pid).children()) < 7:
+        time.sleep(0.05)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, out + err
+    assert "interrupted True" in out
+    assert nobody_runs(path)
+
+
+def test_a_busy_port(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        run = codedreduce("run", "--tree", "2x1", "--port", str(port), script(tmp_path))
+    assert run.returncode == 1
+    assert f"cannot listen at tcp://127.0.0.1:{port}: address already in use" in run.stdout
+
+
+def test_a_worker_without_a_root(tmp_path: Path) -> None:
+    environment = {
+        **os.environ, "RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1",
+        "CODEDREDUCE_PATIENCE": "0.3",
+    }  # fmt: skip
+    run = subprocess.run(
+        [sys.executable, script(tmp_path)], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 1
+    assert "got no answer from the root at tcp://127.0.0.1:1 within 0.3 s" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"RANK": "x"}, "must be whole numbers"),
+        ({"RANK": "5"}, "RANK=5 of WORLD_SIZE=3 cannot be"),
+        ({"WORLD_SIZE": "1", "RANK": "0"}, "a root and a worker at least"),
+    ],
+)
+def test_environments_that_cannot_be(environment: dict[str, str], message: str) -> None:
+    base = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    with pytest.raises(UsageError, match=message):
+        read_membership({**base, **environment})
+
+
+def test_a_membership_without_hints_gets_a_tree() -> None:
+    base = {"RANK": "1", "WORLD_SIZE": "21", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    membership = read_membership(base)
+    assert membership is not None
+    assert membership.scheme_or_default().workers == 20
+    assert membership.meeting.same_machine
+
+
+def test_train_writes_model_and_log(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((200, 4)).astype(np.float32)
+    np.savez(tmp_path / "d.npz", x=x, y=(x[:, 0] > 0).astype(np.float32))
+    model, log = tmp_path / "model.npz", tmp_path / "run.jsonl"
+    run = codedreduce(
+        "train", "--data", str(tmp_path / "d.npz"), "--tree", "2x2", "--rounds", "30", "--lr", "1", "--batch", "100",
+        "--inject", "stalls:0.1:0.1s", "--save", str(model), "--log", str(log),
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert "trained for 30 rounds" in run.stdout
+    parameters = np.load(model)["parameters"]
+    assert parameters[0] > 3 * np.abs(parameters[1:]).max()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(1, 31))
+    assert all({"seconds", "loss", "late", "lateness", "saved"} <= set(line) for line in lines)
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert "stragglers seen" in run.stdout
+
+
+def test_interrupted_training_leaves_a_usable_model(tmp_path: Path) -> None:
+    model = tmp_path / "model.npz"
+    command = [sys.executable, "-c", "from codedreduce.cli import main; main()", "train", "--tree", "2x2"]
+    command += ["--rounds", "1000000", "--save", str(model)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(4)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, out + err
+    assert "interrupted after" in out
+    assert "Traceback" not in err
+    assert np.isfinite(np.load(model)["parameters"]).all()
+
+
+def test_race(tmp_path: Path) -> None:
+    target = tmp_path / "race.json"
+    run = codedreduce(
+        "race", "--tree", "2x2", "--rounds", "4", "--compute", "0.2s", "--delays", "stalls:0.1:0.1s",
+        "--samples", "120", "--parameters", "30", "--json", str(target), "--report", str(tmp_path / "report"),
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    results = json.loads(target.read_text())["results"]
+    assert len(results) == 6
+    for result in results:
+        assert len(result["round_seconds"]) == 4
+        if "live" not in result["scheme"]:
+            assert result["bit_identical"], f"{result['scheme']} does not agree with the reference to the bit"
+            assert result["max_error"] < 1e-5
+            assert result["work"] > 0.9
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert page.count("<svg") == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "nothing.py"], "there is no script 'nothing.py'"),
+        (["run", "-n", "7", "--tree", "2x2", __file__], "a tree 2x2 has 6 workers, and -n says 7"),
+        (["train", "--data", "nothing.csv"], "there is no file 'nothing.csv'"),
+        (["train", "--model", "magic"], "unknown model 'magic'"),
+        (["train", "--optimizer", "magic"], "unknown optimizer 'magic'"),
+        (["train", "--lr", "0"], "above zero"),
+        (["train", "--batch", "7"], "7 samples cannot be shared by 20 workers"),
+        (["train", "--inject", "magic"], "unknown delays 'magic'"),
+        (["train", "--save", "/nowhere/m.npz"], "there is no folder '/nowhere'"),
+        (["race", "--delays", "magic"], "unknown delays 'magic'"),
+        (["race", "--samples", "5"], "5 samples cannot be shared"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], message: str) -> None:
+    run = codedreduce(*arguments)
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert message in run.stderr
+    assert len(run.stderr.strip().splitlines()) == 1
+
+
+def test_divergence_is_one_line(tmp_path: Path) -> None:
+    run = codedreduce("train", "--model", "linear", "--lr", "1e9", "--tree", "2x1", "--rounds", "100")
+    assert run.returncode == 1
+    assert "the gradient is not finite" in run.stderr
+    assert "Traceback" not in run.stderr

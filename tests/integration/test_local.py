@@ -1,0 +1,160 @@
+"""Real processes: what happens when they stall, stop, die, raise, or get rubbish."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import zmq
+
+from codedreduce import CodedReduce, MasterWorker, Tree
+from codedreduce.errors import UsageError, WorkerFailed
+from codedreduce.protocol import Settings
+from codedreduce.schemes import Piece
+from codedreduce.worlds.inject import Injection
+from codedreduce.worlds.local import LocalCluster
+from codedreduce.worlds.simulated import parse_delays
+from codedreduce.worlds.zeromq.rendezvous import Registration, find
+
+SCHEME = CodedReduce(Tree.regular(fanout=2, depth=2), 1)
+PLAN = SCHEME.plan(samples=60)
+SETTINGS = Settings(length=1000, least_head_start=0.02)
+MODEL = np.arange(1000, dtype=np.float32)
+
+
+def counting(piece: Piece, model: np.ndarray, round_: int, out: np.ndarray, node: int) -> None:
+    np.multiply(model, np.float32(sum(len(part) for part in piece)), out=out)
+
+
+def expect_whole_batch(vector: np.ndarray) -> None:
+    np.testing.assert_array_equal(vector, 60 * MODEL)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    assert not list(Path("/dev/shm").glob(f"codedreduce-{os.getpid()}-*"))
+    children = psutil.Process().children()
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+
+
+def stop_and_go(pid: int, seconds: float) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)).start()
+
+
+@pytest.mark.parametrize("node", [1, 4])
+def test_a_killed_worker_is_done_without(node: int) -> None:
+    with LocalCluster(PLAN, counting, SETTINGS) as cluster:
+        expect_whole_batch(cluster.aggregate(MODEL).vector)
+        os.kill(cluster.processes[node], signal.SIGKILL)
+        for _ in range(5):
+            expect_whole_batch(cluster.aggregate(MODEL).vector)
+
+
+@pytest.mark.parametrize("node", [2, 5])
+def test_a_stopped_worker_is_done_without_and_used_again(node: int) -> None:
+    with LocalCluster(PLAN, counting, SETTINGS) as cluster:
+        cluster.aggregate(MODEL)
+        os.kill(cluster.processes[node], signal.SIGSTOP)
+        results = [cluster.aggregate(MODEL) for _ in range(4)]
+        os.kill(cluster.processes[node], signal.SIGCONT)
+        for result in results:
+            expect_whole_batch(result.vector)
+        assert all(node in result.late for result in results)
+        for _ in range(200):  # it comes to its senses when it is scheduled, not when we say so
+            if node not in cluster.aggregate(MODEL).late:
+                return
+        pytest.fail("it was never used again")
+
+
+def test_rounds_wait_when_too_many_are_stopped() -> None:
+    settings = Settings(length=1000, patience=0.2)
+    with LocalCluster(PLAN, counting, settings) as cluster:
+        cluster.aggregate(MODEL)
+        stop_and_go(cluster.processes[1], 1.0)
+        stop_and_go(cluster.processes[2], 1.0)
+        expect_whole_batch(cluster.aggregate(MODEL).vector)
+        waiting = [note for note in cluster.notes if note.kind == "waiting"]
+        assert waiting
+        assert waiting[0].nodes == (1, 2)
+
+
+def test_a_stall_does_not_outlast_its_round() -> None:
+    def late_in(seed: int, round_: int) -> set[int]:
+        delays = parse_delays("stalls:0.15:60s", workers=6, unit=1.0, seed=seed)
+        return {int(node) + 1 for node in np.flatnonzero(delays.draw(round_).startup)}
+
+    rounds = range(1, 11)
+    tolerated = (s for s in range(1000) if all(PLAN.tolerates(late_in(s, r)) for r in rounds))
+    seed = next(s for s in tolerated if sum(bool(late_in(s, r)) for r in rounds[:5]) >= 3)
+    delays = parse_delays("stalls:0.15:60s", workers=6, unit=1.0, seed=seed)
+    with LocalCluster(PLAN, counting, SETTINGS, injection=Injection(delays=delays)) as cluster:
+        saved: dict[int, float] = {}
+        for _ in rounds:
+            result = cluster.aggregate(MODEL)
+            expect_whole_batch(result.vector)
+            assert result.seconds < 30
+            for late in result.lateness:
+                saved[late.round] = max(saved.get(late.round, 0.0), late.seconds)
+    assert any(seconds > 50 for seconds in saved.values()), "what waiting would have cost is measured"
+
+
+def test_a_worker_that_raises_ends_the_run() -> None:
+    def broken(piece: Piece, model: np.ndarray, round_: int, out: np.ndarray, node: int) -> None:
+        if node == 5 and round_ == 3:
+            raise ValueError("this sample is cursed")
+        counting(piece, model, round_, out, node)
+
+    with LocalCluster(MasterWorker(6).plan(samples=60), broken, SETTINGS) as cluster:
+        cluster.aggregate(MODEL)
+        cluster.aggregate(MODEL)
+        with pytest.raises(WorkerFailed, match="worker 5 failed: ValueError: this sample is cursed"):
+            cluster.aggregate(MODEL)
+
+
+def test_rubbish_at_the_door_changes_nothing() -> None:
+    with LocalCluster(PLAN, counting, SETTINGS) as cluster:
+        run = cluster.meeting.run
+        context = zmq.Context.instance()
+        random = np.random.default_rng(0)
+        for name in ("directory", "0-control", "0-data", "1-control", "1-data"):
+            socket = context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.ROUTING_ID, random.bytes(3))
+            socket.connect(f"ipc://@{run}-{name}")
+            for frames in range(5):
+                socket.send_multipart([random.bytes(int(random.integers(0, 40))) for _ in range(frames + 1)])
+            socket.close(linger=100)
+        for _ in range(5):
+            expect_whole_batch(cluster.aggregate(MODEL).vector)
+        with pytest.raises(UsageError, match="belongs to another run"):
+            find(context, cluster.meeting.address, Registration("somebody else's", 9, 0, None), 5.0)
+
+
+def test_a_worker_that_cannot_reach_the_root_says_so() -> None:
+    with pytest.raises(UsageError, match=r"node 3 got no answer from the root at .* within 0.2 s"):
+        find(zmq.Context.instance(), "ipc://@nobody-is-here", Registration("x", 3, 0, None), 0.2)
+
+
+def test_memory_does_not_grow() -> None:
+    with LocalCluster(PLAN, counting, SETTINGS) as cluster:
+        processes = [psutil.Process(), *map(psutil.Process, cluster.processes.values())]
+        for _ in range(300):
+            cluster.aggregate(MODEL)
+        before = [process.memory_info().rss for process in processes]
+        for _ in range(1500):
+            cluster.aggregate(MODEL)
+        growth = [process.memory_info().rss - old for process, old in zip(processes, before, strict=True)]
+        assert max(growth) < 2_000_000, "less than a kilobyte a round, and that once"
+
+
+def test_forty_workers_come_and_go() -> None:
+    scheme = CodedReduce(Tree.balanced(workers=40, fanout=4, stragglers=1), 1)
+    begin = time.monotonic()
+    with LocalCluster(scheme.plan(samples=80), counting, SETTINGS) as cluster:
+        np.testing.assert_array_equal(cluster.aggregate(MODEL).vector, 80 * MODEL)
+    assert time.monotonic() - begin < 60
