@@ -11,6 +11,10 @@ The layers, each importing only from those before it:
     cli                 the command line
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from codedreduce.errors import CodedReduceError, MissingExtra, TooManyStragglers, UsageError
 from codedreduce.schemes import (
     CodedReduce,
@@ -22,7 +26,9 @@ from codedreduce.schemes import (
     Scheme,
 )
 from codedreduce.topology import Tree
-from codedreduce.training import train
+
+if TYPE_CHECKING:
+    from codedreduce.training import train
 
 __all__ = [
     "CodedReduce",
@@ -41,3 +47,12 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """`train` is imported when it is first used: it brings sockets and processes, which plans do without."""
+    if name == "train":
+        from codedreduce.training import train
+
+        return train
+    raise AttributeError(f"module 'codedreduce' has no attribute {name!r}")

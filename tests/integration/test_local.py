@@ -65,9 +65,11 @@ def test_a_stopped_worker_is_done_without_and_used_again(node: int) -> None:
         os.kill(cluster.processes[node], signal.SIGCONT)
         for result in results:
             expect_whole_batch(result.vector)
-        assert all(node in result.late for result in results)
+        # a late leaf is named by its parent, unless the parent's own replica was first
+        concerned = {node, PLAN.tree.parent(node)} - {0}
+        assert all(concerned & set(result.late) for result in results)
         for _ in range(200):  # it comes to its senses when it is scheduled, not when we say so
-            if node not in cluster.aggregate(MODEL).late:
+            if not concerned & set(cluster.aggregate(MODEL).late):
                 return
         pytest.fail("it was never used again")
 

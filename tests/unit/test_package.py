@@ -20,6 +20,7 @@ def test_public_names() -> None:
         "TooManyStragglers",
         "Tree",
         "UsageError",
+        "train",
     }
     for name in codedreduce.__all__:
         assert hasattr(codedreduce, name)
