@@ -116,7 +116,7 @@ def test_a_worker_without_a_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"RANK": "x"}, "must be whole numbers"),
+        ({"RANK": "x"}, "must be numbers"),
         ({"RANK": "5"}, "RANK=5 of WORLD_SIZE=3 cannot be"),
         ({"WORLD_SIZE": "1", "RANK": "0"}, "a root and a worker at least"),
     ],
@@ -198,7 +198,10 @@ def test_race(tmp_path: Path) -> None:
         (["train", "--lr", "0"], "above zero"),
         (["train", "--batch", "7"], "7 samples cannot be shared by 20 workers"),
         (["train", "--inject", "magic"], "unknown delays 'magic'"),
-        (["train", "--save", "/nowhere/m.npz"], "there is no folder '/nowhere'"),
+        (["train", "--save", "/nowhere/m.npz"], "cannot write '/nowhere/m.npz'"),
+        (["train", "--data", "[/x]"], "there is no file '[/x]'"),
+        (["train", "--seed", "-1"], "a seed cannot be negative, got -1"),
+        (["race", "--samples", "-5"], "above zero, got -5"),
         (["race", "--delays", "magic"], "unknown delays 'magic'"),
         (["race", "--samples", "5"], "5 samples cannot be shared"),
     ],

@@ -38,7 +38,9 @@ def test_slots_of_two_rounds_and_of_further_vectors_are_apart(arenas) -> None:
     assert one.slot(3).__array_interface__["data"][0] == slots[0].__array_interface__["data"][0]
 
 
-@pytest.mark.parametrize("reference", [Reference(1, 0, 10**9), Reference(1, -4, 8), Reference(9, 0, 4)])
+@pytest.mark.parametrize(
+    "reference", [Reference(1, os.getpid(), 0, 10**9), Reference(1, os.getpid(), -4, 8), Reference(9, 1, 0, 4)]
+)
 def test_what_is_not_there_is_refused(arenas, reference: Reference) -> None:
     with pytest.raises(WireError, match="shared memory of node"):
         arenas[1].view(reference)

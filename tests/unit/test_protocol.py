@@ -19,7 +19,7 @@ PLAN = CodedReduce(Tree.regular(fanout=2, depth=2), 1).plan(samples=60)
 VECTOR = np.ones(10, np.float32)
 
 MESSAGES = [
-    said.Hello(plan=str(PLAN.scheme)),
+    said.Hello(plan=f"{PLAN.scheme}, 60 samples, 10 numbers"),
     said.Hello(plan="something else"),
     said.Welcome(),
     said.Refuse(reason="no"),
@@ -184,3 +184,104 @@ def test_the_document_shows_the_tables_as_they_are() -> None:
     text = DOCUMENT.read_text()
     assert text.count("```mermaid") == 3
     assert with_diagrams(text) == text, "run: make docs"
+
+
+class Hand:
+    """Feeds one machine by hand, a second a message."""
+
+    def __init__(self, machine) -> None:
+        self.machine = machine
+        self.now = 0.0
+        machine.handle(happening.Started(), 0.0)
+
+    def get(self, sender: int, message, value: float | None = None) -> list:
+        self.now += 1
+        length = self.machine.settings.length
+        data = None if value is None else np.full(length, value, np.float32)
+        return self.machine.handle(happening.Received(sender=sender, message=message, data=data), self.now)
+
+    def join(self, *children: int) -> None:
+        for child in children:
+            self.get(child, said.Hello(plan=self.machine.run_name()))
+            self.get(child, said.Ready())
+
+
+def sent(actions: list, kind: type) -> list:
+    return [a for a in actions if isinstance(a, happening.Transmit) and isinstance(a.message, kind)]
+
+
+def test_an_old_unit_is_not_taken_for_the_parent_s() -> None:
+    plan = CodedReduce(Tree.regular(fanout=2, depth=3), 1).plan(samples=1400)
+    hand = Hand(Worker(3, plan, Settings(length=4)))
+    hand.get(1, said.Welcome())
+    hand.join(7, 8)
+    hand.get(1, said.ModelChunk(round=1, index=0), 0.0)
+    hand.get(1, said.Enough(round=1, task=3))
+    for_parent = plan.delegated(1)
+    hand.get(1, said.Next(round=1, task=for_parent, push=False))
+    old = hand.get(7, said.ShareChunk(round=1, task=plan.delegated(3), index=0), 777.0)
+    assert not sent(old, said.Offer)
+    assert not any(isinstance(action, happening.Cancel) for action in old)
+    done = happening.Computed(round=1, task=for_parent, vector=np.full(4, 5, np.float32))
+    assert sent(hand.machine.handle(done, 9.0), said.Offer)
+    (chunk,) = sent(hand.get(1, said.Send(round=1, task=for_parent)), said.ShareChunk)
+    assert chunk.data.tolist() == [5, 5, 5, 5]
+
+
+def test_a_worker_with_a_new_connection_takes_the_model_again() -> None:
+    hand = Hand(Worker(1, MasterWorker(2).plan(samples=14), Settings(length=4)))
+    hand.get(0, said.Welcome())
+    hand.get(0, said.ModelChunk(round=1, index=0), 0.0)
+    hand.machine.handle(happening.PeerLost(peer=0), 5.0)
+    assert sent(hand.machine.handle(happening.PeerFound(peer=0), 6.0), said.Hello)
+    hand.get(0, said.Welcome(round=1))
+    actions = hand.get(0, said.ModelChunk(round=1, index=0), 0.0)
+    assert any(isinstance(action, happening.Compute) for action in actions)
+
+
+def test_a_replica_that_dies_and_returns_is_asked_again() -> None:
+    plan = CodedReduce(Tree.regular(fanout=2, depth=1), 1).plan(samples=14)
+    hand = Hand(Root(plan, Settings(length=4, patience=500)))
+    hand.join(1, 2)
+    root = hand.machine
+    root.handle(happening.Begin(round=1, model=np.zeros(4, np.float32)), 5.0)
+    root.handle(happening.PeerLost(peer=2), 5.5)
+    hand.now = 5.0
+    hand.get(1, said.ShareChunk(round=1, task=1, index=0), 1.0)
+    assert sent(root.handle(happening.TimerFired(name="redundancy"), 6.5), said.Next)
+    root.handle(happening.PeerLost(peer=1), 7.0)
+    hand.now = 8.0
+    assert sent(hand.get(1, said.Hello(plan=root.run_name())), said.ModelChunk)
+    hand.get(1, said.ShareChunk(round=1, task=1, index=0), 1.0)
+    asked = [sent(root.handle(happening.TimerFired(name="redundancy"), now), said.Next) for now in (11.0, 20.0)]
+    assert any(asked), "it is idle again, and worker 2's share is still missing"
+
+
+def test_partial_sums_are_not_decoded_as_whole_ones() -> None:
+    plan = CodedReduce(Tree.regular(fanout=3, depth=1), 1, code="cyclic", order="eager").plan(samples=60)
+    root = Root(plan, Settings(length=1))
+    collector = root.collector
+    collector.start(0, 0.0)
+    parts = plan.allocation
+    values = {
+        child: float(sum(len(p) * p.weight for piece in parts.pieces(child, child) for p in piece))
+        for child in (1, 2, 3)
+    }
+    assert collector.accept(1, 1, 0, np.array([1000.0], np.float32), covered=0.5)
+    assert not collector.ready(0)
+    for child in (2, 3):
+        collector.accept(child, child, 0, np.array([values[child]], np.float32))
+    assert collector.ready(0)
+    assert collector.total(0, None)[0] == pytest.approx(60, rel=1e-4)
+
+
+def test_live_compensation_is_stopped_by_the_next_model_alone() -> None:
+    plan = LiveCompensation(3, wait_for=2, blocks=2).plan(samples=60)
+    hand = Hand(Worker(1, plan, Settings(length=4)))
+    hand.get(0, said.Welcome())
+    hand.get(0, said.ModelChunk(round=1, index=0), 0.0)
+    assert hand.get(0, said.Enough(round=1, task=1)) == []
+    assert any(isinstance(a, happening.Cancel) for a in hand.get(0, said.ModelChunk(round=2, index=0), 0.0))
+    late = happening.Computed(round=1, task=1, vector=np.ones(4, np.float32), covered=0.5)
+    (chunk,) = sent(hand.machine.handle(late, 9.0), said.ShareChunk)
+    assert (chunk.message.round, chunk.message.covered) == (1, 0.5)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from codedreduce.cli.draw import draw
 from codedreduce.cli.race import race
@@ -37,6 +39,7 @@ def _program() -> None:
 
 def main() -> None:
     """Run the command line; a mistake of the user's is one line and exit code 2."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken away on the way out
     try:
         app()
     except UsageError as error:
@@ -50,4 +53,4 @@ def main() -> None:
 
 
 def _complain(error: CodedReduceError) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]codedreduce:[/] {error}")
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]codedreduce:[/] {escape(str(error))}")

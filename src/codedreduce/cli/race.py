@@ -60,7 +60,10 @@ def race(
             live.update(_progress({chosen[n].label: found for n, found in logs.items()}, rounds))
 
         live.update(_progress({scheme.label: [] for scheme in chosen.values()}, rounds))
-        runs = run_race(job, chosen, told)
+        runs = run_race(job, chosen, told, lambda note: live.console.print(note.reason, markup=False))
+    interrupted = len(runs) < len(chosen) or runs[-1][1].interrupted
+    if not runs:
+        raise typer.Exit(130)
     results = [result for result, _ in runs]
     console.print(race_table(results))
     lead = (
@@ -77,6 +80,8 @@ def race(
             file.write(msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n")
         console.print(f"wrote {json}")
     console.print(f"wrote {write_race_report(report, job, runs, lead)}")
+    if interrupted:
+        raise typer.Exit(130)
 
 
 def _progress(logs: dict[str, list[RoundLog]], rounds: int) -> Table:

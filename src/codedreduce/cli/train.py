@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, BinaryIO, TextIO
 
 import msgspec
 import numpy as np
@@ -55,8 +55,7 @@ def train(
         delays=inject,
     )
     job.scheme.plan(samples=job.samples)
-    if save is not None:
-        _check_folder(save)
+    target = _open_binary(save) if save is not None else None
     console = Console()
     file = open_to_write(log) if log else None
     columns = (
@@ -73,12 +72,13 @@ def train(
             late += len(entry.late)
             bar.update(task, completed=entry.round, loss=entry.loss, rate=entry.round / spent, late=late)
 
-        result = run_job(job, told)
+        result = run_job(job, told, noted=lambda note: bar.console.print(note.reason, markup=False))
     if file is not None:
         with file:
             _write_log(file, result.history)
-    if save is not None:
-        np.savez(save, parameters=result.parameters)
+    if target is not None:
+        with target:
+            np.savez(target, parameters=result.parameters)
     how = "interrupted after" if result.interrupted else "trained for"
     last = result.history[-1].loss if result.history else float("nan")
     console.print(f"{how} {len(result.history)} rounds in {spent:.1f} s, loss {last:.6g}")
@@ -103,9 +103,12 @@ def _objective(text: str) -> Objective:
     raise UsageError(f"unknown model {text!r}; there are linear, logistic and softmax:CLASSES")
 
 
-def _check_folder(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise UsageError(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
+def _open_binary(path: Path) -> BinaryIO:
+    """Opened before anything is computed: it would be a pity to find out afterwards."""
+    try:
+        return path.open("wb")
+    except OSError as error:
+        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None
 
 
 def _write_log(file: TextIO, history: tuple[RoundLog, ...]) -> None:

@@ -69,6 +69,15 @@ class Collector:
         if self._delegates:
             self.own = ShareState(self.plan.delegated(task), self.children, chunks)
 
+    def clear(self) -> None:
+        """Collect nothing: what is being done needs nothing from the children."""
+        self.task = -1
+        self.shares, self.assigned, self._lacking, self.own = {}, {}, [], None
+
+    def first_share(self, child: int) -> int:
+        """What a child does first while this task is on."""
+        return self._first[self.task][child]
+
     def wanted(self) -> Iterator[ShareState]:
         """What is not there yet; the node's own unit last, since any child can do it and a share only its replicas."""
         for share in self.shares.values():
@@ -90,9 +99,10 @@ class Collector:
 
     def own_delivered(self) -> Vector | None:
         """The node's own unit, if a child has delivered all of it."""
-        if self.own is None or self.own.missing or self.own.arrived[0] is None:
+        if self.own is None:
             return None
-        return np.concatenate([chunk for chunk in self.own.arrived if chunk is not None])
+        chunks = [chunk for chunk in self.own.arrived if chunk is not None]
+        return np.concatenate(chunks) if len(chunks) == self.settings.chunks else None
 
     def accept(self, child: int, task: int, index: int, data: Vector, covered: float = 1.0) -> bool:
         """Keep a chunk if it is the first copy; whether it was."""
@@ -113,7 +123,9 @@ class Collector:
 
     def _accept_partial(self, share: ShareState, index: int, data: Vector, covered: float) -> bool:
         """What a child settled for counts for nothing unless the parent settles too; more replaces less."""
-        if share.missing == 0 and (share.covered == 1.0 or share.covered > covered):
+        if share.covered == 1.0 and share.missing < self.settings.chunks:
+            return False  # a whole sum is here, or on its way
+        if share.missing == 0 and share.covered > covered:
             return False
         if share.covered != covered:
             self._forget(share)
@@ -160,7 +172,7 @@ class Collector:
         if self.code is None:
             parts = [share.arrived[index] for share in self.shares.values()]
             return self._sum(parts, None, own)
-        parts = [share.arrived[index] for share in self.shares.values()]
+        parts = [share.arrived[index] if share.covered == 1.0 else None for share in self.shares.values()]
         weights = self.code.decode(frozenset(i for i, part in enumerate(parts) if part is not None))
         return self._sum(parts, weights.tolist(), own)
 

@@ -75,17 +75,33 @@ class Parent(Machine):
         child, message = event.sender, message
         if child not in self.outboxes:
             return
-        if message.plan != str(self.plan.scheme):
-            reason = f"this run is {self.plan.scheme}; node {child} came with {message.plan}"
+        if message.plan != self.run_name():
+            reason = f"this run is {self.run_name()}; node {child} came with {message.plan}"
             actions.append(Transmit(to=child, message=Refuse(generation=self.generation, reason=reason)))
             actions.append(Note(kind="refused", reason=reason, round=self.round, nodes=(child,)))
             return
         self.present.add(child)
         self.outboxes[child].reset()
         actions.append(Transmit(to=child, message=Welcome(generation=self.generation, round=self.round)))
-        if self.model is not None and self._collecting_first() and child in self.collector.assigned:
-            for index in range(self.model_chunks):
-                self._put_model_chunk(child, index, actions)
+        if self.model is not None and self._collecting_first() and not self.collector.satisfied:
+            self._put_to_work(child, actions)
+
+    def _put_to_work(self, child: int, actions: list[AnyAction]) -> None:
+        """A child is new in a round that is on: it begins with its first share, whatever was asked of it before."""
+        task = self.collector.first_share(child)
+        self.collector.assigned[child] = task
+        self._asked.pop(child, None)
+        if self.redundancy is not None:
+            self.redundancy.lost(child)
+        for share in self.collector.wanted():
+            if share.offered_by == child:
+                share.offered_at, share.offered_by = None, -1
+        for index in range(self.model_chunks):
+            self._put_model_chunk(child, index, actions)
+
+    def run_name(self) -> str:
+        """What all nodes of a run must agree on, in words."""
+        return f"{self.plan.scheme}, {self.plan.samples} samples, {self.settings.length} numbers"
 
     def _collecting_first(self) -> bool:
         """Whether a child that takes the model now would begin with something that is needed."""

@@ -118,6 +118,8 @@ class Worker(Parent):
         self._pieces = {self.first_task: plan.unit(node, self.first_task).pieces}
         self._computing = False
         self._here: list[bool] = []  # which chunks of the model are here
+        self._reload = False  # the connection is new, and the model of this round may come again
+        self.refused: str | None = None
 
     # -- joining and leaving
 
@@ -128,7 +130,7 @@ class Worker(Parent):
         actions.append(Transmit(to=self.parent, message=message))
 
     def _say_hello(self, event: object, now: float, actions: list[AnyAction]) -> None:
-        self._say(Hello(generation=self.generation, plan=str(self.plan.scheme)), actions)
+        self._say(Hello(generation=self.generation, plan=self.run_name()), actions)
 
     def _on_welcome(self, event: Received, now: float, actions: list[AnyAction]) -> None:
         self.state = WAITING
@@ -147,12 +149,14 @@ class Worker(Parent):
         message = event.message
         assert isinstance(message, Refuse)
         self.state = LEFT
+        self.refused = message.reason
         actions.append(Finished(reason=message.reason))
 
     def _on_peer_found(self, event: PeerFound, now: float, actions: list[AnyAction]) -> None:
         if event.peer == self.parent:
             self.up.reset()
             self.state = JOINING
+            self._reload = True
             self._stop("the connection to the parent is new", actions)
             self._say_hello(event, now, actions)
 
@@ -196,10 +200,11 @@ class Worker(Parent):
         if (
             event.sender != self.parent
             or message.round < self.round
-            or (message.round == self.round and self.model is None)
+            or (message.round == self.round and self.model is None and not self._reload)
         ):
             return
-        if message.round > self.round:
+        if message.round > self.round or self._reload:
+            self._reload = False
             self._new_round(message.round)
             self._stop("a new model has come", actions)
             self.up.clear()
@@ -242,8 +247,10 @@ class Worker(Parent):
         self.own = None
         self._offered = False
         self._next_chunk = 0
-        if self.children and task <= self.plan.workers:
+        if self._collects:
             self._start_collecting(task, now)
+        elif self.children:
+            self.collector.clear()
 
     @property
     def _collects(self) -> bool:
@@ -292,7 +299,7 @@ class Worker(Parent):
             self.up.put(message, event.vector[self.settings.part(index)], actions)
 
     def _shares_advanced(self, now: float, actions: list[AnyAction]) -> None:
-        if self.state is not WORKING:
+        if self.state is not WORKING or not self._collects:
             return
         if self.own is None:
             self.own = self.collector.own_delivered()
@@ -302,7 +309,7 @@ class Worker(Parent):
         self._deliver(now, actions)
 
     def _shares_offered(self, now: float, actions: list[AnyAction]) -> None:
-        if self.state is WORKING and not self._offered:
+        if self.state is WORKING and self._collects and not self._offered:
             self._offer_early(actions)
 
     def _deliver(self, now: float, actions: list[AnyAction]) -> None:
@@ -389,6 +396,8 @@ class Worker(Parent):
         assert isinstance(message, Enough)
         if event.sender != self.parent or message.round != self.round or message.task != self.task:
             return
+        if self._salvage:
+            return  # the next model interrupts, and what is finished by then still counts
         if self.state is WORKING:
             self._stop("somebody else delivered this share", actions)
             if self._collects:

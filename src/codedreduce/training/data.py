@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,9 +81,9 @@ class NpzFile:
                         f"{self.path.name} has {', '.join(archive)}; it needs x (samples x features) and y"
                     )
                 x, y = archive["x"], archive["y"]
-        except (OSError, ValueError) as error:
-            if isinstance(error, UsageError):
-                raise
+        except UsageError:
+            raise
+        except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
             raise UsageError(f"{self.path.name} is not a readable .npz archive: {error}") from None
         _check(x, y, self.path.name)
         return x, y
@@ -145,7 +146,7 @@ class LibsvmFile:
                 cells = line.split()
                 if cells:
                     samples += 1
-                    features = max([features, *(int(cell.partition(":")[0]) for cell in cells[-1:] if ":" in cell)])
+                    features = max([features, *(_index(cell) for cell in cells[-1:] if ":" in cell)])
         return Shape(samples, features)
 
     def read(self, ranges: Sequence[range]) -> tuple[Array, Array]:
@@ -159,14 +160,22 @@ class LibsvmFile:
                 try:
                     y[row] = max(float(label), 0.0)
                     for cell in cells:
-                        index, _, value = cell.partition(":")
-                        x[row, int(index) - 1] = float(value)
+                        index = _index(cell)
+                        if index < 1:
+                            raise ValueError("indices count from 1")
+                        x[row, index - 1] = float(cell.partition(":")[2])
                 except (ValueError, IndexError):
                     raise UsageError(
                         f"{self.path.name}: sample {number} is not LIBSVM text: {line.strip()[:60]!r}"
                     ) from None
         _check(x, y, self.path.name)
         return x, y
+
+
+def _index(cell: str) -> int:
+    """The feature of a LIBSVM cell; 0 if it is not one, which reading then refuses."""
+    text = cell.partition(":")[0]
+    return int(text) if text.isdigit() else 0
 
 
 def _is_header(line: str) -> bool:
@@ -197,6 +206,8 @@ def _check(x: Array, y: Array, name: str) -> None:
     if x.ndim != 2 or y.ndim != 1 or len(x) != len(y):
         raise UsageError(f"{name}: x must be samples x features and y one label a sample; got {x.shape} and {y.shape}")
     for what, values in (("x", x), ("y", y)):
+        if values.dtype.kind not in "fiub":
+            raise UsageError(f"{name}: {what} must hold numbers, and holds {values.dtype}")
         bad = ~np.isfinite(values)
         if bad.any():
             raise UsageError(f"{name}: {what} has a value that is not a number in sample {int(np.argwhere(bad)[0][0])}")
@@ -206,6 +217,10 @@ def open_data(path: Path) -> Source:
     """The source for a file, by its ending: .npz, .csv, or anything else as LIBSVM text."""
     if not path.is_file():
         raise UsageError(f"there is no file {str(path)!r}")
+    if path.suffix != ".npz":
+        with path.open("rb") as file:
+            if b"\0" in file.read(4096):
+                raise UsageError(f"{path.name} is not text; data comes as .npz, .csv or LIBSVM text")
     if path.suffix == ".npz":
         return NpzFile(path)
     return CsvFile(path) if path.suffix == ".csv" else LibsvmFile(path)
@@ -217,6 +232,8 @@ def synthetic(samples: int, features: int, *, kind: str = "logistic", seed: int 
     >>> synthetic(100, 5).shape()
     Shape(samples=100, features=5)
     """
+    if samples < 1 or features < 1 or seed < 0:
+        raise UsageError(f"data needs samples and features above zero, got {samples} and {features} (seed {seed})")
     random = np.random.default_rng([seed, samples, features])
     x = random.standard_normal((samples, features), dtype=np.float32)
     truth = random.standard_normal(features, dtype=np.float32) / np.float32(np.sqrt(features))

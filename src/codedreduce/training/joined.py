@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from codedreduce.errors import SchemeError
 from codedreduce.protocol import Settings
+from codedreduce.protocol.events import Note
 from codedreduce.schemes import Plan, RingPlan
 from codedreduce.worlds.environment import Membership
 from codedreduce.worlds.inject import Injection
@@ -18,9 +21,11 @@ from codedreduce.worlds.zeromq.serve import serve_worker
 class JoinedCluster:
     """The root of a run whose workers a launcher has started."""
 
-    def __init__(self, membership: Membership, plan: Plan, settings: Settings) -> None:
+    def __init__(
+        self, membership: Membership, plan: Plan, settings: Settings, noted: Callable[[Note], None] | None = None
+    ) -> None:
         check_membership(membership, plan)
-        self._root = RootNode(membership.meeting, plan, settings, FLOAT32, lambda: None)
+        self._root = RootNode(membership.meeting, plan, settings, FLOAT32, lambda: None, noted)
 
     def __enter__(self) -> JoinedCluster:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import Diverged, UsageError
 from codedreduce.protocol import Settings
+from codedreduce.protocol.events import Note
 from codedreduce.schemes import CodedReduce, MasterWorker, Piece, RingPlan, Scheme
 from codedreduce.topology import Tree
 from codedreduce.training.data import Source
@@ -92,6 +94,8 @@ class Job:
         shape = self.source.shape()
         if self.rounds < 1:
             raise UsageError(f"at least one round is needed, got {self.rounds}")
+        if self.seed < 0:
+            raise UsageError(f"a seed cannot be negative, got {self.seed}")
         if self.batch is not None and not 1 <= self.batch <= shape.samples:
             raise UsageError(f"a batch has 1 to {shape.samples} samples, as many as there are; got {self.batch}")
 
@@ -157,11 +161,14 @@ def train(
         delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),
         shared_memory=shared_memory,
     )  # fmt: skip
-    return run_job(job, told, membership)
+    return run_job(job, told, membership, noted=lambda note: logging.getLogger("codedreduce").warning(note.reason))
 
 
 def run_job(
-    job: Job, told: Callable[[RoundLog], None] | None = None, membership: Membership | None = None
+    job: Job,
+    told: Callable[[RoundLog], None] | None = None,
+    membership: Membership | None = None,
+    noted: Callable[[Note], None] | None = None,
 ) -> TrainingResult:
     """Run a job in processes of its own, or as the process of a run that a launcher has made this one."""
     plan = job.scheme.plan(samples=job.samples)
@@ -170,13 +177,14 @@ def run_job(
         serve_joined(membership, plan, job.settings(), gradient, job.injection())
         return TrainingResult(parameters=job.model(), history=())
     if membership is not None:
-        with JoinedCluster(membership, plan, job.settings()) as joined:
+        with JoinedCluster(membership, plan, job.settings(), noted) as joined:
             return _train_tree(job, joined, told)
     if isinstance(plan, RingPlan):
-        return _train_ring(job, plan, gradient, told)
+        return _train_ring(job, plan, gradient, told, noted)
     with LocalCluster(
-        plan, gradient, job.settings(), injection=job.injection(), shared_memory=job.shared_memory, record=job.record
-    ) as cluster:
+        plan, gradient, job.settings(), injection=job.injection(), shared_memory=job.shared_memory, record=job.record,
+        noted=noted,
+    ) as cluster:  # fmt: skip
         return _train_tree(job, cluster, told)
 
 
@@ -220,7 +228,11 @@ def take_step(job: Job, model: Array, total: Array, round_: int) -> float:
 
 
 def _train_ring(
-    job: Job, plan: RingPlan, gradient: BatchGradient, told: Callable[[RoundLog], None] | None
+    job: Job,
+    plan: RingPlan,
+    gradient: BatchGradient,
+    told: Callable[[RoundLog], None] | None,
+    noted: Callable[[Note], None] | None,
 ) -> TrainingResult:
     history: list[RoundLog] = []
     activities: list[Activity] = []
@@ -242,7 +254,7 @@ def _train_ring(
     model = first
     with LocalRing(
         plan, gradient, job.settings(), update=update, model=first, rounds=job.rounds, injection=job.injection(),
-        shared_memory=job.shared_memory, record=job.record,
+        shared_memory=job.shared_memory, record=job.record, noted=noted,
     ) as ring:  # fmt: skip
         try:
             model = ring.run(over)

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from codedreduce.protocol.events import Note
 from codedreduce.schemes import LiveCompensation, Scheme
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.training.loop import Job, RoundLog, TrainingResult, reference_run, run_job
@@ -63,13 +64,17 @@ def racing_schemes(
     return chosen
 
 
-def run_race(job: Job, schemes: dict[str, Scheme], told: Told | None = None) -> list[tuple[RaceResult, TrainingResult]]:
+def run_race(
+    job: Job, schemes: dict[str, Scheme], told: Told | None = None, noted: Callable[[Note], None] | None = None
+) -> list[tuple[RaceResult, TrainingResult]]:
     """Let each scheme run in turn, and check each against the same training done in this process."""
     results = []
     for name, scheme in schemes.items():
         mine = replace(job, scheme=scheme, optimizer=copy.deepcopy(job.optimizer), record=True)
         listener = (lambda log, name=name: told(name, log)) if told else None
-        outcome = run_job(mine, listener)
+        outcome = run_job(mine, listener, noted=noted)
+        if not outcome.history:
+            break
         results.append((_sum_up(name, replace(mine, optimizer=job.optimizer), outcome), outcome))
         if outcome.interrupted:
             break

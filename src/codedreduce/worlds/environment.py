@@ -36,7 +36,7 @@ class Membership:
             return self.scheme
         if self.workers < 2:
             return CodedReduce(Tree.regular(fanout=1, depth=1), 0)
-        return CodedReduce(Tree.balanced(workers=self.workers, fanout=max(4, 2), stragglers=1), 1)
+        return CodedReduce(Tree.balanced(workers=self.workers, fanout=4, stragglers=1), 1)
 
 
 def read_membership(environment: Mapping[str, str]) -> Membership | None:
@@ -45,18 +45,20 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
     >>> read_membership({}) is None
     True
     """
+    environment = {**_translated(environment), **environment}
     if not all(name in environment for name in NEEDED):
         return None
     try:
         rank, size, port = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+        stragglers = int(environment.get("CODEDREDUCE_STRAGGLERS", "1"))
+        patience = float(environment.get("CODEDREDUCE_PATIENCE", "60"))
     except ValueError as error:
-        raise UsageError(f"RANK, WORLD_SIZE and MASTER_PORT must be whole numbers: {error}") from None
+        raise UsageError(f"RANK, WORLD_SIZE, MASTER_PORT and CODEDREDUCE_* must be numbers: {error}") from None
     if not 0 <= rank < size or size < 2:
         raise UsageError(f"a run needs a root and a worker at least: RANK={rank} of WORLD_SIZE={size} cannot be")
     host = environment["MASTER_ADDR"]
     scheme = None
     if "CODEDREDUCE_TREE" in environment:
-        stragglers = int(environment.get("CODEDREDUCE_STRAGGLERS", "1"))
         scheme = parse_scheme(
             environment.get("CODEDREDUCE_SCHEME", "coded-reduce"),
             tree=parse_tree(environment["CODEDREDUCE_TREE"], stragglers),
@@ -68,11 +70,21 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
         host=_numeric(host),
         port=port,
         same_machine=_is_loopback(host),
-        patience=float(environment.get("CODEDREDUCE_PATIENCE", "60")),
+        patience=patience,
     )
     return Membership(
         rank=rank, size=size, meeting=meeting, scheme=scheme, inject=environment.get("CODEDREDUCE_INJECT")
     )
+
+
+def _translated(environment: Mapping[str, str]) -> dict[str, str]:
+    """Rank and size as MPI launchers and Slurm name them; the root's address must be given beside them."""
+    for rank, size in (
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"),
+    ):  # fmt: skip
+        if rank in environment and size in environment:
+            return {"RANK": environment[rank], "WORLD_SIZE": environment[size]}
+    return {}
 
 
 def _numeric(host: str) -> str:

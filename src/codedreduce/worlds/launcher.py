@@ -42,7 +42,7 @@ def free_port() -> int:
 def launch(
     command: Sequence[str], workers: int, settings: Mapping[str, str], *, port: int = 0, say: Callable[[str, str], None]
 ) -> int:
-    """Run a command as root and workers; `say(who, line)` gets what they print. The root's exit code."""
+    """Run a command as root and workers; `say(who, line)` gets what they print. 0, or an error that says who failed."""
     if workers < 1:
         raise UsageError(f"a run needs at least one worker, got {workers}")
     run = f"codedreduce-{os.getpid()}-{uuid.uuid4().hex[:8]}"

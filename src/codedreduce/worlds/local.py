@@ -20,7 +20,7 @@ import numpy as np
 import zmq
 from threadpoolctl import threadpool_limits
 
-from codedreduce.errors import WorkerFailed
+from codedreduce.errors import TooManyStragglers, WorkerFailed
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Aggregated, Begin, Event, Note, Vector
 from codedreduce.schemes import Plan, RingPlan
@@ -49,7 +49,9 @@ class Activity(NamedTuple):
 class Workers:
     """Worker processes: started, watched, and ended however the run ends."""
 
-    def __init__(self, serve: Callable[[int], object], count: int) -> None:
+    def __init__(self, serve: Callable[[int], object], plan: Plan, noted: Callable[[Note], None] | None) -> None:
+        self._plan = plan
+        self._noted = noted
         self._errors, self._error_end = os.pipe()
         self._dead: set[int] = set()
         self.notes: list[Note] = []
@@ -57,7 +59,7 @@ class Workers:
         context = multiprocessing.get_context("fork")
         sys.stdout.flush()
         sys.stderr.flush()
-        for node in range(1, count + 1):
+        for node in range(1, plan.workers + 1):
             process = context.Process(target=_child, args=(serve, node, self._error_end), daemon=True)
             process.start()
             self.processes[node] = process
@@ -72,6 +74,11 @@ class Workers:
                 self._dead.add(node)
                 how = f"was killed by signal {-process.exitcode}" if process.exitcode < 0 else "left"
                 self.notes.append(Note(kind="dead", reason=f"worker {node} {how}", round=0, nodes=(node,)))
+                if self._noted is not None:
+                    self._noted(self.notes[-1])
+                if not self._plan.tolerates(self._dead):
+                    tolerance = getattr(self._plan.scheme, "stragglers", 0)
+                    raise TooManyStragglers(missing=self._dead, tolerance=tolerance, among="workers of this machine")
 
     def end(self, patience: float) -> None:
         """Wait for all to leave, then end those that have not."""
@@ -104,7 +111,9 @@ class LocalCluster:
         injection: Injection | None = None,
         shared_memory: bool = True,
         record: bool = False,
+        noted: Callable[[Note], None] | None = None,
     ) -> None:
+        self._noted = noted
         self.plan = plan
         self.settings = settings
         self.dtype = dtype
@@ -120,7 +129,7 @@ class LocalCluster:
 
     def __enter__(self) -> Self:
         try:
-            self._workers = Workers(self._serve, self.plan.workers)
+            self._workers = Workers(self._serve, self.plan, self._noted)
             self._open(self._workers)
         except BaseException:
             self.close()
@@ -133,7 +142,7 @@ class LocalCluster:
         self.close()
 
     def _open(self, workers: Workers) -> None:
-        self._root = RootNode(self.meeting, self.plan, self.settings, self.dtype, workers.watch)
+        self._root = RootNode(self.meeting, self.plan, self.settings, self.dtype, workers.watch, self._noted)
         self._root.wait_for_all()
 
     def _serve(self, node: int) -> object:
@@ -214,8 +223,11 @@ class LocalRing(LocalCluster):
         injection: Injection | None = None,
         shared_memory: bool = True,
         record: bool = False,
+        noted: Callable[[Note], None] | None = None,
     ) -> None:
-        super().__init__(plan, gradient, settings, injection=injection, shared_memory=shared_memory, record=record)
+        super().__init__(
+            plan, gradient, settings, injection=injection, shared_memory=shared_memory, record=record, noted=noted
+        )
         self._update = update
         self._model = model
         self._rounds = rounds

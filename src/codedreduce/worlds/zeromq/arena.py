@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from codedreduce.errors import WireError
+from codedreduce.errors import UsageError, WireError
 
 Vector = npt.NDArray[Any]
 
@@ -27,9 +27,10 @@ FOLDER = Path("/dev/shm")
 
 
 class Reference(NamedTuple):
-    """Where a chunk lies: bytes offset..offset+size of a node's arena."""
+    """Where a chunk lies: bytes offset..offset+size of the arena of a node's process."""
 
     node: int
+    process: int
     offset: int
     size: int
 
@@ -46,20 +47,28 @@ class Arena:
         self._stride = -(-length * self.dtype.itemsize // 4096) * 4096
         self._round = -1
         self._further = 0
-        self._maps: dict[int, mmap.mmap] = {}
-        self._places: list[tuple[int, int, int]] = []  # address, size, node
-        path = self._path(node)
-        with path.open("w+b") as file:
-            os.posix_fallocate(file.fileno(), 0, max(self._stride * slots, 1))
-            self._add(node, mmap.mmap(file.fileno(), 0))
+        self._maps: dict[int, tuple[int, mmap.mmap]] = {}  # by node, of its latest process
+        self._places: list[tuple[int, int, int, int]] = []  # address, size, node, process
+        self._file = self._path(node, os.getpid()).open("w+b")
+        try:
+            os.ftruncate(self._file.fileno(), self._stride * slots)
+            os.posix_fallocate(self._file.fileno(), 0, self._stride * 2)
+        except OSError as error:
+            self.close()
+            raise UsageError(
+                f"{self._stride * 2 / 1e6:.0f} MB of shared memory are not to be had in {FOLDER} ({error.strerror}); "
+                "make room there, or train with shared_memory=False"
+            ) from None
+        self._add(node, os.getpid(), mmap.mmap(self._file.fileno(), 0))
 
-    def _path(self, node: int) -> Path:
-        return FOLDER / f"{self._run}-{node}"
+    def _path(self, node: int, process: int) -> Path:
+        return FOLDER / f"{self._run}-{node}-{process}"
 
-    def _add(self, node: int, memory: mmap.mmap) -> None:
-        self._maps[node] = memory
+    def _add(self, node: int, process: int, memory: mmap.mmap) -> None:
+        self._maps[node] = (process, memory)
         address = np.frombuffer(memory, dtype=np.uint8).__array_interface__["data"][0]
-        self._places.append((address, len(memory), node))
+        self._places = [place for place in self._places if place[2] != node]
+        self._places.append((address, len(memory), node, process))
 
     def slot(self, round_: int) -> Vector:
         """The next vector to write into, in a round."""
@@ -69,27 +78,28 @@ class Arena:
         else:
             slot = 2 + self._further % (self._slots - 2)
             self._further += 1
+            os.posix_fallocate(self._file.fileno(), slot * self._stride, self._stride)
         start = slot * self._stride
-        return np.frombuffer(self._maps[self.node], dtype=self.dtype, count=self._length, offset=start)
+        return np.frombuffer(self._maps[self.node][1], dtype=self.dtype, count=self._length, offset=start)
 
     def refer(self, chunk: Vector) -> Reference | None:
         """The reference of a chunk, if it lies in an arena."""
         address = chunk.__array_interface__["data"][0]
-        for start, size, node in self._places:
+        for start, size, node, process in self._places:
             if start <= address < start + size:
-                return Reference(node, address - start, chunk.nbytes)
+                return Reference(node, process, address - start, chunk.nbytes)
         return None
 
     def view(self, reference: Reference) -> Vector:
         """The chunk that lies there."""
-        memory = self._maps.get(reference.node)
-        if memory is None:
+        process, memory = self._maps.get(reference.node, (-1, None))
+        if memory is None or process != reference.process:
             try:
-                with self._path(reference.node).open("r+b") as file:
+                with self._path(reference.node, reference.process).open("r+b") as file:
                     memory = mmap.mmap(file.fileno(), 0)
-            except OSError as error:
-                raise WireError(f"the shared memory of node {reference.node} is not there: {error.strerror}") from None
-            self._add(reference.node, memory)
+            except (OSError, ValueError) as error:
+                raise WireError(f"the shared memory of node {reference.node} is not there: {error}") from None
+            self._add(reference.node, reference.process, memory)
         if reference.offset < 0 or reference.size < 0 or reference.offset + reference.size > len(memory):
             raise WireError(f"a chunk beyond the shared memory of node {reference.node}")
         count = reference.size // self.dtype.itemsize
@@ -97,7 +107,8 @@ class Arena:
 
     def close(self) -> None:
         """Take the node's own arena away; who has it mapped keeps it until they let go."""
-        self._path(self.node).unlink(missing_ok=True)
+        self._path(self.node, os.getpid()).unlink(missing_ok=True)
+        self._file.close()
 
 
 def remove_arenas(run: str) -> None:

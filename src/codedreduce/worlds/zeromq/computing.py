@@ -52,6 +52,7 @@ class Computing:
         self._record = record
         self._orders: queue.SimpleQueue[Compute | Aggregated | Finished | Cancel] = queue.SimpleQueue()
         self._stop = threading.Event()
+        self._changing = threading.Lock()  # an order and the stop it brings are one
         self._stopped_at = 0.0
         self._post: Callable[[Event], None] | None = None
         self._spare = np.empty(0, dtype=dtype)
@@ -59,9 +60,10 @@ class Computing:
     def tell(self, what: Outward) -> None:
         """Called by the driver: an order to compute replaces what is being computed."""
         if isinstance(what, Compute | Finished | Aggregated | Cancel):
-            self._stopped_at = time.monotonic()
-            self._stop.set()  # before the order is seen: whoever takes it clears this
-            self._orders.put(what)
+            with self._changing:
+                self._stopped_at = time.monotonic()
+                self._stop.set()
+                self._orders.put(what)
 
     def serve(self, post: Callable[[Event], None]) -> Finished:
         """Compute until the node has left."""
@@ -75,8 +77,11 @@ class Computing:
                 if event is not None:
                     post(event)
                 continue
-            self._stop.clear()
-            if isinstance(order, Compute) and self._orders.empty():  # whatever came meanwhile replaces this
+            with self._changing:
+                replaced = not self._orders.empty()  # whatever came meanwhile
+                if not replaced:
+                    self._stop.clear()
+            if isinstance(order, Compute) and not replaced:
                 self._compute(order)
 
     def _compute(self, order: Compute) -> None:

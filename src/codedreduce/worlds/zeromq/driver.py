@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from codedreduce.protocol import Machine
 from codedreduce.protocol.events import (
@@ -21,6 +22,7 @@ from codedreduce.protocol.events import (
     Finished,
     Leave,
     Note,
+    PeerFound,
     PeerLost,
     Received,
     SetTimer,
@@ -30,6 +32,9 @@ from codedreduce.protocol.events import (
 )
 from codedreduce.worlds.zeromq.rendezvous import Directory
 from codedreduce.worlds.zeromq.transport import Transport
+
+#: The driver's own timer: a node without a parent leaves when it fires.
+ORPHANED = "orphaned"
 
 #: What the driver tells the thread that computes or trains.
 Outward = Compute | Cancel | Aggregated | Note | Finished
@@ -44,6 +49,8 @@ class Driver(threading.Thread):
         transport: Transport,
         tell: Callable[[Outward], None],
         directory: Directory | None = None,
+        *,
+        patience: float = 30.0,
     ) -> None:
         super().__init__(name=f"codedreduce-{machine.node}", daemon=True)
         self.machine = machine
@@ -56,6 +63,8 @@ class Driver(threading.Thread):
         self._timer_tokens: dict[str, int] = {}
         self._left = False
         self._retrying = False
+        self._met_parent = False
+        self._patience = patience
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._wake_address = f"inproc://wake-{id(self)}"
         self._woken = self._context.socket(zmq.PAIR)
@@ -99,6 +108,9 @@ class Driver(threading.Thread):
         poller.register(self._woken, zmq.POLLIN)
         if self._directory is not None:
             poller.register(self._directory.socket, zmq.POLLIN)
+        monitor = self._transport.monitor
+        if monitor is not None:
+            poller.register(monitor, zmq.POLLIN)
         self._handle(Started())
         while not self._left:
             ready = dict(poller.poll(self._timeout()))
@@ -109,9 +121,24 @@ class Driver(threading.Thread):
                 self._take_posted()
             if self._directory is not None and self._directory.socket in ready:
                 self._directory.serve()
+            if monitor is not None and monitor in ready:
+                self._watch_parent(monitor)
             if len(ready) > (self._woken in ready):
                 self._take_arrived()
             self._fire_timers()
+
+    def _watch_parent(self, monitor: zmq.Socket[bytes]) -> None:
+        """The connection to the parent went or came back; a node that stays without one leaves."""
+        while monitor.poll(0):
+            event = recv_monitor_message(monitor)["event"]
+            if event == zmq.EVENT_DISCONNECTED:
+                self._handle(PeerLost(peer=self._transport.parent))
+                self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._patience))
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._timer_tokens.pop(ORPHANED, None)
+                if self._met_parent:
+                    self._handle(PeerFound(peer=self._transport.parent))
+                self._met_parent = True
 
     def _timeout(self) -> int | None:
         if self._retrying:
@@ -137,12 +164,20 @@ class Driver(threading.Thread):
             self._handle(Received(sender=arrived.sender, message=arrived.message, data=arrived.data))
             if arrived.marked:
                 self._retrying |= not self._transport.acknowledge(arrived.sender)
+        for sender, why in self._transport.unreadable[:10]:
+            self._tell(Note(kind="unreadable", reason=f"node {sender} sent {why}", round=0, nodes=(sender,)))
+        self._transport.unreadable.clear()
 
     def _fire_timers(self) -> None:
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             _, token, name = heapq.heappop(self._timers)
-            if self._timer_tokens.get(name) == token:
+            if self._timer_tokens.get(name) != token:
+                continue
+            if name == ORPHANED:
+                parent = self._transport.parent
+                self._handle(Leave(reason=f"node {parent} has been gone for {self._patience:g} s"))
+            else:
                 self._handle(TimerFired(name=name))
 
     def _handle(self, event: Event) -> None:

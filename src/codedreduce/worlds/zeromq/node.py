@@ -81,7 +81,7 @@ def start_worker(
     endpoints: Endpoints | None = transport.listen(meeting.listen_at()) if listens else None
     registration = Registration(meeting.run, node, seeks, endpoints)
     transport.connect(seeks, find(zmq.Context.instance(), meeting.address, registration, meeting.patience))
-    driver = Driver(machine_for(node, plan, settings), transport, tell)
+    driver = Driver(machine_for(node, plan, settings), transport, tell, patience=meeting.patience)
     driver.start()
     return driver
 

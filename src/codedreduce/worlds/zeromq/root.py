@@ -22,6 +22,12 @@ from codedreduce.worlds.zeromq.rendezvous import Directory
 #: Seconds that all workers together have to come up.
 START_UP = 120.0
 
+#: Seconds between two looks after the workers.
+WATCH_EVERY = 0.05
+
+#: Notes that a person should hear of.
+WORTH_SAYING = ("waiting", "approximate", "dead", "left", "refused", "unreadable")
+
 #: Notes kept; a run that makes more says the same again and again.
 MOST_NOTES = 1000
 
@@ -51,15 +57,27 @@ class RootNode:
     """The root's driver and what is needed to talk with it. `watch` is called while waiting, to look after workers."""
 
     def __init__(
-        self, meeting: Meeting, plan: Plan, settings: Settings, dtype: np.dtype[np.generic], watch: Callable[[], None]
+        self,
+        meeting: Meeting,
+        plan: Plan,
+        settings: Settings,
+        dtype: np.dtype[np.generic],
+        watch: Callable[[], None],
+        noted: Callable[[Note], None] | None = None,
     ) -> None:
+        self._noted = noted
+        self._watched_at = 0.0
         self._meeting = meeting
         self._watch = watch
         self._news: queue.SimpleQueue[Outward] = queue.SimpleQueue()
         self._round = 0
         self.notes: list[Note] = []
         directory = Directory(zmq.Context.instance(), meeting.address, meeting.run)
-        self._arena: Arena | None = arena_for(meeting, 0, plan, settings, dtype)
+        try:
+            self._arena: Arena | None = arena_for(meeting, 0, plan, settings, dtype)
+        except BaseException:
+            directory.socket.close()
+            raise
         self._driver: Driver = start_root(meeting, plan, settings, dtype, self._arena, self._news.put, directory)
 
     @property
@@ -74,6 +92,8 @@ class RootNode:
         deadline = time.monotonic() + patience
         while not self.machine.everyone_is_in:
             self._watch()
+            if self._driver.failure is not None:
+                raise CodedReduceError(f"the root stopped: {self._driver.failure}")
             if time.monotonic() > deadline:
                 missing = sorted(set(self.machine.children) - self.machine.ready)
                 raise CodedReduceError(
@@ -84,6 +104,9 @@ class RootNode:
     def aggregate(self, model: Vector) -> RoundResult:
         """One round: the gradient sum of the whole batch under this model."""
         begin = time.monotonic()
+        if begin - self._watched_at > WATCH_EVERY:
+            self._watched_at = begin
+            self._watch()
         self._round += 1
         sent = self._arena.slot(self._round) if self._arena is not None else np.empty_like(model)
         np.copyto(sent, model)
@@ -106,6 +129,8 @@ class RootNode:
             lateness.append(Lateness(round=note.round, node=note.nodes[0], seconds=note.seconds))
         elif len(self.notes) < MOST_NOTES:
             self.notes.append(note)
+            if self._noted is not None and note.kind in WORTH_SAYING:
+                self._noted(note)
 
     def _listen(self) -> Iterator[Outward]:
         while True:

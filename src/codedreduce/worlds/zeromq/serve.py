@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import zmq
 
+from codedreduce.errors import JoinRefused
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Aggregated, Event, Finished
 from codedreduce.schemes import Plan
@@ -40,14 +41,21 @@ def serve_worker(
         aggregated=aggregated,
         record=record,
     )
-    driver = start_worker(meeting, node, plan, settings, dtype, arena, computing.tell)
-    if begin is not None:
-        driver.post(begin)
-    finished = computing.serve(driver.post)
-    driver.join(timeout=5)
-    if arena is not None:
-        arena.close()
+    driver = None
+    try:
+        driver = start_worker(meeting, node, plan, settings, dtype, arena, computing.tell)
+        if begin is not None:
+            driver.post(begin)
+        finished = computing.serve(driver.post)
+        driver.join(timeout=5)
+    finally:
+        if driver is not None:
+            driver.leave("this worker failed")
+        if arena is not None:
+            arena.close()
     if driver.failure is not None:
         raise driver.failure
+    if getattr(driver.machine, "refused", None):
+        raise JoinRefused(finished.reason)
     zmq.Context.instance().term()  # not before the children have been told
     return finished

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import zmq
 
-from codedreduce.errors import WireError
+from codedreduce.errors import UsageError, WireError
 from codedreduce.protocol.events import Transmit, Vector
 from codedreduce.protocol.messages import AnyMessage, RingChunk
 from codedreduce.protocol.settings import Settings
@@ -68,9 +68,11 @@ class Transport:
         self._down: tuple[zmq.Socket[bytes], zmq.Socket[bytes]] | None = None
         self._up: tuple[zmq.Socket[bytes], zmq.Socket[bytes]] | None = None
         self._up_node = -1
+        self.monitor: zmq.Socket[bytes] | None = None  # tells when the connection to the parent comes and goes
         self.sockets: list[zmq.Socket[bytes]] = []
         self.bytes_sent = 0
         self.lost: list[int] = []  # neighbours found unreachable since last asked
+        self.unreadable: list[tuple[int, str]] = []  # who sent what could not be read, and why, since last asked
         self._unsent: list[tuple[float, int, int, list[bytes | memoryview]]] = []
 
     def listen(self, where: str) -> Endpoints:
@@ -85,7 +87,12 @@ class Transport:
             names = [f"{where}:*", f"{where}:*"]
         found = []
         for socket, name in zip((control, data), names, strict=True):
-            socket.bind(name)
+            try:
+                socket.bind(name)
+            except zmq.ZMQError as error:
+                raise UsageError(
+                    f"node {self.node} cannot listen at {name}: {zmq.strerror(error.errno or 0).lower()}"
+                ) from None
             found.append(socket.getsockopt_string(zmq.LAST_ENDPOINT) if name.endswith("*") else name)
         self._down = (control, data)
         self.sockets += self._down
@@ -94,6 +101,7 @@ class Transport:
     def connect(self, parent: int, endpoints: Endpoints) -> None:
         """Connect to the parent, or to the next in the ring."""
         control, data = self._socket(zmq.DEALER), self._socket(zmq.DEALER)
+        self.monitor = control.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         for socket, where in zip((control, data), endpoints, strict=True):
             socket.setsockopt(zmq.ROUTING_ID, self._identity)
             socket.setsockopt(zmq.RECONNECT_IVL, 20)
@@ -102,6 +110,11 @@ class Transport:
         self._up = (control, data)
         self._up_node = parent
         self.sockets += self._up
+
+    @property
+    def parent(self) -> int:
+        """Whom this node is connected to."""
+        return self._up_node
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)
@@ -183,8 +196,11 @@ class Transport:
                 sender = int.from_bytes(identity if isinstance(identity, bytes) else identity.bytes, "big")
             try:
                 yield self._read(sender, frames, plane)
-            except WireError:
-                continue
+            except WireError as error:
+                self.unreadable.append((sender, str(error)))
+                first = frames[0].bytes if frames and isinstance(frames[0], zmq.Frame) else b""
+                if plane == 1 and first[:1] in (_MARKED, _MARKED_BY_REFERENCE):
+                    self.acknowledge(sender)  # or the sender's window would never open again
 
     def _read(self, sender: int, frames: list[bytes | zmq.Frame], plane: int) -> Arrived:
         if plane == 0:
@@ -215,5 +231,6 @@ class Transport:
     def close(self) -> None:
         """Let go of all sockets, sending what has been handed over but nothing more."""
         for socket in self.sockets:
+            socket.disable_monitor()
             socket.close(linger=200)
         self.sockets.clear()
