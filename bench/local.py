@@ -187,11 +187,13 @@ PARTS = {"aggregation": aggregation, "stalls": stalls, "overhead": overhead, "me
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=list(PARTS), choices=[*PARTS, []])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}; all without")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     results: dict[str, Any] = {}
-    for name in options.parts:
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"unknown parts {sorted(unknown)}; there are {', '.join(PARTS)}")
+    for name in options.parts or PARTS:
         print(name, flush=True)
         results[name] = PARTS[name]()
     save(options.out, results)

@@ -22,7 +22,11 @@ SCRIPT = """
 import os, sys
 from codedreduce.training import LogisticRegression, SGD, synthetic, train
 {before}
-result = train(LogisticRegression(), synthetic(600, 50), rounds={rounds}, optimizer=SGD(1.0))
+def told(log):
+    if log.round == 5:
+        open(__file__ + ".five", "w").close()
+
+result = train(LogisticRegression(), synthetic(600, 50), rounds={rounds}, optimizer=SGD(1.0), told=told)
 if os.environ["RANK"] == "0":
     print("loss", result.history[-1].loss, "rounds", len(result.history), "interrupted", result.interrupted)
 """
@@ -34,13 +38,16 @@ def script(folder: Path, before: str = "", rounds: int = 8) -> str:
     return str(path)
 
 
-def nobody_runs(name: str) -> bool:
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        if not [p for p in psutil.process_iter(["cmdline"]) if name in (p.info["cmdline"] or [])]:
-            return True
+def wait_until(condition, patience: float = 30.0) -> bool:
+    """Whether something came to be; nothing is decided by how long it took."""
+    deadline = time.monotonic() + patience
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
-    return False
+    return bool(condition())
+
+
+def nobody_runs(name: str) -> bool:
+    return wait_until(lambda: not [p for p in psutil.process_iter(["cmdline"]) if name in (p.info["cmdline"] or [])])
 
 
 @pytest.mark.parametrize("scheme", ["coded-reduce", "master-worker", "gradient-coding"])
@@ -80,10 +87,7 @@ def test_interrupting_leaves_a_result_and_nobody_behind(tmp_path: Path) -> None:
     path = script(tmp_path, rounds=10**6)
     command = [sys.executable, "-c", "from codedreduce.cli import main; main()", "run", "--tree", "2x2", path]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and len(psutil.Process(process.pid).children()) < 7:
-        time.sleep(0.05)
-    time.sleep(3)
+    wait_until(Path(path + ".five").exists)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 0, out + err
@@ -159,7 +163,7 @@ def test_interrupted_training_leaves_a_usable_model(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from codedreduce.cli import main; main()", "train", "--tree", "2x2"]
     command += ["--rounds", "1000000", "--save", str(model)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(4)
+    wait_until(lambda: len(list(Path("/dev/shm").glob(f"codedreduce-{process.pid}-*"))) == 7)  # root and workers are up
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, out + err

@@ -9,6 +9,7 @@ with the story that led to it, and changes nothing.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -36,7 +37,7 @@ class Row(NamedTuple):
     then: tuple[State, ...]
 
 
-class Machine:
+class Machine(ABC):
     """A state machine run by a table of transitions."""
 
     ROWS: ClassVar[tuple[Row, ...]] = ()
@@ -87,6 +88,7 @@ class Machine:
             ", ".join(f"{trigger.__name__} at {now:.6f} in {state}" for now, state, trigger in self._story) or "nothing"
         )
 
+    @abstractmethod
     def check_invariants(self) -> None:
         """Raise if the machine's state contradicts itself; called after every event in tests."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from codedreduce.protocol.collector import Collector, FirstCollector
 from codedreduce.protocol.events import (
     AnyAction,
@@ -255,9 +257,9 @@ class Parent(Machine):
 
     # -- what root and workers do about it
 
+    @abstractmethod
     def _shares_advanced(self, now: float, actions: list[AnyAction]) -> None:
         """A chunk of a share has come."""
-        raise NotImplementedError  # pragma: no cover
 
     def _shares_offered(self, now: float, actions: list[AnyAction]) -> None:
         """A share is on its way."""

@@ -22,7 +22,8 @@ def write_simulation_report(folder: Path, base: Scenario, runs: Sequence[tuple[R
     rows = [
         (
             r.scheme, human_seconds(r.mean), human_seconds(r.median), human_seconds(r.p95), human_seconds(r.p99),
-            f"{r.work:.2f}x", human_bytes(r.busiest_bytes), f"{r.max_error:.0e}", "yes" if r.bit_identical else "no",
+            f"{r.work:.2f}x", human_bytes(r.busiest_bytes or 0), f"{r.max_error:.0e}",
+            "yes" if r.bit_identical else "no",
         )
         for r in results
     ]  # fmt: skip

@@ -22,7 +22,7 @@ def results_table(results: Sequence[Result]) -> Table:
             result.scheme.removeprefix("coded-reduce "),
             *(human_seconds(value) for value in (result.mean, result.median, result.p95, result.p99)),
             f"{result.work:.2f}x",
-            human_bytes(result.busiest_bytes),
+            human_bytes(result.busiest_bytes or 0),
             f"{result.max_error:.0e}",
             "same" if result.bit_identical else "vary",
             style=style,

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -15,7 +14,7 @@ from codedreduce.schemes import LiveCompensation, Scheme
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.training.loop import Job, RoundLog, TrainingResult, reference_run, run_job
 from codedreduce.worlds.local import Activity
-from codedreduce.worlds.simulated.compare import best_gradient_coding
+from codedreduce.worlds.simulated.compare import Result, RoundTimes, best_gradient_coding
 from codedreduce.worlds.simulated.gradients import Gradients
 from codedreduce.worlds.simulated.scenario import Scenario
 
@@ -23,22 +22,11 @@ from codedreduce.worlds.simulated.scenario import Scenario
 Told = Callable[[str, RoundLog], None]
 
 
-class RaceResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How one scheme did."""
+class RaceResult(Result, frozen=True, kw_only=True):
+    """How one scheme did in real processes, and where it got."""
 
-    scheme: str
-    name: str
-    mean: float
-    median: float
-    p95: float
-    p99: float
-    work: float
-    busiest_bytes: float | None
-    max_error: float
-    bit_identical: bool
     final_loss: float
     saved: float
-    round_seconds: tuple[float, ...]
     losses: tuple[float, ...]
 
 
@@ -88,15 +76,16 @@ def _sum_up(name: str, job: Job, outcome: TrainingResult) -> RaceResult:
     else:
         parameters, error = reference_run(job, len(outcome.history))
         identical = parameters.tobytes() == outcome.parameters.tobytes()
-    computed = sum(activity.samples for activity in outcome.activities)
+    work = np.zeros(len(seconds))
+    for activity in outcome.activities:
+        if activity.round <= len(work):
+            work[activity.round - 1] += activity.samples / job.samples
     return RaceResult(
         scheme=job.scheme.label,
         name=name,
-        mean=float(seconds.mean()),
-        median=float(np.median(seconds)),
-        p95=float(np.percentile(seconds, 95)),
-        p99=float(np.percentile(seconds, 99)),
-        work=computed / job.samples / len(seconds),
+        **RoundTimes.of(seconds)._asdict(),
+        work=float(work.mean()),
+        max_work=float(work.max()),
         busiest_bytes=None,
         max_error=error,
         bit_identical=identical,

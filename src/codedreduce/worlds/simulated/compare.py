@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from codedreduce.errors import UsageError
 from codedreduce.schemes.names import SCHEMES, parse_tree
@@ -24,7 +26,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """How one scheme did."""
+    """How one scheme did, in whatever world."""
 
     scheme: str
     name: str
@@ -34,10 +36,24 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     p99: float
     work: float
     max_work: float
-    busiest_bytes: float
+    busiest_bytes: float | None
     max_error: float
     bit_identical: bool
     round_seconds: tuple[float, ...]
+
+
+class RoundTimes(NamedTuple):
+    """Round times summed up."""
+
+    mean: float
+    median: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, seconds: npt.NDArray[np.float64]) -> RoundTimes:
+        """The mean, and how the slow ones are."""
+        return cls(float(seconds.mean()), *(float(np.percentile(seconds, p)) for p in (50, 95, 99)))
 
 
 def scheme_names(text: str) -> list[str]:
@@ -83,10 +99,7 @@ def run_scenario(
     result = Result(
         scheme=label,
         name=name,
-        mean=float(seconds.mean()),
-        median=float(np.median(seconds)),
-        p95=float(np.percentile(seconds, 95)),
-        p99=float(np.percentile(seconds, 99)),
+        **RoundTimes.of(seconds)._asdict(),
         work=float(np.mean(work)),
         max_work=float(np.max(work)),
         busiest_bytes=recorder.busiest_bytes / len(seconds),
