@@ -83,6 +83,7 @@ class Computing:
                     self._stop.clear()
             if isinstance(order, Compute) and not replaced:
                 self._compute(order)
+            del order  # or its model would stay until the next one is here
 
     def _compute(self, order: Compute) -> None:
         assert self._post is not None
