@@ -179,13 +179,16 @@ def run_job(
     if membership is not None:
         with JoinedCluster(membership, plan, job.settings(), noted) as joined:
             return _train_tree(job, joined, told)
-    if isinstance(plan, RingPlan):
-        return _train_ring(job, plan, gradient, told, noted)
-    with LocalCluster(
-        plan, gradient, job.settings(), injection=job.injection(), shared_memory=job.shared_memory, record=job.record,
-        noted=noted,
-    ) as cluster:  # fmt: skip
-        return _train_tree(job, cluster, told)
+    try:
+        if isinstance(plan, RingPlan):
+            return _train_ring(job, plan, gradient, told, noted)
+        with LocalCluster(
+            plan, gradient, job.settings(), injection=job.injection(), shared_memory=job.shared_memory, record=job.record,
+            noted=noted,
+        ) as cluster:  # fmt: skip
+            return _train_tree(job, cluster, told)
+    except KeyboardInterrupt:  # before the first round: there is nothing to show but the start
+        return TrainingResult(parameters=job.model(), history=(), interrupted=True)
 
 
 def _train_tree(
