@@ -183,8 +183,8 @@ def run_job(
         if isinstance(plan, RingPlan):
             return _train_ring(job, plan, gradient, told, noted)
         with LocalCluster(
-            plan, gradient, job.settings(), injection=job.injection(), shared_memory=job.shared_memory, record=job.record,
-            noted=noted,
+            plan, gradient, job.settings(), injection=job.injection(), shared_memory=job.shared_memory,
+            record=job.record, noted=noted,
         ) as cluster:  # fmt: skip
             return _train_tree(job, cluster, told)
     except KeyboardInterrupt:  # before the first round: there is nothing to show but the start
