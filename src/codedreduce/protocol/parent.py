@@ -165,6 +165,8 @@ class Parent(Machine):
             self.late.update(message.late)
         share.offered_at = now if share.offered_at is not None else None  # as long as chunks come, it is on its way
         if self.collector.whole(share):
+            if self._asked.get(child) == task and task <= self.plan.workers:
+                self.late.add(task)  # somebody else delivered its share, whether or not it has offered it by now
             self._delivered(child, task, now, actions)
             for other in share.providers:
                 if self.collector.assigned.get(other) == task and other != child:
