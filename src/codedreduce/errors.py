@@ -7,8 +7,10 @@
      |    +-- SchemeError          the scheme's parameters contradict each other
      |    +-- PlanError            the scheme cannot be laid over this many samples
      |    +-- MissingExtra         an optional dependency is not installed; also an ImportError
+     |    +-- LabUnavailable       this machine, or this user, cannot make a lab
      +-- TooManyStragglers         more workers are missing than the code tolerates
      +-- Diverged                  the gradient is not finite
+     +-- LabFailed                 the kernel, or iproute2, would not do what a lab needs
      +-- WorkerFailed              a worker raised an error, and with it the run is over
      +-- ProtocolError             a machine was fed something that cannot happen: a fault of ours, or of a world's
      +-- PeerError                 a neighbour erred
@@ -28,6 +30,8 @@ __all__ = [
     "CodedReduceError",
     "Diverged",
     "JoinRefused",
+    "LabFailed",
+    "LabUnavailable",
     "MissingExtra",
     "PeerError",
     "PlanError",
@@ -72,6 +76,14 @@ class MissingExtra(UsageError, ImportError):
         super().__init__(f"{package} is not installed; install it with: pip install 'codedreduce[{extra}]'")
         self.package = package
         self.extra = extra
+
+
+class LabUnavailable(UsageError):
+    """This machine, or this user, cannot make a lab."""
+
+
+class LabFailed(CodedReduceError):
+    """The kernel, or iproute2, would not do what a lab needs."""
 
 
 class TooManyStragglers(CodedReduceError):

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from codedreduce.cli import lab
 from codedreduce.cli.draw import draw
 from codedreduce.cli.race import race
 from codedreduce.cli.replay import replay
@@ -30,6 +31,7 @@ app.command(context_settings={"ignore_unknown_options": True, "allow_intersperse
 app.command()(draw)
 app.command()(simulate)
 app.command()(replay)
+app.add_typer(lab.app, name="lab")
 
 
 @app.callback()

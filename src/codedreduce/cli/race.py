@@ -12,6 +12,8 @@ from rich.live import Live
 from rich.table import Table
 
 from codedreduce.cli.files import open_to_write
+from codedreduce.cli.lab import InLab, LabName, chosen_lab
+from codedreduce.lab import DEFAULT_NAME
 from codedreduce.report.race import race_table, write_race_report
 from codedreduce.report.tables import human_seconds
 from codedreduce.schemes.names import parse_tree
@@ -37,6 +39,8 @@ def race(
     seed: Annotated[int, typer.Option(help="Of data and delays.")] = 0,
     json: Annotated[Path | None, typer.Option(help="Write results here.")] = None,
     report: Annotated[Path, typer.Option(help="Write DIR/index.html.")] = Path("report"),
+    in_lab: InLab = False,
+    lab_name: LabName = DEFAULT_NAME,
 ) -> None:
     """Train the same model with every scheme, in real processes, and see what stragglers cost each of them."""
     shape = parse_tree(tree, stragglers)
@@ -48,6 +52,7 @@ def race(
     job = Job(
         objective=LogisticRegression(), source=synthetic(samples, parameters, seed=seed), rounds=rounds,
         scheme=next(iter(chosen.values())), optimizer=SGD(1.0), seed=seed, delays=delays, compute=batch_seconds,
+        site=chosen_lab(in_lab, lab_name, shape.workers),
     )  # fmt: skip
     for scheme in chosen.values():
         scheme.plan(samples=samples)  # refuse what cannot be before anything is started

@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from codedreduce.cli.lab import InLab, LabName, chosen_lab
 from codedreduce.errors import UsageError
+from codedreduce.lab import DEFAULT_NAME
 from codedreduce.report.palette import group_colour
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.launcher import launch, python_command
@@ -24,6 +26,8 @@ def run(
     order: Annotated[str, typer.Option(help="progressive or eager.")] = "progressive",
     inject: Annotated[str | None, typer.Option(help="Make workers late: stalls:0.05:0.5s, bursty, ...")] = None,
     port: Annotated[int, typer.Option(help="Where the root answers; 0 for any free port.")] = 0,
+    in_lab: InLab = False,
+    lab_name: LabName = DEFAULT_NAME,
 ) -> None:
     """Start a root and its workers, prefix what they print, and end them all when the root is done."""
     command = python_command(script, arguments or [])
@@ -47,4 +51,5 @@ def run(
         console.print(f"[{who}] ", style=style, end="")
         console.print(line)
 
-    launch(command, shape.workers, settings, port=port, say=say)
+    site = chosen_lab(in_lab, lab_name, shape.workers)
+    launch(command, shape.workers, settings, port=port, site=site, say=say)

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from codedreduce.cli.files import open_to_write
+from codedreduce.cli.lab import InLab, LabName, chosen_lab
 from codedreduce.errors import UsageError
+from codedreduce.lab import DEFAULT_NAME
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.training.data import Source, open_data, synthetic
 from codedreduce.training.loop import Job, RoundLog, run_job
@@ -37,6 +39,8 @@ def train(
     inject: Annotated[str | None, typer.Option(help="Make workers late: stalls:0.05:0.5s, bursty, ...")] = None,
     save: Annotated[Path | None, typer.Option(help="Write the parameters here, as .npz.")] = None,
     log: Annotated[Path | None, typer.Option(help="Write a line of JSON a round here.")] = None,
+    in_lab: InLab = False,
+    lab_name: LabName = DEFAULT_NAME,
 ) -> None:
     """Train a model; without --data, on data made for it."""
     objective = _objective(model)
@@ -53,6 +57,7 @@ def train(
         seed=seed,
         scheme=parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order),
         delays=inject,
+        site=chosen_lab(in_lab, lab_name, shape.workers),
     )
     job.scheme.plan(samples=job.samples)
     target = _open_binary(save) if save is not None else None

@@ -42,6 +42,10 @@ WAITING, COMPUTING, EXCHANGING, LEFT = RingState
 _IN = (WAITING, COMPUTING, EXCHANGING)
 
 
+#: Segments a node of a ring sends ahead of their acknowledgement, at most.
+MOST_IN_FLIGHT = 64
+
+
 class RingNode(Machine):
     """The state machine of a ring node.
 
@@ -76,13 +80,19 @@ class RingNode(Machine):
         self.state: RingState = WAITING
         self.round = 0
         self.next = plan.ring.next(node)
-        self.out = Outbox(self.next, settings.window)
+        self.out = Outbox(self.next, self._window(plan, settings))
         self.workers = plan.workers
         self._pieces = plan.unit(node).pieces
         self._segments = plan.segments(settings.length)
         self._vector: Vector | None = None
         self._left = 0
         self._early: dict[tuple[int, int, int, bool], Vector] = {}
+
+    @staticmethod
+    def _window(plan: RingPlan, settings: Settings) -> int:
+        """As many segments as fit in a window of chunks: in a large ring they are small, and 2N of them go round."""
+        longest = max(1, -(-settings.length // plan.workers))
+        return max(settings.window, min(MOST_IN_FLIGHT, settings.window * settings.chunk // longest))
 
     def _nothing(self, event: object, now: float, actions: list[AnyAction]) -> None:
         """Nothing to do."""

@@ -28,6 +28,7 @@ from codedreduce.worlds.environment import Membership, read_membership
 from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.local import Activity, LocalCluster, LocalRing
 from codedreduce.worlds.simulated.delays import parse_delays
+from codedreduce.worlds.site import Site
 
 Array = npt.NDArray[Any]
 
@@ -89,6 +90,7 @@ class Job:
     shared_memory: bool = True
     start: Array | None = None
     record: bool = False  # keep what every worker did
+    site: Site | None = None  # where the processes are, if not simply on this machine
 
     def __post_init__(self) -> None:
         shape = self.source.shape()
@@ -116,6 +118,8 @@ class Job:
     def settings(self) -> Settings:
         """One number more than parameters: the loss."""
         length = len(self.model()) + 1
+        if self.site is not None:
+            return Settings(length=length, least_head_start=LEAST_HEAD_START)
         return Settings(
             length=length, chunk=LOCAL_CHUNK, announce=length > LOCAL_CHUNK, least_head_start=LEAST_HEAD_START
         )
@@ -184,7 +188,7 @@ def run_job(
             return _train_ring(job, plan, gradient, told, noted)
         with LocalCluster(
             plan, gradient, job.settings(), injection=job.injection(), shared_memory=job.shared_memory,
-            record=job.record, noted=noted,
+            record=job.record, noted=noted, site=job.site,
         ) as cluster:  # fmt: skip
             return _train_tree(job, cluster, told)
     except KeyboardInterrupt:  # before the first round: there is nothing to show but the start
@@ -257,7 +261,7 @@ def _train_ring(
     model = first
     with LocalRing(
         plan, gradient, job.settings(), update=update, model=first, rounds=job.rounds, injection=job.injection(),
-        shared_memory=job.shared_memory, record=job.record, noted=noted,
+        shared_memory=job.shared_memory, record=job.record, noted=noted, site=job.site,
     ) as ring:  # fmt: skip
         try:
             model = ring.run(over)
@@ -283,18 +287,21 @@ def _reference_run(job: Job, rounds: int) -> tuple[Array, float]:
     model = job.model()
     optimizer, worst = copy.deepcopy(job.optimizer), 0.0
     whole = MasterWorker(1).plan(samples=job.samples)
+    gradient = BatchGradient(job.objective, job.source, whole, batch=job.batch, seed=job.seed)
+    exact: tuple[Array, Array] | None = None
     for round_ in range(1, rounds + 1):
-        gradient = BatchGradient(job.objective, job.source, whole, batch=job.batch, seed=job.seed)
 
-        def evaluate(piece: Piece, gradient: BatchGradient = gradient, round_: int = round_) -> Array:
+        def evaluate(piece: Piece, round_: int = round_) -> Array:
             out = np.empty(len(model) + 1, dtype=np.float32)
             gradient(piece, model, round_, out, 1)
             return out
 
         total = plan.reference(evaluate)
-        x, y = gradient.rows(0, job.samples, round_)
+        if exact is None or job.batch:
+            x, y = gradient.rows(0, job.samples, round_)
+            exact = x.astype(np.float64), y.astype(np.float64)
         truth = np.empty(len(model))
-        job.objective.evaluate(model.astype(np.float64), x.astype(np.float64), y.astype(np.float64), None, truth)
+        job.objective.evaluate(model.astype(np.float64), *exact, None, truth)
         worst = max(worst, float(np.linalg.norm(total[:-1] - truth)) / max(float(np.linalg.norm(truth)), 1e-30))
         optimizer.step(model, (total / total.dtype.type(job.samples))[:-1])
     return model, worst

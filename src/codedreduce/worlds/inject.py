@@ -26,19 +26,28 @@ class Injector:
         self._node = node
         self._drawn: tuple[int, Draw] | None = None
         self._stall = (0, 0.0)  # the round whose start-up delay was met, and when it ends
+        self._due = 0.0  # when the machine to be played would have done all it was asked for
 
-    def before(self, round_: int, stop: threading.Event) -> None:
+    def before(self, round_: int, asked_at: float, stop: threading.Event) -> None:
         """Sleep through the start-up delay of a round, or what is left of it."""
         if self._stall[0] != round_:
-            self._stall = (round_, time.monotonic() + float(self._draw(round_).startup[self._node - 1]))
+            self._stall = (round_, asked_at + float(self._draw(round_).startup[self._node - 1]))
+        self._due = max(asked_at, self._stall[1])
         left = self._stall[1] - time.monotonic()
         if left > 0:
             stop.wait(left)
 
     def after(self, round_: int, samples: int, took: float, stop: threading.Event) -> None:
-        """Sleep as much longer as the machine to be played would have computed."""
+        """Sleep as much longer as the machine to be played would have computed.
+
+        It would have had a core of its own: its time runs from when it was asked, not from when it got one here.
+        """
         slowness = float(self._draw(round_).slowness[self._node - 1])
-        rest = max(samples * self._sample_seconds, took) * slowness - took
+        if self._sample_seconds:
+            self._due += samples * self._sample_seconds * slowness
+        else:
+            self._due = time.monotonic() + took * (slowness - 1)
+        rest = self._due - time.monotonic()
         if rest > 0:
             stop.wait(rest)
 

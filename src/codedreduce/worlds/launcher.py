@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,9 @@ from dataclasses import dataclass
 
 from codedreduce.errors import CodedReduceError, UsageError
 from codedreduce.worlds.local import die_with_parent
+from codedreduce.worlds.site import Site, meeting_at
 from codedreduce.worlds.zeromq.arena import remove_arenas
+from codedreduce.worlds.zeromq.node import free_port
 
 #: Seconds that workers have to leave after the root has ended.
 GRACE = 5.0
@@ -32,28 +33,31 @@ class _Child:
         return "root" if self.rank == 0 else str(self.rank)
 
 
-def free_port() -> int:
-    """A port nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def launch(
-    command: Sequence[str], workers: int, settings: Mapping[str, str], *, port: int = 0, say: Callable[[str, str], None]
+    command: Sequence[str],
+    workers: int,
+    settings: Mapping[str, str],
+    *,
+    port: int = 0,
+    site: Site | None = None,
+    say: Callable[[str, str], None],
 ) -> int:
-    """Run a command as root and workers; `say(who, line)` gets what they print. 0, or an error that says who failed."""
+    """Run a command as root and workers; `say(who, line)` gets what they print. 0, or an error that says who failed.
+
+    All on this machine, or each on its node of a site.
+    """
     if workers < 1:
         raise UsageError(f"a run needs at least one worker, got {workers}")
     run = f"codedreduce-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    host, port = ("127.0.0.1", port or free_port()) if site is None else (site.host, port or meeting_at(site).port)
     shared = {
-        "OMP_NUM_THREADS": "1", **os.environ, "WORLD_SIZE": str(workers + 1), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port or free_port()), "CODEDREDUCE_RUN": run, "PYTHONUNBUFFERED": "1", **settings,
+        "OMP_NUM_THREADS": "1", **os.environ, "WORLD_SIZE": str(workers + 1), "MASTER_ADDR": host,
+        "MASTER_PORT": str(port), "CODEDREDUCE_RUN": run, "PYTHONUNBUFFERED": "1", **settings,
     }  # fmt: skip
     children: list[_Child] = []
     try:
         for rank in range(workers + 1):
-            children.append(_Child(rank, _start(command, {**shared, "RANK": str(rank)})))
+            children.append(_Child(rank, _start(command, {**shared, "RANK": str(rank)}, rank, site)))
         return _look_after(children, say)
     finally:
         for child in children:
@@ -63,11 +67,18 @@ def launch(
         remove_arenas(run)
 
 
-def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(
+    command: Sequence[str], environment: Mapping[str, str], rank: int, site: Site | None
+) -> subprocess.Popen[bytes]:
+    def begin() -> None:
+        die_with_parent()
+        if site is not None:
+            site.enter(rank)
+
     try:
         return subprocess.Popen(
             command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            start_new_session=True, preexec_fn=die_with_parent,
+            start_new_session=True, preexec_fn=begin,
         )  # fmt: skip
     except OSError as error:
         raise UsageError(f"cannot start {command[0]!r}: {error.strerror}") from None

@@ -1,4 +1,7 @@
-"""The local world: one process a node on this machine, forked from the one that trains, which is the root."""
+"""The local world: one process a node on this machine, forked from the one that trains, which is the root.
+
+On a site (a lab) each process moves to its node's place first, and they talk by TCP.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Aggregated, Begin, Event, Note, Vector
 from codedreduce.schemes import Plan, RingPlan
 from codedreduce.worlds.inject import Injection
+from codedreduce.worlds.site import Site, meeting_at
 from codedreduce.worlds.zeromq.arena import remove_arenas
 from codedreduce.worlds.zeromq.computing import Gradient, Record
 from codedreduce.worlds.zeromq.node import Meeting
@@ -49,7 +53,13 @@ class Activity(NamedTuple):
 class Workers:
     """Worker processes: started, watched, and ended however the run ends."""
 
-    def __init__(self, serve: Callable[[int], object], plan: Plan, noted: Callable[[Note], None] | None) -> None:
+    def __init__(
+        self,
+        serve: Callable[[int], object],
+        plan: Plan,
+        noted: Callable[[Note], None] | None,
+        place: Callable[[int], None] | None = None,
+    ) -> None:
         self._plan = plan
         self._noted = noted
         self._errors, self._error_end = os.pipe()
@@ -60,7 +70,7 @@ class Workers:
         sys.stdout.flush()
         sys.stderr.flush()
         for node in range(1, plan.workers + 1):
-            process = context.Process(target=_child, args=(serve, node, self._error_end), daemon=True)
+            process = context.Process(target=_child, args=(serve, node, self._error_end, place), daemon=True)
             process.start()
             self.processes[node] = process
 
@@ -112,12 +122,15 @@ class LocalCluster:
         shared_memory: bool = True,
         record: bool = False,
         noted: Callable[[Note], None] | None = None,
+        site: Site | None = None,
     ) -> None:
         self._noted = noted
+        self._site = site
         self.plan = plan
         self.settings = settings
         self.dtype = dtype
-        self.meeting = Meeting(run=f"codedreduce-{os.getpid()}-{uuid.uuid4().hex[:8]}", shared_memory=shared_memory)
+        run = f"codedreduce-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.meeting = meeting_at(site, run) if site is not None else Meeting(run=run, shared_memory=shared_memory)
         self._gradient = gradient
         self._injection = injection
         self._workers: Workers | None = None
@@ -129,8 +142,11 @@ class LocalCluster:
 
     def __enter__(self) -> Self:
         try:
-            self._workers = Workers(self._serve, self.plan, self._noted)
-            self._open(self._workers)
+            place = self._site.enter if self._site is not None else None
+            self._workers = Workers(self._serve, self.plan, self._noted, place)
+            with self._site.at(0) if self._site is not None else contextlib.nullcontext():
+                self._listen(self._workers)
+            self._wait()
         except BaseException:
             self.close()
             raise
@@ -141,8 +157,11 @@ class LocalCluster:
     ) -> None:
         self.close()
 
-    def _open(self, workers: Workers) -> None:
+    def _listen(self, workers: Workers) -> None:
         self._root = RootNode(self.meeting, self.plan, self.settings, self.dtype, workers.watch, self._noted)
+
+    def _wait(self) -> None:
+        assert self._root is not None
         self._root.wait_for_all()
 
     def _serve(self, node: int) -> object:
@@ -224,18 +243,23 @@ class LocalRing(LocalCluster):
         shared_memory: bool = True,
         record: bool = False,
         noted: Callable[[Note], None] | None = None,
+        site: Site | None = None,
     ) -> None:
         super().__init__(
-            plan, gradient, settings, injection=injection, shared_memory=shared_memory, record=record, noted=noted
-        )
+            plan, gradient, settings, injection=injection, shared_memory=shared_memory, record=record, noted=noted,
+            site=site,
+        )  # fmt: skip
         self._update = update
         self._model = model
         self._rounds = rounds
         self._told, self._tell_end = os.pipe()
         self._directory: Directory | None = None
 
-    def _open(self, workers: Workers) -> None:
+    def _listen(self, workers: Workers) -> None:
         self._directory = Directory(zmq.Context.instance(), self.meeting.address, self.meeting.run)
+
+    def _wait(self) -> None:
+        """There is no root that could know when all are in; the first round waits for them."""
 
     def _serve(self, node: int) -> object:
         model = self._model
@@ -296,13 +320,15 @@ class LocalRing(LocalCluster):
                 os.close(end)
 
 
-def _child(serve: Callable[[int], object], node: int, errors: int) -> None:
+def _child(serve: Callable[[int], object], node: int, errors: int, place: Callable[[int], None] | None = None) -> None:
     """What a forked worker does: live, and leave no trace but its last words."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the root decides when it is over
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with_parent()
     sys.setswitchinterval(0.0005)  # the thread that talks must not wait for the one that computes
     try:
+        if place is not None:
+            place(node)
         with threadpool_limits(1):  # one core a worker, or all of them fight for all
             serve(node)
     except BaseException as error:

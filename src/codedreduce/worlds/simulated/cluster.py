@@ -41,7 +41,7 @@ from codedreduce.worlds.simulated.delays import Delays, Draw
 from codedreduce.worlds.simulated.faults import Fault
 from codedreduce.worlds.simulated.gradients import LEVELS, Gradients
 from codedreduce.worlds.simulated.kernel import Kernel
-from codedreduce.worlds.simulated.network import Link, Network
+from codedreduce.worlds.simulated.network import Cores, Host, Link, Network
 from codedreduce.worlds.simulated.record import Recorder
 
 
@@ -54,6 +54,7 @@ class Conditions:
     delays: Delays
     faults: tuple[Fault, ...] = ()
     seed: int = 0
+    host: Host | None = None  # what all nodes share, if they do
 
 
 class NodeRuntime:
@@ -99,6 +100,7 @@ class SimulatedCluster:
         self.recorder = recorder or Recorder()
         self.kernel = Kernel()
         self.network = Network(self.kernel, plan.workers + 1, conditions.link)
+        self._cores = Cores(conditions.host) if conditions.host is not None else None
         self.is_tree = isinstance(plan, TreePlan)
         first = 0 if self.is_tree else 1
         self.nodes = {n: NodeRuntime(machine_for(n, plan, settings)) for n in range(first, plan.workers + 1)}
@@ -207,7 +209,11 @@ class SimulatedCluster:
         if one.epoch != epoch or two.epoch != other or ((one.cut or two.cut) and self._cuts(sender, receiver)):
             return  # the connection it was sent over is gone
         event = Received(sender=sender, message=message, data=data)
-        self._dispatch(receiver, event, sender if marked else -1)
+        acknowledge = sender if marked else -1
+        if self._cores is None:
+            self._dispatch(receiver, event, acknowledge)
+        else:
+            self.kernel.at(self._cores.handled_at(self.kernel.now), self._dispatch, receiver, event, acknowledge)
 
     def _cuts(self, sender: int, receiver: int) -> bool:
         """Whether the link between two nodes is cut; a cut is on the link from a node to its parent."""

@@ -16,7 +16,7 @@ from codedreduce.worlds.simulated.cluster import Conditions, SimulatedCluster
 from codedreduce.worlds.simulated.delays import parse_delays
 from codedreduce.worlds.simulated.faults import Fault, random_faults
 from codedreduce.worlds.simulated.gradients import Gradients
-from codedreduce.worlds.simulated.network import Link
+from codedreduce.worlds.simulated.network import Host, Link
 from codedreduce.worlds.simulated.record import Recorder
 
 #: Longer than any run: a fault that lasts so long is one that nothing may wait for.
@@ -45,6 +45,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     patience: float = 30.0
     on_excess: str = "wait"
     faults: tuple[Fault, ...] = ()
+    least_head_start: float = 0.0
+    cores: int = 0  # of one machine that carries all nodes; 0: each has its own
+    turn: int = 0  # bytes an interface sends for one receiver before the next one's turn; 0: whole chunks
+    message_seconds: float = 0.0  # that such a core is busy with a message
 
     def plan(self) -> Plan:
         """Who computes what."""
@@ -71,16 +75,18 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"a fault at node {fault.node}, but the plan has workers 1..{plan.workers}")
         unit = self.compute / plan.workers
         conditions = Conditions(
-            link=Link(rate=self.rate, latency=self.latency),
+            link=Link(rate=self.rate, latency=self.latency, turn=self.turn),
             sample_seconds=self.compute / self.samples,
             delays=parse_delays(self.delays, workers=plan.workers, unit=unit, seed=self.seed),
             faults=self.faults,
             seed=self.seed,
+            host=Host(cores=self.cores, message_seconds=self.message_seconds) if self.cores else None,
         )
         settings = Settings(
             length=self.parameters,
             chunk=self.chunk,
             head_start=self.head_start,
+            least_head_start=self.least_head_start,
             patience=self.patience,
             on_excess="approximate" if self.on_excess == "approximate" else "wait",
         )

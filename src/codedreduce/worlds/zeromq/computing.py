@@ -50,7 +50,7 @@ class Computing:
         self._injector = injector
         self._aggregated = aggregated
         self._record = record
-        self._orders: queue.SimpleQueue[Compute | Aggregated | Finished | Cancel] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[float, Compute | Aggregated | Finished | Cancel]] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._changing = threading.Lock()  # an order and the stop it brings are one
         self._stopped_at = 0.0
@@ -63,13 +63,13 @@ class Computing:
             with self._changing:
                 self._stopped_at = time.monotonic()
                 self._stop.set()
-                self._orders.put(what)
+                self._orders.put((self._stopped_at, what))
 
     def serve(self, post: Callable[[Event], None]) -> Finished:
         """Compute until the node has left."""
         self._post = post
         while True:
-            order = self._orders.get()
+            asked_at, order = self._orders.get()
             if isinstance(order, Finished):
                 return order
             if isinstance(order, Aggregated):
@@ -82,14 +82,14 @@ class Computing:
                 if not replaced:
                     self._stop.clear()
             if isinstance(order, Compute) and not replaced:
-                self._compute(order)
+                self._compute(order, asked_at)
             del order  # or its model would stay until the next one is here
 
-    def _compute(self, order: Compute) -> None:
+    def _compute(self, order: Compute, asked_at: float) -> None:
         assert self._post is not None
         begin = time.monotonic()
         if self._injector is not None:
-            self._injector.before(order.round, self._stop)
+            self._injector.before(order.round, asked_at, self._stop)
         out = self._arena.slot(order.round) if self._arena is not None else np.empty(self._length, dtype=self._dtype)
         computing = time.monotonic()
         done = 0

@@ -50,6 +50,13 @@ def _own_address(host: str, port: int) -> str:
         probe.close()
 
 
+def free_port() -> int:
+    """A port nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def arena_for(meeting: Meeting, node: int, plan: Plan, settings: Settings, dtype: np.dtype[np.generic]) -> Arena | None:
     """A node's shared memory: room for what may be read while the next is written."""
     if not (meeting.shared_memory and meeting.same_machine):

@@ -1,0 +1,152 @@
+"""The paper's experiments, in the lab: all schemes, and real peers, under calm and under real stragglers.
+
+python -m bench.paper [--traces DIR] [--rounds 100] [--only 84] [--out bench/results/paper.json]
+
+Needs root and iproute2 (it makes labs of 85 and 157 nodes and takes them away). What has been measured is kept after
+every run, and a run that was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.paper.experiments import EXPERIMENTS, RATE, UNIT, Experiment, conditions
+from bench.paper.figure import draw, table
+from bench.paper.measured import Measuring
+from bench.paper.peers import run_gloo, run_mpi
+from bench.paper.simulated import SCHEMES, best_schemes, simulate_all
+from codedreduce.lab import Lab
+from codedreduce.training.data import Arrays
+from codedreduce.worlds.simulated.scenario import Scenario
+
+PEERS = {"gloo": run_gloo, "mpi": run_mpi}
+
+#: What keeps the cores busy, and is measured alone when two experiments run beside each other.
+NEEDS_CORES = ("ring", "progressive", *PEERS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--traces", type=Path, help="the folder of measured latencies; without it, models like them")
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--only", help="one experiment: 84 or 156")
+    parser.add_argument("--conditions", help="some of the conditions, by name")
+    parser.add_argument("--schemes", help="some of the schemes and peers, by name")
+    parser.add_argument("--again", action="store_true", help="measure again what has been measured")
+    parser.add_argument("--beside", type=Path, help="a file: another experiment that names it runs at the same time")
+    parser.add_argument("--out", type=Path, default=Path("bench/results/paper.json"))
+    parser.add_argument("--figure", type=Path, default=Path("docs/paper.svg"))
+    options = parser.parse_args()
+    found = json.loads(options.out.read_text()) if options.out.exists() else {}
+    found.update({"unit": UNIT, "rate": RATE, "rounds": options.rounds})
+    for experiment in EXPERIMENTS:
+        if options.only in (None, experiment.name):
+            _run(experiment, options, found)
+    draw(found, options.figure)
+    print(table(found))
+    print(f"wrote {options.out} and {options.figure}")
+
+
+def _run(experiment: Experiment, options: argparse.Namespace, found: dict[str, Any]) -> None:
+    wanted = conditions(options.traces)
+    if options.conditions:
+        wanted = {name: wanted[name] for name in options.conditions.split(",")}
+    results = found.setdefault("experiments", {}).setdefault(experiment.name, {})
+    _say(f"{experiment.workers} workers ({experiment.tree}): choosing tolerances by simulation")
+    with _alone(options.beside, False):
+        chosen = best_schemes(experiment, wanted)
+    lab = Lab.up(nodes=experiment.workers + 1, rate=RATE, name=f"p{experiment.name}")
+    try:
+        measuring = Measuring(experiment, lab, options.rounds)
+        costs: dict[str, float] = {}
+        for by_name in chosen.values():
+            for one, _ in by_name.values():
+                label = one.plan().scheme.label
+                if label not in costs:
+                    with _alone(options.beside, True):
+                        costs[label] = measuring.message_seconds(one)
+                    _say(f"  {label}: {1e6 * costs[label]:.0f} us a message")
+        for condition, delays in wanted.items():
+            row = results.setdefault(condition, {})
+            for name in (*SCHEMES, *PEERS):
+                if options.schemes and name not in options.schemes.split(","):
+                    continue
+                if name in row and not options.again:
+                    continue
+                with _alone(options.beside, name in NEEDS_CORES):
+                    row[name] = _measure(measuring, name, delays, chosen[condition], costs)
+                _say(f"  {condition:20} {_line(row[name])}")
+                _save(options.out, found)
+    finally:
+        lab.down()
+    _simulate(results, options.rounds)
+    _save(options.out, found)
+
+
+def _simulate(results: dict[str, dict[str, Any]], rounds: int) -> None:
+    """Put the simulated mean beside the measured one: on this machine's cores, and with a machine for every node."""
+    rows = [one for row in results.values() for one in row.values() if "scenario" in one and "simulated" not in one]
+    scenarios = [Scenario.from_json(one["scenario"]) for one in rows]
+    _say(f"simulating {len(rows)} runs")
+    shared = [
+        msgspec.structs.replace(scenario, cores=os.cpu_count() or 1, message_seconds=one["message_seconds"])
+        for one, scenario in zip(rows, scenarios, strict=True)
+    ]
+    for one, here, apart in zip(rows, simulate_all(shared, rounds), simulate_all(scenarios, rounds), strict=True):
+        one["simulated"], one["simulated_own_machines"] = here, apart
+
+
+@contextlib.contextmanager
+def _alone(path: Path | None, alone: bool) -> Iterator[None]:
+    """Beside another experiment: wait until nobody else uses the cores, or only until nobody needs them alone."""
+    if path is None:
+        yield
+        return
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+    time.sleep(0.5)  # so that whoever waits to be alone gets its turn
+
+
+def _measure(
+    measuring: Measuring, name: str, delays: str, chosen: dict[str, tuple[Scenario, dict[str, float]]],
+    costs: dict[str, float],
+) -> dict[str, Any]:  # fmt: skip
+    if name in PEERS:
+        assert isinstance(measuring.data, Arrays)
+        truth = measuring.truth()
+        return PEERS[name](measuring.experiment, measuring.data, measuring.lab, delays, measuring.rounds, truth)
+    one, sweep = chosen[name]
+    scheme = one.plan().scheme
+    result = measuring.run(scheme, delays)
+    return {**result, "message_seconds": costs[scheme.label], "sweep": sweep, "scenario": one.to_json()}
+
+
+def _line(result: dict[str, Any]) -> str:
+    if "failed" in result:
+        return f"{result['scheme']:30} failed: {result['failed']}"
+    bits = "exact" if result["exact"] else "NOT EXACT"
+    return f"{result['scheme']:30} {result['mean']:.3f} s, work {result['work']:.2f}, {bits}"
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def _save(path: Path, found: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The experiments in the lab: real processes at real addresses, the gradient checked in every round."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from bench.paper.experiments import WARM_UP, Experiment
+from bench.paper.simulated import messages_a_round
+from codedreduce.lab import Lab
+from codedreduce.schemes import LiveCompensation, MasterWorker, Scheme
+from codedreduce.training.data import Arrays, Source
+from codedreduce.training.loop import Job, reference_run, run_job
+from codedreduce.training.objectives import LinearRegression
+from codedreduce.training.optimizers import SGD
+from codedreduce.worlds.simulated.scenario import Scenario
+
+#: Rounds over which the cost of a message is measured, after as many to settle.
+CALIBRATION_ROUNDS = 15
+
+
+class Measuring:
+    """One experiment in one lab; what is the same under all conditions is computed once."""
+
+    def __init__(self, experiment: Experiment, lab: Lab, rounds: int) -> None:
+        self.experiment = experiment
+        self.lab = lab
+        self.rounds = rounds
+        self.data: Source = experiment.data()
+        self._reference = cache(self._uncached_reference)
+
+    def run(self, scheme: Scheme, delays: str) -> dict[str, Any]:
+        """All rounds of a scheme under a condition."""
+        job = self._job(scheme, delays)
+        begin = time.monotonic()
+        outcome = run_job(job)
+        seconds = np.array([log.seconds for log in outcome.history])[WARM_UP:]
+        work = np.zeros(len(outcome.history))
+        for activity in outcome.activities:
+            if activity.round <= len(work):
+                work[activity.round - 1] += activity.samples / job.samples
+        exact, error = False, None
+        if not isinstance(scheme, LiveCompensation):
+            parameters, error = self._reference(scheme)
+            exact = parameters.tobytes() == outcome.parameters.tobytes()
+        return {
+            "scheme": scheme.label, **summed_up(seconds), "work": float(work[WARM_UP:].mean()), "exact": exact,
+            "max_error": error, "late": float(np.mean([len(log.late) for log in outcome.history[WARM_UP:]])),
+            "wall": time.monotonic() - begin, "timeline": timeline(outcome.activities),
+        }  # fmt: skip
+
+    def _job(self, scheme: Scheme, delays: str) -> Job:
+        return Job(
+            objective=self.experiment.objective, source=self.data, scheme=scheme, rounds=self.rounds + WARM_UP,
+            optimizer=SGD(self.experiment.learning_rate), delays=delays, compute=self.experiment.compute,
+            record=True, site=self.lab,
+        )  # fmt: skip
+
+    def _uncached_reference(self, scheme: Scheme) -> tuple[Any, float]:
+        """The parameters a run must end with, to the bit, and the worst error of its gradients against float64."""
+        job = self._job(scheme, "calm")
+        return reference_run(job, job.rounds)
+
+    def truth(self) -> Any:
+        """The parameters after all rounds, each gradient summed in one process."""
+        return self._reference(MasterWorker(self.experiment.workers))[0]
+
+    def message_seconds(self, scenario: Scenario) -> float:
+        """How long a core of this machine is busy with a message, from rounds in which nothing is computed."""
+        samples = 12 * self.experiment.workers
+        rows = np.zeros((samples, self.experiment.parameters), dtype=np.float32)
+        busy: dict[int, float] = {}
+        job = Job(
+            objective=LinearRegression(), source=Arrays(rows, rows[:, 0].copy()), scheme=scenario.plan().scheme,
+            rounds=2 * CALIBRATION_ROUNDS, optimizer=SGD(0.1), site=self.lab,
+        )  # fmt: skip
+        run_job(job, lambda log: busy.__setitem__(log.round, busy_seconds()))
+        spent = busy[2 * CALIBRATION_ROUNDS] - busy[CALIBRATION_ROUNDS]
+        return spent / CALIBRATION_ROUNDS / messages_a_round(scenario)
+
+
+def busy_seconds() -> float:
+    """Seconds that all cores of this machine together have been busy."""
+    with open("/proc/stat") as file:
+        user, nice, system, idle, waiting, *rest = map(int, file.readline().split()[1:9])
+    del idle, waiting
+    return (user + nice + system + sum(rest[:3])) / 100
+
+
+def summed_up(seconds: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Round times, and every one of them."""
+    return {
+        "mean": float(seconds.mean()), "median": float(np.median(seconds)), "p95": float(np.percentile(seconds, 95)),
+        "rounds": [round(float(value), 5) for value in seconds],
+    }  # fmt: skip
+
+
+def timeline(activities: tuple[Any, ...]) -> dict[str, float]:
+    """What a round spends, as means: from the first worker's begin to the last one's, computing, stalled."""
+    rounds: dict[int, list[Any]] = {}
+    for activity in activities:
+        if activity.round > WARM_UP:
+            rounds.setdefault(activity.round, []).append(activity)
+    begins = {r: [a.begin for a in found if a.kind == "stall"] for r, found in rounds.items()}
+    spread = [max(found) - min(found) for found in begins.values() if found]
+    computing = [a.end - a.begin for found in rounds.values() for a in found if a.kind == "compute"]
+    stalls = [max((a.end - a.begin for a in found if a.kind == "stall"), default=0.0) for found in rounds.values()]
+    return {
+        "first_to_last_begin": float(np.mean(spread)), "unit": float(np.median(computing)),
+        "longest_stall": float(np.mean(stalls)),
+    }  # fmt: skip

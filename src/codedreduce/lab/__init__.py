@@ -1,0 +1,6 @@
+"""A cluster of network namespaces on this machine: real TCP, real bandwidth limits, and faults of the network."""
+
+from codedreduce.lab.lab import DEFAULT_NAME, Lab, NodeStatus
+from codedreduce.lab.tools import check_available
+
+__all__ = ["DEFAULT_NAME", "Lab", "NodeStatus", "check_available"]

@@ -1,0 +1,307 @@
+"""A lab: nodes as network namespaces on one bridge, both directions of every interface limited.
+
+Nothing is kept but what the kernel keeps: a lab is found again by its names, so that it can be used, and taken away,
+by any process, also after a crash. For a lab NAME and its node 3:
+
+    cdr-NAME                  the bridge
+    codedreduce-NAME-3        the namespace, with `lo` and `eth0`
+    cdr-NAME-3                the bridge's end of the node's cable; what leaves here enters the node
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from codedreduce.errors import LabFailed, UsageError
+from codedreduce.lab import namespaces
+from codedreduce.lab.tools import batch, check_available, query, run, succeeds
+
+DEFAULT_NAME = "lab"
+
+#: Bytes a node's interface queues before it drops: deep, so that it shapes, as rented machines' interfaces do.
+QUEUE = 8_000_000
+
+#: Nodes a lab can have: a bridge has 1024 ports.
+MOST_NODES = 1000
+
+_NAMESPACE = re.compile(r"codedreduce-([a-z0-9]{1,7})-(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStatus:
+    """How a node is: its address, its limit, what went through its cable, and who lives there."""
+
+    node: int
+    address: str
+    rate: float | None  # bytes per second
+    latency: float
+    link_up: bool
+    received: int
+    sent: int
+    dropped: int
+    processes: tuple[int, ...]
+    paused: bool
+
+
+class Lab:
+    """A lab that is up. Also a site: processes can be placed on its nodes.
+
+    `Lab.up(nodes=85, rate=60e6 / 8)` makes one, `Lab.find("lab")` finds it again, `down` takes it away.
+    """
+
+    def __init__(self, name: str, nodes: int) -> None:
+        self.name = name
+        self.nodes = nodes
+
+    @classmethod
+    def up(cls, *, nodes: int, rate: float, name: str = DEFAULT_NAME, latency: float = 0.0) -> Lab:
+        """Make a lab of so many nodes, each limited to `rate` bytes per second in and out."""
+        check_available()
+        if not re.fullmatch(r"[a-z0-9]{1,7}", name):
+            raise UsageError(f"a lab's name has 1 to 7 small letters and digits, got {name!r}")
+        if not 2 <= nodes <= MOST_NODES:
+            raise UsageError(f"a lab has 2 to {MOST_NODES} nodes, a root and workers; got {nodes}")
+        if latency < 0:
+            raise UsageError(f"a latency cannot be negative, got {latency}")
+        if name in labs():
+            raise UsageError(f"the lab {name!r} is up already; take it away with: {_command('down', name)}")
+        lab = cls(name, nodes)
+        try:
+            lab._make(rate, latency)
+        except BaseException:
+            lab.down()
+            raise
+        return lab
+
+    @classmethod
+    def find(cls, name: str = DEFAULT_NAME) -> Lab:
+        """The lab of that name, which somebody has made."""
+        check_available()
+        found = labs()
+        if name not in found:
+            raise UsageError(f"there is no lab {name!r}; make one with: {_command('up', name)} --nodes 21")
+        return cls(name, found[name])
+
+    def _make(self, rate: float, latency: float) -> None:
+        if latency and not _kernel_has_netem():
+            raise UsageError("this kernel has no netem, so links cannot have a latency; leave out --latency")
+        everyone = range(self.nodes)
+        batch("ip", [f"link add {self._bridge} type bridge", f"link set {self._bridge} up"])
+        batch("ip", [f"netns add {self.namespace(node)}" for node in everyone])
+        cables = []
+        for node in everyone:
+            inside = f"name eth0 netns {self.namespace(node)} address {_hardware(node)}"
+            cables += [
+                f"link add {self._cable(node)} type veth peer {inside}",
+                f"link set {self._cable(node)} master {self._bridge} up",
+            ]
+        batch("ip", cables)
+        for node in everyone:
+            # Everyone's hardware address is known: 85 nodes asking for all others would overflow the kernel's table.
+            others = [
+                f"neigh add {self.address(other)} lladdr {_hardware(other)} dev eth0 nud permanent"
+                for other in everyone
+                if other != node
+            ]
+            own = [f"addr add {self.address(node)}/16 dev eth0", "link set lo up", "link set eth0 up"]
+            batch("ip", own + others, namespace=self.namespace(node))
+        batch("tc", [line for node in everyone for line in _limits(self._cable(node), rate, 0.0)])
+        for node in everyone:
+            batch("tc", _limits("eth0", rate, latency), namespace=self.namespace(node))
+
+    # Where things are
+
+    @property
+    def _bridge(self) -> str:
+        return f"cdr-{self.name}"
+
+    def _cable(self, node: int) -> str:
+        return f"cdr-{self.name}-{node}"
+
+    def namespace(self, node: int) -> str:
+        """The name of a node's namespace."""
+        return f"codedreduce-{self.name}-{node}"
+
+    def address(self, node: int) -> str:
+        """A node's address; only nodes of the same lab can reach it.
+
+        >>> Lab("lab", 300).address(0), Lab("lab", 300).address(299)
+        ('10.77.0.1', '10.77.1.44')
+        """
+        return f"10.77.{(node + 1) // 256}.{(node + 1) % 256}"
+
+    @property
+    def host(self) -> str:
+        """Where the root is."""
+        return self.address(0)
+
+    def enter(self, node: int) -> None:
+        """Move the calling thread, and all it starts, to a node."""
+        namespaces.enter(self.namespace(self._checked(node)))
+
+    @contextlib.contextmanager
+    def at(self, node: int) -> Iterator[None]:
+        """The calling thread is at a node for a while; sockets it opens stay there."""
+        with namespaces.entered(self.namespace(self._checked(node))):
+            yield
+
+    def _checked(self, node: int) -> int:
+        if not 0 <= node < self.nodes:
+            raise UsageError(f"the lab {self.name!r} has the nodes 0 to {self.nodes - 1}, not {node}")
+        return node
+
+    def check_room(self, workers: int) -> None:
+        """Refuse a run that the lab is too small for."""
+        if workers + 1 > self.nodes:
+            raise UsageError(
+                f"a root and {workers} workers need {workers + 1} nodes, and the lab {self.name!r} has {self.nodes}; "
+                f"make a larger one: {_command('down', self.name)} && {_command('up', self.name)} --nodes {workers + 1}"
+            )
+
+    # Faults
+
+    def set_rate(self, node: int, rate: float) -> None:
+        """Limit a node to so many bytes per second from now on, both ways."""
+        self._checked(node)
+        latency = self._latency(node)
+        batch("tc", _limits(self._cable(node), rate, 0.0, verb="replace"))
+        batch("tc", _limits("eth0", rate, latency, verb="replace"), namespace=self.namespace(node))
+
+    def set_link(self, node: int, *, up: bool) -> None:
+        """Pull a node's cable, or put it back."""
+        run(["ip", "link", "set", self._cable(self._checked(node)), "up" if up else "down"])
+
+    def pause(self, node: int, *, paused: bool = True) -> list[int]:
+        """Stop all processes of a node, or let them go on; whom it met."""
+        found = namespaces.processes_in(self.namespace(self._checked(node)))
+        for process in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGSTOP if paused else signal.SIGCONT)
+        return found
+
+    # Looking at it
+
+    def status(self) -> list[NodeStatus]:
+        """How every node is."""
+        links = {entry["ifname"]: entry for entry in query(["ip", "-json", "-s", "link", "show", "type", "veth"])}
+        limits = {entry["dev"]: entry for entry in query(["tc", "-json", "-s", "qdisc"]) if entry["kind"] == "tbf"}
+        living = namespaces.processes_by_namespace()
+        found = []
+        for node in range(self.nodes):
+            cable = self._cable(node)
+            link, limit = links.get(cable, {}), limits.get(cable, {})
+            counts = link.get("stats64", {})
+            where = os.stat(f"{namespaces.FOLDER}/{self.namespace(node)}").st_ino
+            processes = tuple(living.get(where, ()))
+            found.append(
+                NodeStatus(
+                    node=node,
+                    address=self.address(node),
+                    rate=limit.get("options", {}).get("rate"),
+                    latency=self._latency(node),
+                    link_up="UP" in link.get("flags", ()),
+                    received=counts.get("tx", {}).get("bytes", 0),
+                    sent=counts.get("rx", {}).get("bytes", 0),
+                    dropped=limit.get("drops", 0),
+                    processes=processes,
+                    paused=bool(processes) and all(namespaces.is_stopped(process) for process in processes),
+                )
+            )
+        return found
+
+    def _latency(self, node: int) -> float:
+        if not _kernel_has_netem():
+            return 0.0
+        for entry in query(["tc", "-n", self.namespace(node), "-json", "qdisc", "show", "dev", "eth0"]):
+            if entry["kind"] == "netem":
+                return float(entry.get("options", {}).get("delay", {}).get("delay", 0.0))
+        return 0.0
+
+    # Taking it away
+
+    def down(self) -> int:
+        """End what still runs on the nodes, and remove everything; how many processes had to be ended."""
+        return _remove(self.name)
+
+
+def labs() -> dict[str, int]:
+    """The labs that are up, by name, with their nodes."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.listdir(namespaces.FOLDER):
+            if match := _NAMESPACE.fullmatch(entry):
+                found[match[1]] = max(found.get(match[1], 0), int(match[2]) + 1)
+    for name in os.listdir("/sys/class/net"):
+        if match := re.fullmatch(r"cdr-([a-z0-9]{1,7})", name):
+            found.setdefault(match[1], 0)
+    return found
+
+
+def _remove(name: str) -> int:
+    mine = []
+    with contextlib.suppress(FileNotFoundError):
+        mine = [entry for entry in os.listdir(namespaces.FOLDER) if entry.startswith(f"codedreduce-{name}-")]
+        mine = [entry for entry in mine if _NAMESPACE.fullmatch(entry)]
+    inodes = {os.stat(f"{namespaces.FOLDER}/{entry}").st_ino for entry in mine}
+    living = [p for inode, found in namespaces.processes_by_namespace().items() if inode in inodes for p in found]
+    for process in living:
+        if process != os.getpid():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+    namespaces.wait_until_gone(living)
+    cables = [entry for entry in os.listdir("/sys/class/net") if re.fullmatch(rf"cdr-{name}(-\d+)?", entry)]
+    if cables:  # first, so that nothing is left when a namespace lives on in a process that cannot be ended
+        batch("ip", [f"link del {entry}" for entry in sorted(cables, reverse=True)])
+    if mine:
+        batch("ip", [f"netns del {entry}" for entry in mine])
+    return len(living)
+
+
+def _hardware(node: int) -> str:
+    return f"02:cd:00:00:{node >> 8:02x}:{node & 255:02x}"
+
+
+def _limits(interface: str, rate: float, latency: float, verb: str = "add") -> list[str]:
+    """A token bucket of two packets, or 0.4 ms, so that a short vector is limited too; netem below it for latency."""
+    burst = max(3028, round(rate * 0.0004))
+    queue = max(QUEUE, round(rate))
+    lines = [
+        f"qdisc {verb} dev {interface} root handle 1: tbf rate {round(rate * 8)}bit burst {burst} limit {queue}",
+    ]
+    if latency:
+        lines.append(f"qdisc {verb} dev {interface} parent 1: netem delay {latency * 1e6:.0f}us limit 100000")
+    return lines
+
+
+_netem: bool | None = None
+
+
+def _kernel_has_netem() -> bool:
+    """Whether this kernel can delay packets; tried once."""
+    global _netem
+    if _netem is None:
+        probe = f"codedreduceprobe-{os.getpid()}"
+        run(["ip", "netns", "add", probe])
+        try:
+            _netem = succeeds(["tc", "-n", probe, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"])
+        finally:
+            run(["ip", "netns", "del", probe])
+    return _netem
+
+
+def _command(verb: str, name: str) -> str:
+    return f"codedreduce lab {verb}" + ("" if name == DEFAULT_NAME else f" --name {name}")
+
+
+def only_lab(name: str | None, *, workers: int) -> Lab:
+    """The lab that a run is to use, large enough for it."""
+    lab = Lab.find(name or DEFAULT_NAME)
+    if lab.nodes < 2:
+        raise LabFailed(f"the lab {lab.name!r} is half made; take it away with: {_command('down', lab.name)}")
+    lab.check_room(workers)
+    return lab

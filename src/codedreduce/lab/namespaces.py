@@ -1,0 +1,91 @@
+"""Entering a network namespace, for good or for a while, and who lives in one."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import time
+from collections.abc import Iterator
+
+from codedreduce.errors import LabFailed
+
+#: Where `ip netns` keeps what names a namespace.
+FOLDER = "/run/netns"
+
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def enter(namespace: str) -> None:
+    """Move the calling thread, and all it starts from now on, into a namespace."""
+    _enter_file(f"{FOLDER}/{namespace}", namespace)
+
+
+@contextlib.contextmanager
+def entered(namespace: str) -> Iterator[None]:
+    """The calling thread is in a namespace for a while; sockets it opens stay there."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        enter(namespace)
+        yield
+    finally:
+        if _libc.setns(home, _CLONE_NEWNET):
+            raise LabFailed(f"cannot leave the namespace {namespace}: {os.strerror(ctypes.get_errno())}")
+        os.close(home)
+
+
+def processes_in(namespace: str) -> list[int]:
+    """The processes whose main thread is in a namespace."""
+    try:
+        wanted = os.stat(f"{FOLDER}/{namespace}").st_ino
+    except FileNotFoundError:
+        return []
+    return processes_by_namespace().get(wanted, [])
+
+
+def processes_by_namespace() -> dict[int, list[int]]:
+    """All processes of this machine by the inode of their network namespace."""
+    found: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                found.setdefault(os.stat(f"/proc/{name}/ns/net").st_ino, []).append(int(name))
+    return found
+
+
+def wait_until_gone(processes: list[int], patience: float = 5.0) -> None:
+    """Wait a while for processes that were told to end."""
+    deadline = time.monotonic() + patience
+    while any(is_running(process) for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _state(process: int) -> str:
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def is_running(process: int) -> bool:
+    """Whether another process is alive."""
+    return _state(process) not in ("", "Z", "X") and process != os.getpid()
+
+
+def is_stopped(process: int) -> bool:
+    """Whether a process is paused."""
+    return _state(process) in ("T", "t")
+
+
+def _enter_file(path: str, namespace: str) -> None:
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise LabFailed(f"there is no namespace {namespace}: {error.strerror}") from None
+    try:
+        if _libc.setns(file, _CLONE_NEWNET):
+            raise LabFailed(f"cannot enter the namespace {namespace}: {os.strerror(ctypes.get_errno())}")
+    finally:
+        os.close(file)
