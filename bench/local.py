@@ -23,8 +23,9 @@ from codedreduce import CodedReduce, MasterWorker, RingAllReduce, Scheme, Tree
 from codedreduce.protocol import Settings
 from codedreduce.schemes import Piece
 from codedreduce.training import SGD, LogisticRegression, synthetic
-from codedreduce.training.loop import LOCAL_CHUNK, Job, run_job
+from codedreduce.training.loop import Job, run_job
 from codedreduce.worlds.local import LocalCluster
+from codedreduce.worlds.tuning import LOCAL_CHUNK
 
 Vector = npt.NDArray[np.float32]
 

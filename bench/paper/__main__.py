@@ -68,13 +68,14 @@ def _run(experiment: Experiment, options: argparse.Namespace, found: dict[str, A
     lab = Lab.up(nodes=experiment.workers + 1, rate=RATE, name=f"p{experiment.name}")
     try:
         measuring = Measuring(experiment, lab, options.rounds)
-        costs: dict[str, float] = {}
+        costs: dict[str, float] = found.setdefault("message_seconds", {}).setdefault(experiment.name, {})
         for by_name in chosen.values():
             for one, _ in by_name.values():
                 label = one.plan().scheme.label
                 if label not in costs:
                     with _alone(options.beside, True):
                         costs[label] = measuring.message_seconds(one)
+                    _save(options.out, found)
                     _say(f"  {label}: {1e6 * costs[label]:.0f} us a message")
         for condition, delays in wanted.items():
             row = results.setdefault(condition, {})

@@ -37,6 +37,8 @@ class Measuring:
         job = self._job(scheme, delays)
         begin = time.monotonic()
         outcome = run_job(job)
+        if outcome.interrupted:
+            raise KeyboardInterrupt
         seconds = np.array([log.seconds for log in outcome.history])[WARM_UP:]
         work = np.zeros(len(outcome.history))
         for activity in outcome.activities:

@@ -8,10 +8,10 @@ import msgspec
 
 from bench.paper.experiments import LATENCY, PAYLOAD, RATE, TURN, UNIT, WARM_UP, Experiment
 from codedreduce.errors import UsageError
-from codedreduce.training.loop import LEAST_HEAD_START
 from codedreduce.worlds.simulated.compare import gradient_coding_choices, scenario_for
 from codedreduce.worlds.simulated.gradients import Gradients
 from codedreduce.worlds.simulated.scenario import Scenario
+from codedreduce.worlds.tuning import LEAST_HEAD_START
 
 #: A scheme with its tolerance, and the mean round of every tolerance that was tried.
 Choice = tuple[Scenario, dict[str, float]]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 
-def codedreduce(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from codedreduce.cli import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def codedreduce(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "codedreduce", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 def test_tree_as_text() -> None:

@@ -21,26 +21,17 @@ from codedreduce.schemes import CodedReduce, MasterWorker, Piece, RingPlan, Sche
 from codedreduce.topology import Tree
 from codedreduce.training.data import Source
 from codedreduce.training.gradient import BatchGradient
-from codedreduce.training.joined import JoinedCluster, serve_joined
 from codedreduce.training.objectives import Objective
 from codedreduce.training.optimizers import SGD, Optimizer
 from codedreduce.worlds.environment import Membership, read_membership
-from codedreduce.worlds.inject import Injection
+from codedreduce.worlds.inject import DEFAULT_UNIT, Injection
+from codedreduce.worlds.joined import JoinedCluster, serve_joined
 from codedreduce.worlds.local import Activity, LocalCluster, LocalRing
 from codedreduce.worlds.simulated.delays import parse_delays
 from codedreduce.worlds.site import Site
+from codedreduce.worlds.tuning import settings_for
 
 Array = npt.NDArray[Any]
-
-#: Elements in a chunk between processes of one machine, where a chunk is a reference into shared memory.
-LOCAL_CHUNK = 1 << 20
-
-#: Seconds a worker of this machine may be later than another before it counts as late: less is the scheduler's noise.
-LEAST_HEAD_START = 0.01
-
-
-#: Seconds that a worker's computation is taken to last when delays are drawn relative to it and nothing else is said.
-DEFAULT_UNIT = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,12 +108,7 @@ class Job:
 
     def settings(self) -> Settings:
         """One number more than parameters: the loss."""
-        length = len(self.model()) + 1
-        if self.site is not None:
-            return Settings(length=length, least_head_start=LEAST_HEAD_START)
-        return Settings(
-            length=length, chunk=LOCAL_CHUNK, announce=length > LOCAL_CHUNK, least_head_start=LEAST_HEAD_START
-        )
+        return settings_for(len(self.model()) + 1, shared_memory=self.site is None)
 
     def injection(self) -> Injection | None:
         """The injected delays, drawn alike by everyone."""
@@ -178,10 +164,10 @@ def run_job(
     plan = job.scheme.plan(samples=job.samples)
     gradient = BatchGradient(job.objective, job.source, plan, batch=job.batch, seed=job.seed)
     if membership is not None and membership.rank:
-        serve_joined(membership, plan, job.settings(), gradient, job.injection())
+        serve_joined(membership, plan, job.settings(), gradient, injection=job.injection())
         return TrainingResult(parameters=job.model(), history=())
     if membership is not None:
-        with JoinedCluster(membership, plan, job.settings(), noted) as joined:
+        with JoinedCluster(membership, plan, job.settings(), noted=noted) as joined:
             return _train_tree(job, joined, told)
     try:
         if isinstance(plan, RingPlan):

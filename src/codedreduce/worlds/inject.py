@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from codedreduce.worlds.simulated.delays import Delays, Draw
 
+#: Seconds that a worker's computation is taken to last when delays are drawn relative to it and nothing else is said.
+DEFAULT_UNIT = 0.05
+
 
 @dataclass(frozen=True, kw_only=True)
 class Injection:

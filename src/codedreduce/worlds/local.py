@@ -312,7 +312,7 @@ class LocalRing(LocalCluster):
     def close(self) -> None:
         """End all workers; a ring has nobody to tell them."""
         if self._directory is not None:
-            self._directory.socket.close()
+            self._directory.close()
             self._directory = None
         super().close()
         for end in (self._told, self._tell_end):

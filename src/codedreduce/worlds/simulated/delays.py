@@ -118,6 +118,25 @@ class Rotating(Delays):
         return Draw(startup, slowness)
 
 
+class OneWorker(Delays):
+    """One worker, always the same, stalls for some seconds in each round with a probability."""
+
+    def __init__(self, workers: int, unit: float, seed: int, *, node: int, probability: float, seconds: float) -> None:
+        super().__init__(workers, unit, seed)
+        if not 1 <= node <= workers:
+            raise UsageError(f"workers are 1 to {workers}; there is no worker {node} that could stall")
+        self.node = node
+        self.probability = probability
+        self.seconds = seconds
+
+    def draw(self, round_: int) -> Draw:
+        """It, or nobody."""
+        startup, slowness = self._none()
+        if self._random(round_).random() < self.probability:
+            startup[self.node - 1] = self.seconds
+        return Draw(startup, slowness)
+
+
 class Trace(Delays):
     """Measured latencies, workers x rounds, scaled so that their median is `unit`.
 
@@ -144,7 +163,8 @@ MODELS: dict[str, type[Delays]] = {"calm": Calm, "exponential": Exponential, "bu
 
 
 def parse_delays(text: str, *, workers: int, unit: float, seed: int) -> Delays:
-    """A delay model from `calm`, `exponential`, `bursty`, `sticky`, `stalls:P:SECONDS`, `one:SECONDS`, `FILE.npz:key`.
+    """A delay model from `calm`, `exponential`, `bursty`, `sticky`, `stalls:P:SECONDS`, `one:SECONDS` (each in turn),
+    `worker:NODE:P:SECONDS`, `FILE.npz:key`.
 
     >>> parse_delays("stalls:0.05:2s", workers=84, unit=0.24, seed=0).seconds
     2.0
@@ -156,12 +176,15 @@ def parse_delays(text: str, *, workers: int, unit: float, seed: int) -> Delays:
         if not 0 <= probability <= 1:
             raise UsageError(f"a stall needs a probability from 0 to 1, got {match[1]} in {text!r}")
         return Stalls(workers, unit, seed, probability=probability, seconds=seconds)
+    if match := re.fullmatch(r"worker:(\d+):([0-9.]+):([0-9.]+)s?", text):
+        node, probability, seconds = int(match[1]), float(match[2]), float(match[3])
+        return OneWorker(workers, unit, seed, node=node, probability=probability, seconds=seconds)
     if match := re.fullmatch(r"one:([0-9.]+)s?", text):
         return Rotating(workers, unit, seed, seconds=float(match[1]))
     if ".npz" in text:
         return Trace(workers, unit, seed, latencies=load_trace(text))
-    known = ", ".join(MODELS)
-    raise UsageError(f"unknown delays {text!r}; there are {known}, stalls:P:SECONDS, one:SECONDS and FILE.npz:key")
+    known = ", ".join([*MODELS, "stalls:P:SECONDS", "one:SECONDS", "worker:NODE:P:SECONDS"])
+    raise UsageError(f"unknown delays {text!r}; there are {known} and FILE.npz:key")
 
 
 def load_trace(text: str) -> Floats:

@@ -21,10 +21,13 @@ Record = Callable[[int, str, float, float, int], None]
 
 
 class Gradient(Protocol):
-    """Writes the gradient sum of a piece, under a model, into `out`; called in the process of worker `node`."""
+    """Writes the gradient sum of a piece, under a model, into `out`; called in the process of worker `node`.
 
-    def __call__(self, piece: Piece, model: Vector, round_: int, out: Vector, node: int) -> None:
-        """Overwrite `out`."""
+    One that has an attribute `should_stop` is given a function there, to ask now and then whether to go on.
+    """
+
+    def __call__(self, piece: Piece, model: Vector, round_: int, out: Vector, node: int) -> bool | None:
+        """Overwrite `out`. False: it was told to stop, and has not finished."""
 
 
 class Computing:
@@ -41,7 +44,9 @@ class Computing:
         injector: Injector | None = None,
         aggregated: Callable[[Aggregated], Event | None] | None = None,
         record: Record | None = None,
+        wire: np.dtype[np.generic] | None = None,
     ) -> None:
+        self._wire = wire
         self._gradient = gradient
         self._node = node
         self._length = length
@@ -52,6 +57,8 @@ class Computing:
         self._record = record
         self._orders: queue.SimpleQueue[tuple[float, Compute | Aggregated | Finished | Cancel]] = queue.SimpleQueue()
         self._stop = threading.Event()
+        if hasattr(gradient, "should_stop"):  # a gradient that takes long can look up in between
+            gradient.should_stop = self._stop.is_set
         self._changing = threading.Lock()  # an order and the stop it brings are one
         self._stopped_at = 0.0
         self._post: Callable[[Event], None] | None = None
@@ -94,9 +101,8 @@ class Computing:
         computing = time.monotonic()
         done = 0
         for index, piece in enumerate(order.pieces):
-            if self._stop.is_set():
+            if self._stop.is_set() or not self._add_piece(piece, order, out, first=index == 0):
                 break
-            self._add_piece(piece, order, out, first=index == 0)
             done += samples_in((piece,))
         total = samples_in(order.pieces)
         finished = done == total and not self._stop.is_set()
@@ -109,17 +115,20 @@ class Computing:
                 late += self._injector.left(order.round)
             self._post(Interrupted(round=order.round, task=order.task, seconds=late))
         if finished or (order.salvage and done):
+            if self._wire is not None:  # as if it had travelled: a parent's own unit may come from its child
+                out[:] = out.astype(self._wire)
             self._post(Computed(round=order.round, task=order.task, vector=out, covered=done / total))
 
-    def _add_piece(self, piece: Piece, order: Compute, out: Vector, *, first: bool) -> None:
-        """Compute a piece into `out`, or add it to what is there."""
+    def _add_piece(self, piece: Piece, order: Compute, out: Vector, *, first: bool) -> bool:
+        """Compute a piece into `out`, or add it to what is there; whether it was computed to its end."""
         begin = time.monotonic()
-        if first:
-            self._gradient(piece, order.model, order.round, out, self._node)
-        else:
-            if len(self._spare) != self._length:
-                self._spare = np.empty(self._length, dtype=self._dtype)
-            self._gradient(piece, order.model, order.round, self._spare, self._node)
+        if not first and len(self._spare) != self._length:
+            self._spare = np.empty(self._length, dtype=self._dtype)
+        target = out if first else self._spare
+        if self._gradient(piece, order.model, order.round, target, self._node) is False:
+            return False
+        if not first:
             out += self._spare
         if self._injector is not None:
             self._injector.after(order.round, samples_in((piece,)), time.monotonic() - begin, self._stop)
+        return True

@@ -65,11 +65,10 @@ class Driver(threading.Thread):
         self._retrying = False
         self._met_parent = False
         self._patience = patience
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._wake_address = f"inproc://wake-{id(self)}"
-        self._woken = self._context.socket(zmq.PAIR)
+        self._woken = transport.context.socket(zmq.PAIR)
         self._woken.bind(self._wake_address)
-        self._waker = self._context.socket(zmq.PAIR)
+        self._waker = transport.context.socket(zmq.PAIR)
         self._waker.connect(self._wake_address)
         self._wake_lock = threading.Lock()
 
@@ -96,7 +95,7 @@ class Driver(threading.Thread):
         finally:
             self._transport.close()
             if self._directory is not None:
-                self._directory.socket.close()
+                self._directory.close()
             with self._wake_lock:
                 self._waker.close()
             self._woken.close()

@@ -7,24 +7,35 @@ import time
 import msgspec
 import zmq
 
-from codedreduce.errors import UsageError, WireError
+from codedreduce.errors import JoinRefused, UsageError, WireError
 from codedreduce.worlds.zeromq.transport import Endpoints
 
 
 class Registration(msgspec.Struct, frozen=True, array_like=True):
-    """A node says who it is, whom it looks for, and where it listens itself, if it does."""
+    """A node says who it is, whom it looks for, what it came to train, and where it listens itself, if it does."""
 
     run: str
     node: int
     seeks: int
     listens: Endpoints | None
+    subject: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """The root says where the other listens, or why this node cannot be in."""
+
+    endpoints: Endpoints | None
+    refusal: str = ""
+    final: bool = True
 
 
 class Directory:
     """The root's book of addresses, on a socket of its own."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, run: str) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, run: str, subject: str = "") -> None:
         self._run = run
+        self._subject = subject
+        self.refused: str | None = None  # why somebody could not be let in
         self._known: dict[int, Endpoints] = {}
         self._asking: dict[int, list[bytes]] = {}
         self._decoder = msgspec.msgpack.Decoder(Registration)
@@ -40,7 +51,10 @@ class Directory:
         """A node listens here; tell those who asked."""
         self._known[node] = endpoints
         for identity in self._asking.pop(node, ()):
-            self.socket.send_multipart([identity, msgspec.msgpack.encode(endpoints)])
+            self._answer(identity, Answer(endpoints))
+
+    def _answer(self, identity: bytes, answer: Answer) -> None:
+        self.socket.send_multipart([identity, msgspec.msgpack.encode(answer)])
 
     def serve(self) -> None:
         """Answer everyone who has asked."""
@@ -53,14 +67,27 @@ class Directory:
             except (msgspec.MsgspecError, ValueError):
                 continue
             if registration.run != self._run:
-                self.socket.send_multipart([identity, b""])
+                self._answer(identity, Answer(None, "the root belongs to another run", final=False))
+                continue
+            if registration.subject != self._subject:
+                self.refused = f"node {registration.node} has {registration.subject}, and the root {self._subject}"
+                self._answer(identity, Answer(None, self.refused))
                 continue
             if registration.listens is not None:
                 self.add(registration.node, registration.listens)
             if registration.seeks in self._known:
-                self.socket.send_multipart([identity, msgspec.msgpack.encode(self._known[registration.seeks])])
+                self._answer(identity, Answer(self._known[registration.seeks]))
             elif registration.seeks >= 0:
                 self._asking.setdefault(registration.seeks, []).append(identity)
+
+    def close(self) -> None:
+        """Let those go who still wait for somebody's address."""
+        why = self.refused or "the root has left"
+        for waiting in self._asking.values():
+            for identity in waiting:
+                self._answer(identity, Answer(None, f"the run is over: {why}"))
+        self._asking.clear()
+        self.socket.close(linger=200)
 
 
 def find(
@@ -70,19 +97,24 @@ def find(
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.RECONNECT_IVL, 10)
+    deadline = time.monotonic() + patience
     try:
         socket.connect(address)
-        socket.send(msgspec.msgpack.encode(registration))
-        deadline = time.monotonic() + patience
-        if not socket.poll(int(1000 * max(0.0, deadline - time.monotonic()))):
-            raise UsageError(
-                f"node {registration.node} got no answer from the root at {address} within {patience:g} s; "
-                "is the root running, and are MASTER_ADDR and MASTER_PORT right?"
-            )
-        body = socket.recv()
-        if not body:
-            raise UsageError(f"the root at {address} belongs to another run")
-        return msgspec.msgpack.decode(body, type=Endpoints)
+        while True:
+            socket.send(msgspec.msgpack.encode(registration))
+            if not socket.poll(int(1000 * max(0.0, deadline - time.monotonic()))):
+                raise UsageError(
+                    f"node {registration.node} got no answer from the root at {address} within {patience:g} s; "
+                    "is the root running, and are MASTER_ADDR and MASTER_PORT right?"
+                )
+            answer = msgspec.msgpack.decode(socket.recv(), type=Answer)
+            if answer.endpoints is not None:
+                return answer.endpoints
+            if answer.final:
+                raise JoinRefused(answer.refusal)
+            if time.monotonic() > deadline:
+                raise UsageError(f"the root at {address} belongs to another run")
+            time.sleep(0.05)  # the run before this one may be about to end
     except msgspec.MsgspecError as error:
         raise WireError(f"the root at {address} answered something else: {error}") from None
     finally:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import zmq
 
-from codedreduce.errors import CodedReduceError
+from codedreduce.errors import CodedReduceError, JoinRefused
 from codedreduce.protocol import Root, Settings
 from codedreduce.protocol.events import Aggregated, Begin, Finished, Note, Vector
 from codedreduce.schemes import Plan
@@ -72,13 +72,16 @@ class RootNode:
         self._news: queue.SimpleQueue[Outward] = queue.SimpleQueue()
         self._round = 0
         self.notes: list[Note] = []
-        directory = Directory(zmq.Context.instance(), meeting.address, meeting.run)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._directory = directory = Directory(self._context, meeting.address, meeting.run, meeting.subject)
         try:
             self._arena: Arena | None = arena_for(meeting, 0, plan, settings, dtype)
         except BaseException:
             directory.socket.close()
             raise
-        self._driver: Driver = start_root(meeting, plan, settings, dtype, self._arena, self._news.put, directory)
+        self._driver: Driver = start_root(
+            meeting, plan, settings, dtype, self._arena, self._news.put, directory, self._context
+        )
 
     @property
     def machine(self) -> Root:
@@ -94,6 +97,8 @@ class RootNode:
             self._watch()
             if self._driver.failure is not None:
                 raise CodedReduceError(f"the root stopped: {self._driver.failure}")
+            if self._directory.refused is not None:
+                raise JoinRefused(self._directory.refused)
             if time.monotonic() > deadline:
                 missing = sorted(set(self.machine.children) - self.machine.ready)
                 raise CodedReduceError(
@@ -140,7 +145,9 @@ class RootNode:
                 self._watch()
 
     def close(self) -> None:
-        """Tell everyone that it is over."""
+        """Tell everyone that it is over, and see to it that the words leave before this process may end."""
         self._driver.leave("the run is over")
+        if not self._driver.is_alive():
+            self._context.term()
         if self._arena is not None:
             self._arena.close()

@@ -40,6 +40,7 @@ def serve_worker(
         injector=Injector(injection, node) if injection is not None else None,
         aggregated=aggregated,
         record=record,
+        wire=meeting.wire_dtype(),
     )
     driver = None
     try:

@@ -58,9 +58,11 @@ class Transport:
         settings: Settings,
         dtype: npt.DTypeLike,
         arena: Arena | None,
+        wire: np.dtype[np.generic] | None = None,
     ) -> None:
+        self._wire = wire  # what numbers travel as, if not as they are
         self.node = node
-        self._context = context
+        self.context = context
         self._settings = settings
         self._dtype = np.dtype(dtype)
         self._arena = arena
@@ -117,7 +119,7 @@ class Transport:
         return self._up_node
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
+        socket = self.context.socket(kind)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, 0)  # the protocol's windows bound what is in flight
         socket.setsockopt(zmq.RCVHWM, 0)
@@ -133,6 +135,8 @@ class Transport:
         if reference is not None:
             flag = _MARKED_BY_REFERENCE if action.marked else _BY_REFERENCE
             return self._put(action.to, 1, [flag + header, msgspec.msgpack.encode(reference)])
+        if self._wire is not None:
+            data = data.astype(self._wire)
         self.bytes_sent += data.nbytes
         frame = np.ascontiguousarray(data).view(np.uint8).data
         return self._put(action.to, 1, [(_MARKED if action.marked else _PLAIN) + header, frame])
@@ -223,7 +227,9 @@ class Transport:
             data = self._arena.view(reference)
         else:
             message = decode(header, buffer.nbytes, self._settings.chunk_bytes)
-            data = np.frombuffer(buffer, dtype=self._dtype)
+            data = np.frombuffer(buffer, dtype=self._wire or self._dtype)
+            if self._wire is not None:
+                data = data.astype(self._dtype)
         if isinstance(message, RingChunk) and data.nbytes > self._settings.length * self._dtype.itemsize:
             raise WireError("a ring chunk larger than the vector")
         return Arrived(sender, message, data, flag in (_MARKED, _MARKED_BY_REFERENCE))
@@ -234,3 +240,5 @@ class Transport:
             socket.disable_monitor()
             socket.close(linger=200)
         self.sockets.clear()
+        if self.monitor is not None:
+            self.monitor.close(linger=0)

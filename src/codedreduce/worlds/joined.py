@@ -1,4 +1,4 @@
-"""Training as one process of many, each started by a launcher with the same script."""
+"""One process of many, each started by a launcher with the same script."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from codedreduce.errors import SchemeError
 from codedreduce.protocol import Settings
-from codedreduce.protocol.events import Note
+from codedreduce.protocol.events import Note, Vector
 from codedreduce.schemes import Plan, RingPlan
 from codedreduce.worlds.environment import Membership
 from codedreduce.worlds.inject import Injection
@@ -22,10 +22,16 @@ class JoinedCluster:
     """The root of a run whose workers a launcher has started."""
 
     def __init__(
-        self, membership: Membership, plan: Plan, settings: Settings, noted: Callable[[Note], None] | None = None
+        self,
+        membership: Membership,
+        plan: Plan,
+        settings: Settings,
+        *,
+        dtype: np.dtype[np.generic] = FLOAT32,
+        noted: Callable[[Note], None] | None = None,
     ) -> None:
         check_membership(membership, plan)
-        self._root = RootNode(membership.meeting, plan, settings, FLOAT32, lambda: None, noted)
+        self._root = RootNode(membership.meeting, plan, settings, dtype, lambda: None, noted)
 
     def __enter__(self) -> JoinedCluster:
         try:
@@ -38,17 +44,23 @@ class JoinedCluster:
     def __exit__(self, *_: object) -> None:
         self._root.close()
 
-    def aggregate(self, model: np.ndarray[tuple[int], np.dtype[np.float32]]) -> RoundResult:
+    def aggregate(self, model: Vector) -> RoundResult:
         """One round."""
         return self._root.aggregate(model)
 
 
 def serve_joined(
-    membership: Membership, plan: Plan, settings: Settings, gradient: Gradient, injection: Injection | None
+    membership: Membership,
+    plan: Plan,
+    settings: Settings,
+    gradient: Gradient,
+    *,
+    dtype: np.dtype[np.generic] = FLOAT32,
+    injection: Injection | None = None,
 ) -> None:
     """The life of a worker that a launcher has started."""
     check_membership(membership, plan)
-    serve_worker(membership.meeting, membership.rank, plan, settings, FLOAT32, gradient, injection)
+    serve_worker(membership.meeting, membership.rank, plan, settings, dtype, gradient, injection)
 
 
 def check_membership(membership: Membership, plan: Plan) -> None:

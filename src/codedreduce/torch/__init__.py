@@ -1,0 +1,23 @@
+"""PyTorch: exact data-parallel training that does not wait for stragglers, in an ordinary script.
+
+    import codedreduce.torch as cr
+
+    def losses(model, batch):                      # one loss per sample, no reduction
+        x, y = batch
+        return F.cross_entropy(model(x), y, reduction="none")
+
+    with cr.join() as cluster:
+        for step in cluster.train(model, dataset, losses, batch_size=1024, steps=1000):
+            optimizer.step()                       # on the root: .grad is the exact mean gradient of the batch
+
+Started by `codedreduce run`, torchrun, mpiexec or srun. docs/pytorch.md tells more.
+"""
+
+from codedreduce._extras import require
+
+require("torch", extra="torch")
+
+from codedreduce.torch.batches import batch_indices  # noqa: E402
+from codedreduce.torch.cluster import Cluster, Step, join  # noqa: E402
+
+__all__ = ["Cluster", "Step", "batch_indices", "join"]

@@ -1,0 +1,137 @@
+"""A unit of work: one forward and one backward pass over some samples, or several over micro-batches of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, default_collate
+
+from codedreduce.errors import UsageError
+from codedreduce.schemes.work import Piece
+from codedreduce.torch.batches import Indices, batch_indices
+from codedreduce.torch.layout import Layout, on_device
+
+Losses = Callable[[torch.nn.Module, Any], torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is trained, on what, and how its batches are drawn: the same on every node."""
+
+    model: torch.nn.Module
+    dataset: Any
+    losses: Losses
+    batch_size: int
+    steps: int
+    seed: int = 0
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    micro_batch: int | None = None
+    device: torch.device | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.dataset, IterableDataset) or not hasattr(self.dataset, "__getitem__"):
+            raise UsageError(
+                f"{type(self.dataset).__name__} can only be iterated; every worker must be able to read any sample by "
+                "its index, so a dataset with __getitem__ and __len__ is needed"
+            )
+        if not hasattr(self.dataset, "__len__"):
+            raise UsageError(f"{type(self.dataset).__name__} has no length; a dataset with __len__ is needed")
+        if self.steps < 1:
+            raise UsageError(f"at least one step is needed, got {self.steps}")
+        if self.seed < 0:
+            raise UsageError(f"a seed cannot be negative, got {self.seed}")
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise UsageError(f"a micro-batch has at least one sample, got {self.micro_batch}")
+        batch_indices(len(self.dataset), self.batch_size, 1)
+        check_samples_are_apart(self.model)
+
+    def batch(self, indices: Sequence[int] | Indices) -> Any:
+        """Samples, collated and on the device."""
+        samples = [self.dataset[int(index)] for index in indices]
+        return on_device((self.collate_fn or default_collate)(samples), self.device)
+
+    def evaluate(self, indices: Sequence[int] | Indices) -> torch.Tensor:
+        """The losses of some samples, one for each."""
+        found = self.losses(self.model, self.batch(indices))
+        if not isinstance(found, torch.Tensor) or found.shape != (len(indices),):
+            shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+            raise UsageError(
+                f"losses() must give one loss per sample: for {len(indices)} samples a tensor of shape "
+                f"({len(indices)},); it gave {shape}. Is there a reduction='none' missing?"
+            )
+        return found
+
+    def rehearse(self) -> None:
+        """Evaluate two samples, so that what cannot work is found before anything has begun, and leave no trace."""
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            self.evaluate([0, min(1, len(self.dataset) - 1)])
+
+
+def check_samples_are_apart(model: torch.nn.Module) -> None:
+    """Refuse what makes the loss of one sample depend on the others."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training:
+            raise UsageError(
+                f"{name or 'the model'} is {type(module).__name__} in training mode: it couples the samples of a "
+                "batch, so their gradients cannot be computed apart. Use GroupNorm or LayerNorm, or call .eval() on it"
+            )
+
+
+class UnitGradient:
+    """Computes pieces of a round's batch with PyTorch; looks up after every micro-batch."""
+
+    def __init__(self, task: Task, layout: Layout) -> None:
+        self._task = task
+        self._layout = layout
+        self._loaded = 0  # the round whose model the parameters are
+        self._drawn: tuple[int, Indices] | None = None
+        self.should_stop: Callable[[], bool] = lambda: False
+
+    def __call__(
+        self, piece: Piece, model: np.ndarray[Any, Any], round_: int, out: np.ndarray[Any, Any], node: int
+    ) -> bool:
+        """Write the gradient sum of a piece, and its loss, into `out`; False if it was told to stop."""
+        if self._loaded != round_:
+            self._layout.write_model(model)
+            self._loaded = round_
+        self._layout.forget_gradients()
+        loss = 0.0
+        for first, indices, weights in self._micro_batches(piece, round_):
+            if self.should_stop():
+                return False
+            seed_everything(self._task.seed, round_, first)
+            losses = self._task.evaluate(indices)
+            if weights is not None:
+                losses = losses * torch.as_tensor(weights, dtype=losses.dtype, device=losses.device)
+            total = losses.sum()
+            total.backward()  # type: ignore[no-untyped-call]
+            loss += float(total.detach())
+        self._layout.read_gradients(out, loss)
+        return True
+
+    def _micro_batches(self, piece: Piece, round_: int) -> Iterator[tuple[int, Indices, np.ndarray[Any, Any] | None]]:
+        """The places of samples in the batch, as many at a time as memory allows, with weights if they are not one."""
+        task = self._task
+        if self._drawn is None or self._drawn[0] != round_:
+            self._drawn = (round_, batch_indices(len(task.dataset), task.batch_size, round_, task.seed))
+        places = np.concatenate([np.arange(part.start, part.stop) for part in piece])
+        weights = None
+        if any(part.weight != 1 for part in piece):
+            weights = np.concatenate([np.full(len(part), part.weight) for part in piece])
+        size = task.micro_batch or len(places)
+        for start in range(0, len(places), size):
+            some = places[start : start + size]
+            yield int(some[0]), self._drawn[1][some], None if weights is None else weights[start : start + size]
+
+
+def seed_everything(seed: int, round_: int, first: int) -> None:
+    """Dropout, and whatever a dataset draws, depend on the seed, the round and the samples: not on who computes."""
+    state = np.random.SeedSequence([seed, round_, first]).generate_state(2)
+    torch.manual_seed(int(state[0]))
+    random.seed(int(state[1]))
+    np.random.seed(int(state[1]))

@@ -1,0 +1,398 @@
+"""PyTorch over real processes: the gradient against plain PyTorch, the same bits whoever straggles, clear errors."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+import codedreduce.torch as cr
+from codedreduce import MasterWorker
+from codedreduce.worlds.forked import Outcome, run_forked
+
+from .test_cli_draw import codedreduce
+from .test_launcher import nobody_runs
+
+torch.set_num_threads(1)
+torch.optim.AdamW([torch.zeros(1, requires_grad=True)]).step()  # loads what optimizers need, once for all ranks
+
+BATCH = 36
+
+
+class Model(nn.Module):
+    """Dropout, a frozen layer, a layer that is never used."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32, dropout: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first = nn.Linear(10, 20, dtype=dtype)
+        self.frozen = nn.Linear(20, 20, dtype=dtype).requires_grad_(False)
+        self.dropout = nn.Dropout(dropout)
+        self.last = nn.Linear(20, 4, dtype=dtype)
+        self.unused = nn.Linear(3, 3, dtype=dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.dropout(torch.tanh(self.frozen(torch.tanh(self.first(x))))))
+
+
+def data(dtype: torch.dtype = torch.float32) -> TensorDataset:
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(200, 10, generator=generator, dtype=torch.float64)
+    return TensorDataset(x.to(dtype), torch.randint(0, 4, (200,), generator=generator))
+
+
+def losses(model: nn.Module, batch) -> torch.Tensor:
+    x, y = batch
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def run_ranks(function, workers: int = 6, tree: str = "2x2", **settings) -> Outcome:
+    """A root and its workers; settings as the launcher gives them."""
+    named = {f"CODEDREDUCE_{key.upper()}": str(value) for key, value in {"tree": tree, **settings}.items()}
+    return run_forked(function, workers + 1, named)
+
+
+def save(path: Path, model: nn.Module, steps: list) -> None:
+    parameters = {name: one.detach().double().numpy() for name, one in model.named_parameters()}
+    np.savez(path, losses=[step.loss for step in steps], late=[len(step.late) for step in steps], **parameters)
+
+
+def train(folder: Path, *, steps: int = 6, dtype=torch.float32, dropout: float = 0.0, lossy=losses, **options):
+    """The script of most tests: a function for every rank, and where the root leaves what came of it."""
+    target = folder / "out.npz"
+
+    def script() -> None:
+        model = Model(dtype, dropout)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        done = []
+        with cr.join() as cluster:
+            for step in cluster.train(model, data(dtype), lossy, BATCH, steps, seed=3, **options):
+                optimizer.step()
+                done.append(step)
+        if cluster.is_root:
+            save(target, model, done)
+
+    return script, target
+
+
+def run(folder: Path, *, settings: dict | None = None, **options) -> dict[str, np.ndarray]:
+    script, target = train(folder, **options)
+    outcome = run_ranks(script, **(settings or {}))
+    assert outcome.codes[0] == 0, outcome.errors
+    found = dict(np.load(target))
+    target.unlink()
+    return found
+
+
+def same_bits(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return all(one[key].tobytes() == other[key].tobytes() for key in one if key != "late")
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_every_step_is_that_of_one_process(tmp_path: Path, dtype: torch.dtype, tolerance: float) -> None:
+    """The gradient of every round against plain PyTorch over the same batch: no code in common but the batches."""
+
+    def script() -> None:
+        model, plain = Model(dtype), Model(dtype)
+        optimizer, other = (torch.optim.AdamW(one.parameters(), lr=0.05) for one in (model, plain))
+        dataset = data(dtype)
+        with cr.join() as cluster:
+            for step in cluster.train(model, dataset, losses, BATCH, 8, seed=3):
+                x, y = dataset[cr.batch_indices(len(dataset), BATCH, step.round, seed=3)]
+                other.zero_grad()
+                loss = F.cross_entropy(plain(x), y)
+                loss.backward()
+                assert abs(step.loss - loss.item()) <= tolerance * abs(loss.item())
+                for (name, mine), theirs in zip(model.named_parameters(), plain.parameters(), strict=True):
+                    if theirs.grad is None:
+                        assert mine.grad is None, f"{name} has a gradient"
+                        continue
+                    error = torch.linalg.norm(mine.grad - theirs.grad) / torch.linalg.norm(theirs.grad)
+                    assert error <= tolerance, f"round {step.round}, {name}: {error:.2e}"
+                optimizer.step()
+                other.step()
+                for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+                    error = torch.linalg.norm(mine - theirs) / torch.linalg.norm(theirs)
+                    assert error <= 20 * tolerance, f"round {step.round}: {error:.2e}"
+            assert step.round == 8 or not cluster.is_root
+
+    def checked() -> None:
+        if os.environ["RANK"] != "0":
+            model = Model(dtype)
+            with cr.join() as cluster:
+                assert list(cluster.train(model, data(dtype), losses, BATCH, 8, seed=3)) == []
+            return
+        script()
+
+    outcome = run_ranks(checked)
+    assert outcome.codes == dict.fromkeys(range(7), 0), outcome.errors
+
+
+def killed_at(rank: int, call: int):
+    """Losses that end their process when a rank is asked for them for the so-many-th time."""
+    calls = 0
+
+    def lossy(model: nn.Module, batch) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if os.environ["RANK"] == str(rank) and calls == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return losses(model, batch)
+
+    return lossy
+
+
+def test_the_same_bits_whoever_stalls_or_is_killed(tmp_path: Path) -> None:
+    """With dropout: the random state goes with the samples, not with the worker."""
+    calm = run(tmp_path, dropout=0.3)
+    for inject in ("stalls:0.3:0.15s", "one:0.2s"):
+        stalling = run(tmp_path, dropout=0.3, settings={"inject": inject})
+        assert stalling["late"].sum() > 0, "nobody was late: the test shows nothing"
+        assert same_bits(calm, stalling)
+    for rank in (1, 4, 6):
+        assert same_bits(calm, run(tmp_path, dropout=0.3, lossy=killed_at(rank, call=4)))
+    other_seed = run(tmp_path, dropout=0.31)
+    assert not same_bits(calm, other_seed)
+
+
+def test_bfloat16_on_the_wire_gives_the_same_bits_too(tmp_path: Path) -> None:
+    exact = run(tmp_path)
+    calm = run(tmp_path, wire="bfloat16")
+    stalling = run(tmp_path, wire="bfloat16", settings={"inject": "stalls:0.3:0.15s"})
+    assert stalling["late"].sum() > 0
+    assert same_bits(calm, stalling)
+    assert same_bits(calm, run(tmp_path, wire="bfloat16", lossy=killed_at(2, call=3)))
+    assert not same_bits(calm, exact)
+    np.testing.assert_allclose(calm["losses"], exact["losses"], rtol=0.02)
+
+
+def test_alone_and_with_other_schemes(tmp_path: Path, monkeypatch) -> None:
+    """Without a launcher a process computes everything itself: with the plan of a run, to the run's bits."""
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    shared = run(tmp_path, settings={"scheme": "master-worker"})
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    steps = []
+    with cr.join(MasterWorker(6)) as cluster:
+        assert (cluster.rank, cluster.size) == (0, 1)
+        for step in cluster.train(model, data(), losses, BATCH, 6, seed=3):
+            optimizer.step()
+            steps.append(step)
+    save(tmp_path / "alone.npz", model, steps)
+    assert same_bits(shared, dict(np.load(tmp_path / "alone.npz")))
+    eager = run(tmp_path, settings={"order": "eager"})
+    np.testing.assert_allclose(eager["losses"], shared["losses"], rtol=1e-5)
+
+
+def test_micro_batches_collating_and_autocast(tmp_path: Path) -> None:
+    whole = run(tmp_path)
+    small = run(tmp_path, micro_batch=2)
+    np.testing.assert_allclose(small["losses"], whole["losses"], rtol=1e-5)
+
+    def collate(samples: list) -> dict[str, torch.Tensor]:
+        return {"x": torch.stack([x for x, _ in samples]), "y": torch.stack([y for _, y in samples])}
+
+    def from_dict(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return losses(model, (batch["x"], batch["y"]))
+
+    options = {"lossy": from_dict, "collate_fn": collate, "device": "cpu", "micro_batch": 4}
+    calm = run(tmp_path, **options)
+    np.testing.assert_allclose(calm["losses"], whole["losses"], rtol=0.05)
+    assert same_bits(calm, run(tmp_path, settings={"inject": "stalls:0.3:0.15s"}, **options))
+
+
+def test_parameters_of_several_types(tmp_path: Path) -> None:
+    def script() -> None:
+        torch.manual_seed(0)
+        model = nn.ModuleList(nn.Linear(10, 4, dtype=dtype) for dtype in (torch.float64, torch.float32, torch.bfloat16))
+
+        def mixed(model: nn.Module, batch) -> torch.Tensor:
+            x, y = batch
+            return F.cross_entropy(sum(one(x.to(one.weight.dtype)).double() for one in model), y, reduction="none")
+
+        with cr.join() as cluster:
+            for step in cluster.train(model, data(), mixed, BATCH, 3):
+                x, y = data()[cr.batch_indices(200, BATCH, step.round)]
+                grads = [one.grad.clone() for one in model.parameters()]
+                assert [one.dtype for one in grads] == [one.dtype for one in model.parameters()]
+                model.zero_grad()
+                mixed(model, (x, y)).mean().backward()
+                for mine, one in zip(grads, model.parameters(), strict=True):
+                    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[one.dtype]
+                    assert torch.linalg.norm((mine - one.grad).double()) <= tolerance * torch.linalg.norm(
+                        one.grad.double()
+                    )
+
+    outcome = run_ranks(script, workers=2, tree="2x1")
+    assert outcome.codes == {0: 0, 1: 0, 2: 0}, outcome.errors
+
+
+def test_break_ends_the_run_everywhere_and_another_can_follow(tmp_path: Path) -> None:
+    def script() -> None:
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        seen = []
+        with cr.join() as cluster:
+            for _ in range(2):  # a second training of the same script
+                for step in cluster.train(model, data(), losses, BATCH, 1000):
+                    optimizer.step()
+                    seen.append(step.round)
+                    if step.round == 3:
+                        break
+        assert seen == ([1, 2, 3] * 2 if cluster.is_root else [])
+
+    outcome = run_ranks(script)
+    assert outcome.codes == dict.fromkeys(range(7), 0), outcome.errors
+
+
+def test_an_error_in_the_loop_body_ends_the_run_everywhere(tmp_path: Path) -> None:
+    def script() -> None:
+        with cr.join() as cluster:
+            for step in cluster.train(Model(), data(), losses, BATCH, 1000):
+                if step.round == 2:
+                    raise RuntimeError("early stopping went wrong")
+
+    outcome = run_ranks(script)
+    assert outcome.codes == {0: 1, **dict.fromkeys(range(1, 7), 0)}, outcome.errors
+    assert "early stopping went wrong" in outcome.errors[0]
+
+
+def test_a_straggler_stops_at_the_next_micro_batch(tmp_path: Path) -> None:
+    """Worker 6 takes 0.3 s a micro-batch of 6 in its share; nobody waits, so it never gets through one."""
+    counted = tmp_path / "counted"
+    counted.write_text("")
+
+    def slow(model: nn.Module, batch) -> torch.Tensor:
+        if os.environ["RANK"] == "6" and model.first.weight.grad_fn is None and torch.is_grad_enabled():
+            time.sleep(0.3)
+            with counted.open("a") as file:
+                file.write("x")
+        return losses(model, batch)
+
+    found = run(tmp_path, steps=8, lossy=slow, micro_batch=1)
+    assert len(found["losses"]) == 8
+    computed = len(counted.read_text())
+    assert 1 <= computed < 8 * 6, f"{computed} of {8 * 6} micro-batches: it was not interrupted"
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield from ()
+
+
+class Unsized(Dataset):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("batchnorm", "BatchNorm1d in training mode"),
+        ("reduced", r"it gave ()"),
+        ("per-class", r"it gave (2, 4)"),
+        ("iterable", "Endless can only be iterated"),
+        ("unsized", "Unsized has no length"),
+        ("frozen", "no parameter that requires a gradient"),
+        ("batch", "a batch has 1 to 200 samples"),
+        ("wire", "not as 'float8'"),
+    ],
+)
+def test_what_cannot_work_is_said_on_every_node(tmp_path: Path, what: str, message: str) -> None:
+    def script() -> None:
+        model: nn.Module = nn.Sequential(nn.Linear(10, 4))
+        dataset, lossy, options = data(), losses, {}
+        if what == "batchnorm":
+            model.append(nn.BatchNorm1d(4))
+        elif what == "reduced":
+            lossy = lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])  # noqa: E731
+        elif what == "per-class":
+            lossy = lambda model, batch: model(batch[0])  # noqa: E731
+        elif what == "iterable":
+            dataset = Endless()
+        elif what == "unsized":
+            dataset = Unsized()
+        elif what == "frozen":
+            model.requires_grad_(False)
+        elif what == "wire":
+            options = {"wire": "float8"}
+        with cr.join() as cluster:
+            for _ in cluster.train(model, dataset, lossy, 300 if what == "batch" else BATCH, 5, **options):
+                pass
+
+    outcome = run_ranks(script, workers=2, tree="2x1")
+    assert outcome.codes == {0: 1, 1: 1, 2: 1}
+    for error in outcome.errors.values():
+        assert error.startswith("UsageError")
+        assert message in error
+
+
+@pytest.mark.parametrize("what", ["shape", "frozen values", "buffer"])
+@pytest.mark.parametrize("odd", [2, 5])
+def test_another_model_on_another_node_is_refused(tmp_path: Path, what: str, odd: int) -> None:
+    def script() -> None:
+        model = Model()
+        model.register_buffer("table", torch.arange(3.0))
+        if os.environ["RANK"] == str(odd):
+            if what == "shape":
+                model.last = nn.Linear(20, 4, bias=False)
+            elif what == "frozen values":
+                model.frozen.weight.data += 1
+            else:
+                model.table += 1
+        with cr.join() as cluster:
+            for _ in cluster.train(model, data(), losses, BATCH, 5):
+                pass
+
+    outcome = run_ranks(script, patience=20)
+    assert outcome.errors[0].startswith(f"JoinRefused: node {odd} has a model with")
+    assert outcome.errors[odd].startswith(f"JoinRefused: node {odd} has a model with")
+    assert None not in outcome.codes.values(), "somebody hangs"
+
+
+def test_under_torchrun(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        """
+import torch, torch.nn as nn, torch.nn.functional as F
+from torch.utils.data import TensorDataset
+import codedreduce.torch as cr
+torch.manual_seed(0)
+dataset = TensorDataset(torch.randn(60, 5), torch.randint(0, 2, (60,)))
+model = nn.Linear(5, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def losses(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+with cr.join() as cluster:
+    for step in cluster.train(model, dataset, losses, batch_size=30, steps=5):
+        optimizer.step()
+        print("round", step.round, "of", cluster.size, "processes", flush=True)
+"""
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-port", "0", str(path)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.count("of 3 processes") == 5
+    assert nobody_runs(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "shows"), [("digits", "test accuracy 9[789]"), ("tiny_gpt", r"step 150: loss [12]\.")]
+)
+def test_the_examples_with_stalling_workers(name: str, shows: str) -> None:
+    import re
+
+    example = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    found = codedreduce("run", "--tree", "2x2", "--inject", "stalls:0.05:0.2s", str(example), timeout=240)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert re.search(shows, found.stdout), found.stdout
