@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check bench soak docs clean
+TRACES ?=
+
+.PHONY: demo test check bench paper soak docs clean
 demo: $(VENV)/.runtime
 	$(BIN)/codedreduce race
 
@@ -23,6 +25,10 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m bench.simulator --out bench/results/simulator.json
 	$(BIN)/python -m bench.head_start --out bench/results/head_start.json
 	$(BIN)/python -m bench.local --out bench/results/local.json
+	$(BIN)/python -m bench.torch_ddp --out bench/results/torch_ddp.json --figure docs/torch_ddp.svg
+
+paper: $(VENV)/.bench # as root; about three hours; make paper TRACES=DIR for measured latencies
+	$(BIN)/python -m bench.paper $(if $(TRACES),--traces $(TRACES))
 
 soak: $(VENV)/.development
 	$(BIN)/python -m tests.simulation.soak --runs 100000
@@ -32,7 +38,7 @@ docs: $(VENV)/.development
 
 $(VENV)/.bench: $(VENV)/.development
 	@echo "installing the peers that benchmarks compare with ..."
-	@$(PIP) --editable '.[dev,bench]'
+	@$(PIP) --editable '.[dev,torch,bench]'
 	@touch $@
 
 clean:
@@ -51,5 +57,5 @@ $(VENV)/.runtime: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.development: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing codedreduce and its development tools ..."
-	@$(PIP) --editable '.[dev]'
+	@$(PIP) --editable '.[dev,torch]'
 	@touch $@ $(VENV)/.runtime

@@ -29,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import codedreduce.torch as cr
+from bench import torch_ft
 from bench.measure import save
 from bench.torch_overhead import overhead
 from codedreduce.report.palette import MUTED, group_colour
@@ -126,6 +127,21 @@ def ddp_rank(size: str, steps: int, delays: str, killed: bool, out: str) -> None
             _write(out, log)
 
 
+def torchft_rank(size: str, steps: int, delays: str, killed: bool, out: str) -> None:
+    """The same training with torchft, a replica for each worker."""
+    data = dataset()
+
+    def loss_of(model: nn.Module, step: int, rank: int, replicas: int) -> torch.Tensor:
+        mine = BATCH // replicas
+        x, y = data[cr.batch_indices(SAMPLES, BATCH, step)[rank * mine : (rank + 1) * mine]]
+        return F.cross_entropy(model(x), y)
+
+    torch_ft.torchft_rank(
+        network(size), loss_of, replicas=WORKERS, steps=steps, delays=delays,
+        killed=(UNLUCKY, KILLED_AT) if killed else None, write=lambda log: _write(out, log),
+    )  # fmt: skip
+
+
 def _write(path: str, log: list[tuple[float, float]]) -> None:
     with open(path, "a") as file:
         file.write(f"{log[-1][0]!r} {log[-1][1]!r}\n")
@@ -142,6 +158,12 @@ def run(side: str, size: str, delays: str, killed: bool = False, steps: int | No
             outcome = run_forked(
                 lambda: codedreduce_rank(size, steps, killed, file.name), WORKERS + 1, settings, patience=300
             )
+        elif side == "torchft":
+            with torch_ft.lighthouse(WORKERS) as address:
+                outcome = run_forked(
+                    lambda: torchft_rank(size, steps, delays, killed, file.name), WORKERS,
+                    {"TORCHFT_LIGHTHOUSE": address}, patience=300,
+                )  # fmt: skip
         else:
             outcome = run_forked(lambda: ddp_rank(size, steps, delays, killed, file.name), WORKERS, patience=300)
         wall = time.monotonic() - begin
@@ -152,7 +174,8 @@ def run(side: str, size: str, delays: str, killed: bool = False, steps: int | No
     times = np.diff([0.0, *(line[0] for line in lines)])
     return {
         "steps": len(lines), "of": steps, "mean": float(times[2:].mean()), "median": float(np.median(times[2:])),
-        "slowest": float(times[2:].max()), "curve": lines, "ended": first, "wall": wall,
+        "slowest": float(times[2:].max()), "lost": sum(bool(np.isnan(line[1])) for line in lines), "ended": first,
+        "wall": wall, "curve": [line for line in lines if not np.isnan(line[1])],
     }  # fmt: skip
 
 
@@ -166,7 +189,8 @@ def conditions(stall: float) -> dict[str, tuple[str, bool]]:
 
 
 def compare(size: str) -> dict[str, Any]:
-    calm: dict[str, list[dict[str, Any]]] = {"ddp": [], "codedreduce": []}
+    sides = ["ddp", "codedreduce", *(["torchft"] if torch_ft.available() else [])]
+    calm: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
     for _ in range(REPEATS):
         for side, found in calm.items():
             found.append(run(side, size, "calm"))
@@ -180,11 +204,10 @@ def compare(size: str) -> dict[str, Any]:
         if name == "calm":
             results[name] = {side: _middle(found) for side, found in calm.items()}
             continue
-        results[name] = {side: run(side, size, delays, killed) for side in calm}
-        for side in calm:
-            one = results[name][side]
-            steps = f"{one['steps']}/{one['of']} steps, {1000 * one['mean']:.0f} ms"
-            print(f"{size}: {name}, {side}: {steps} {one['ended']}", flush=True)
+        results[name] = {side: run(side, size, delays, killed) for side in sides}
+        for side, one in results[name].items():
+            steps = f"{one['steps']}/{one['of']} steps, {one['lost']} lost, {1000 * one['mean']:.0f} ms"
+            print(f"{size}: {name}, {side}: {steps}, slowest {one['slowest']:.2f} s {one['ended']}", flush=True)
     return {"calm_ratio": ratio, "stall": 9 * step, "conditions": results, "overhead": overhead(network(size))}
 
 
@@ -202,7 +225,13 @@ def draw(results: dict[str, Any], path: Path) -> None:
     figure, panels = plt.subplots(len(results), 4, figsize=(12, 2.9 * len(results)), squeeze=False, sharey="row")
     for row, (size, found) in zip(panels, results.items(), strict=True):
         for axes, (name, sides) in zip(row, found["conditions"].items(), strict=True):
-            for side, colour in (("ddp", group_colour(5)), ("codedreduce", group_colour(0))):
+            for side, colour in (
+                ("ddp", group_colour(5)),
+                ("torchft", group_colour(1)),
+                ("codedreduce", group_colour(0)),
+            ):
+                if side not in sides:
+                    continue
                 seconds, loss = zip(*sides[side]["curve"], strict=True)
                 axes.plot(seconds, loss, color=colour, label="DDP" if side == "ddp" else side, linewidth=1.6)
                 if sides[side]["steps"] < sides[side]["of"]:

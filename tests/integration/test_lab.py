@@ -186,10 +186,11 @@ def test_a_node_cut_off_and_one_paused_do_not_hold_training_up(lab: Lab, tmp_pat
     calm, cut = tmp_path / "calm.npz", tmp_path / "cut.npz"
     command = ["train", "--tree", "2x2", "--rounds", "120", "--lab", "--lab-name", lab.name, "--save"]
     assert codedreduce(*command, str(calm), "--inject", "one:0.02s").returncode == 0
+    before = lab.status()[6].received
     arguments = [sys.executable, "-m", "codedreduce", *command, str(cut), "--inject", "one:0.02s"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
         try:
-            assert wait_until(lambda: lab.status()[6].received > 50_000)  # well under way
+            assert wait_until(lambda: lab.status()[6].received > before + 50_000)  # well under way
             lab.set_link(6, up=False)
             lab.pause(3)
             output, _ = run.communicate(timeout=120)

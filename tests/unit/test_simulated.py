@@ -1,3 +1,4 @@
+import msgspec
 import numpy as np
 import pytest
 
@@ -6,7 +7,7 @@ from codedreduce.units import rate, seconds
 from codedreduce.worlds.simulated import Fault, Gradients, Link, load_trace, parse_delays
 from codedreduce.worlds.simulated.compare import compare, gradient_coding_choices, scheme_names
 from codedreduce.worlds.simulated.kernel import Kernel
-from codedreduce.worlds.simulated.network import Network
+from codedreduce.worlds.simulated.network import SMALL_BYTES, Cores, Host, Network
 from codedreduce.worlds.simulated.scenario import Scenario
 
 
@@ -127,3 +128,36 @@ def test_bad_traces_are_named(tmp_path) -> None:
     ]:
         with pytest.raises(UsageError, match=message):
             load_trace(str(tmp_path / name))
+
+
+def test_an_interface_serves_connections_in_turns() -> None:
+    """Two chunks of 10 at 1 a second: whole, one after the other; in turns of 4, both begin before one ends."""
+
+    def arrivals(turn: int) -> list[float]:
+        kernel, arrived = Kernel(), []
+        network = Network(kernel, 3, Link(rate=1.0, latency=0.0, turn=turn))
+        for receiver in (1, 2):
+            network.chunk(0, receiver, 10 - SMALL_BYTES, lambda: arrived.append(kernel.now))
+        kernel.run()
+        return arrived
+
+    assert arrivals(0) == [10.0, 20.0]
+    assert arrivals(4) == [14.0, 20.0]
+
+
+def test_nodes_of_one_host_share_its_cores() -> None:
+    """Four messages of a second each arrive together: on two cores the last is handled after two seconds."""
+    cores = Cores(Host(cores=2, message_seconds=1.0))
+    assert [cores.handled_at(5.0) for _ in range(4)] == [6.0, 6.0, 7.0, 7.0]
+    base = Scenario(tree="2x2", samples=60, parameters=20, compute=0.6, rounds=3)
+    apart = base.cluster().run(3)
+    together = msgspec.structs.replace(base, cores=1, message_seconds=0.01).cluster().run(3)
+    assert together.seconds().mean() > apart.seconds().mean() + 0.1
+    assert together.identical
+
+
+def test_one_worker_can_be_told_to_stall() -> None:
+    delays = parse_delays("worker:3:1:0.5s", workers=6, unit=0.1, seed=0)
+    assert delays.draw(7).startup.tolist() == [0, 0, 0.5, 0, 0, 0]
+    with pytest.raises(UsageError, match="no worker 7"):
+        parse_delays("worker:7:1:0.5s", workers=6, unit=0.1, seed=0)
