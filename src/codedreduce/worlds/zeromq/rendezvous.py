@@ -98,11 +98,14 @@ def find(
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.RECONNECT_IVL, 10)
     deadline = time.monotonic() + patience
+    turned_away = False
     try:
         socket.connect(address)
         while True:
             socket.send(msgspec.msgpack.encode(registration))
             if not socket.poll(int(1000 * max(0.0, deadline - time.monotonic()))):
+                if turned_away:
+                    raise UsageError(f"the root at {address} belongs to another run")
                 raise UsageError(
                     f"node {registration.node} got no answer from the root at {address} within {patience:g} s; "
                     "is the root running, and are MASTER_ADDR and MASTER_PORT right?"
@@ -112,8 +115,7 @@ def find(
                 return answer.endpoints
             if answer.final:
                 raise JoinRefused(answer.refusal)
-            if time.monotonic() > deadline:
-                raise UsageError(f"the root at {address} belongs to another run")
+            turned_away = True
             time.sleep(0.05)  # the run before this one may be about to end
     except msgspec.MsgspecError as error:
         raise WireError(f"the root at {address} answered something else: {error}") from None
