@@ -18,7 +18,6 @@ check: $(VENV)/.development
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --doctest-modules src/codedreduce
-	for example in examples/*.py; do $(BIN)/python $$example || exit 1; done
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m bench.mathematics --out bench/results/mathematics.json

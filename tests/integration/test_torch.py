@@ -18,7 +18,6 @@ import codedreduce.torch as cr
 from codedreduce import MasterWorker
 from codedreduce.worlds.forked import Outcome, run_forked
 
-from .test_cli_draw import codedreduce
 from .test_launcher import nobody_runs
 
 torch.set_num_threads(1)
@@ -384,15 +383,3 @@ with cr.join() as cluster:
     assert found.returncode == 0, found.stderr
     assert found.stdout.count("of 3 processes") == 5
     assert nobody_runs(str(path))
-
-
-@pytest.mark.parametrize(
-    ("name", "shows"), [("digits", "test accuracy 9[789]"), ("tiny_gpt", r"step 150: loss [12]\.")]
-)
-def test_the_examples_with_stalling_workers(name: str, shows: str) -> None:
-    import re
-
-    example = Path(__file__).parents[2] / "examples" / f"{name}.py"
-    found = codedreduce("run", "--tree", "2x2", "--inject", "stalls:0.05:0.2s", str(example), timeout=240)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert re.search(shows, found.stdout), found.stdout
