@@ -47,6 +47,11 @@ MODELS = {"1 M": ((1024, 704), 60), "10 M": ((3072, 2944), 20)}
 UNLUCKY = 3
 KILLED_AT = 8
 REPEATS = 3
+#: How each side is drawn: name, colour, and whether its notes stand above or below.
+LINES = (
+    ("ddp", "DDP", group_colour(5), -1), ("torchft", "torchft", group_colour(1), 1),
+    ("codedreduce", "codedreduce", group_colour(0), 1),
+)  # fmt: skip
 
 
 def network(size: str) -> nn.Module:
@@ -215,6 +220,31 @@ def _middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return sorted(runs, key=lambda one: one["mean"])[len(runs) // 2]
 
 
+def table(results: dict[str, Any]) -> str:
+    """Milliseconds of a step, as Markdown."""
+    lines = [
+        "| parameters | condition | DDP | torchft | codedreduce | DDP / codedreduce |",
+        "|---|---|---|---|---|---|",
+    ]
+    for size, found in results.items():
+        for name, sides in found["conditions"].items():
+            cells = [_cell(sides[side]) if side in sides else "" for side in ("ddp", "torchft", "codedreduce")]
+            ratio = f"{sides['ddp']['mean'] / sides['codedreduce']['mean']:.2f}x"
+            if name == "calm":
+                ratio = f"{1 / found['calm_ratio']:.2f}x"
+            if sides["ddp"]["steps"] < sides["ddp"]["of"]:
+                ratio = ""
+            lines.append("| " + " | ".join([size, name, *cells, ratio]) + " |")
+    return "\n".join(lines)
+
+
+def _cell(one: dict[str, Any]) -> str:
+    if one["steps"] < one["of"]:
+        return f"the run ends at step {one['steps'] + 1}"
+    lost = f", {one['lost']} steps lost" if one["lost"] else ""
+    return f"{1000 * one['mean']:.0f} ms (slowest {1000 * one['slowest']:.0f}){lost}"
+
+
 def draw(results: dict[str, Any], path: Path) -> None:
     """Loss against seconds."""
     import matplotlib
@@ -225,18 +255,15 @@ def draw(results: dict[str, Any], path: Path) -> None:
     figure, panels = plt.subplots(len(results), 4, figsize=(12, 2.9 * len(results)), squeeze=False, sharey="row")
     for row, (size, found) in zip(panels, results.items(), strict=True):
         for axes, (name, sides) in zip(row, found["conditions"].items(), strict=True):
-            for side, colour in (
-                ("ddp", group_colour(5)),
-                ("torchft", group_colour(1)),
-                ("codedreduce", group_colour(0)),
-            ):
+            for side, label, colour, up in LINES:
                 if side not in sides:
                     continue
                 seconds, loss = zip(*sides[side]["curve"], strict=True)
-                axes.plot(seconds, loss, color=colour, label="DDP" if side == "ddp" else side, linewidth=1.6)
+                axes.plot(seconds, loss, color=colour, label=label, linewidth=1.6)
                 if sides[side]["steps"] < sides[side]["of"]:
                     axes.plot(seconds[-1], loss[-1], "x", color=colour, markersize=9)
-                    axes.annotate("the run ends", (seconds[-1], loss[-1]), fontsize=8, color=colour)
+                    where = {"xytext": (6, 8 * up), "textcoords": "offset points", "annotation_clip": False}
+                    axes.annotate(f"{label} ends", (seconds[-1], loss[-1]), fontsize=8, color=colour, **where)
             axes.set_title(f"{size}: {name}", fontsize=9)
             axes.set_xlabel("seconds", fontsize=8)
             axes.grid(color=MUTED, alpha=0.2)
@@ -259,6 +286,7 @@ def main() -> None:
     results = {size: compare(size) for size in options.models.split(",")}
     draw(results, options.figure)
     save(options.out, {"workers": WORKERS, "batch": BATCH, "models": results})
+    print(table(results))
     print(json.dumps({size: found["overhead"] for size, found in results.items()}, indent=1))
 
 
