@@ -139,6 +139,26 @@ def test_a_membership_without_hints_gets_a_tree() -> None:
     assert membership.meeting.same_machine
 
 
+def test_launchers_that_do_not_say_where_the_root_is() -> None:
+    with pytest.raises(UsageError, match="set MASTER_ADDR and MASTER_PORT"):
+        read_membership({"PMI_RANK": "0", "PMI_SIZE": "4"})
+    with pytest.raises(UsageError, match="set MASTER_ADDR and MASTER_PORT"):
+        read_membership({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"})
+    assert read_membership({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None, "a batch script is one process"
+
+
+def test_torchrun_listens_at_its_port_itself() -> None:
+    base = {
+        "RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "host", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none",
+    }  # fmt: skip
+    here = read_membership({**base, "LOCAL_WORLD_SIZE": "3"})
+    assert here is not None
+    assert here.meeting.address == "ipc://@codedreduce-none-29500-directory"
+    several = read_membership({**base, "LOCAL_WORLD_SIZE": "1"})
+    assert several is not None
+    assert several.meeting.address == "tcp://host:29501"
+
+
 def test_train_writes_model_and_log(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((200, 4)).astype(np.float32)
     np.savez(tmp_path / "d.npz", x=x, y=(x[:, 0] > 0).astype(np.float32))

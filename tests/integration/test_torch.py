@@ -15,7 +15,9 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import codedreduce.torch as cr
-from codedreduce import MasterWorker
+from codedreduce import GradientCoding, MasterWorker
+from codedreduce.torch.layout import Layout
+from codedreduce.torch.unit import Task, UnitGradient
 from codedreduce.worlds.forked import Outcome, run_forked
 
 from .test_launcher import nobody_runs
@@ -82,10 +84,11 @@ def train(folder: Path, *, steps: int = 6, dtype=torch.float32, dropout: float =
     return script, target
 
 
-def run(folder: Path, *, settings: dict | None = None, **options) -> dict[str, np.ndarray]:
+def run(folder: Path, *, settings: dict | None = None, killed: int = 0, **options) -> dict[str, np.ndarray]:
     script, target = train(folder, **options)
     outcome = run_ranks(script, **(settings or {}))
-    assert outcome.codes[0] == 0, outcome.errors
+    expected = dict.fromkeys(range(7), 0) | ({killed: -signal.SIGKILL} if killed else {})
+    assert outcome.codes == expected, outcome.errors
     found = dict(np.load(target))
     target.unlink()
     return found
@@ -157,7 +160,7 @@ def test_the_same_bits_whoever_stalls_or_is_killed(tmp_path: Path) -> None:
         assert stalling["late"].sum() > 0, "nobody was late: the test shows nothing"
         assert same_bits(calm, stalling)
     for rank in (1, 4, 6):
-        assert same_bits(calm, run(tmp_path, dropout=0.3, lossy=killed_at(rank, call=4)))
+        assert same_bits(calm, run(tmp_path, dropout=0.3, killed=rank, lossy=killed_at(rank, call=3)))
     other_seed = run(tmp_path, dropout=0.31)
     assert not same_bits(calm, other_seed)
 
@@ -168,7 +171,7 @@ def test_bfloat16_on_the_wire_gives_the_same_bits_too(tmp_path: Path) -> None:
     stalling = run(tmp_path, wire="bfloat16", settings={"inject": "stalls:0.3:0.15s"})
     assert stalling["late"].sum() > 0
     assert same_bits(calm, stalling)
-    assert same_bits(calm, run(tmp_path, wire="bfloat16", lossy=killed_at(2, call=3)))
+    assert same_bits(calm, run(tmp_path, wire="bfloat16", killed=2, lossy=killed_at(2, call=3)))
     assert not same_bits(calm, exact)
     np.testing.assert_allclose(calm["losses"], exact["losses"], rtol=0.02)
 
@@ -207,7 +210,9 @@ def test_micro_batches_collating_and_autocast(tmp_path: Path) -> None:
     options = {"lossy": from_dict, "collate_fn": collate, "device": "cpu", "micro_batch": 4}
     calm = run(tmp_path, **options)
     np.testing.assert_allclose(calm["losses"], whole["losses"], rtol=0.05)
-    assert same_bits(calm, run(tmp_path, settings={"inject": "stalls:0.3:0.15s"}, **options))
+    stalling = run(tmp_path, settings={"inject": "stalls:0.3:0.15s"}, **options)
+    assert stalling["late"].sum() > 0
+    assert same_bits(calm, stalling)
 
 
 def test_parameters_of_several_types(tmp_path: Path) -> None:
@@ -266,22 +271,87 @@ def test_an_error_in_the_loop_body_ends_the_run_everywhere(tmp_path: Path) -> No
     assert "early stopping went wrong" in outcome.errors[0]
 
 
-def test_a_straggler_stops_at_the_next_micro_batch(tmp_path: Path) -> None:
-    """Worker 6 takes 0.3 s a micro-batch of 6 in its share; nobody waits, so it never gets through one."""
-    counted = tmp_path / "counted"
-    counted.write_text("")
+def test_a_straggler_stops_at_the_next_micro_batch() -> None:
+    """A unit of six micro-batches, told to stop after the second: it computes two and says that it has not finished."""
+    evaluated = 0
 
-    def slow(model: nn.Module, batch) -> torch.Tensor:
-        if os.environ["RANK"] == "6" and model.first.weight.grad_fn is None and torch.is_grad_enabled():
-            time.sleep(0.3)
-            with counted.open("a") as file:
-                file.write("x")
+    def counted(model: nn.Module, batch) -> torch.Tensor:
+        nonlocal evaluated
+        evaluated += 1
         return losses(model, batch)
 
-    found = run(tmp_path, steps=8, lossy=slow, micro_batch=1)
-    assert len(found["losses"]) == 8
-    computed = len(counted.read_text())
-    assert 1 <= computed < 8 * 6, f"{computed} of {8 * 6} micro-batches: it was not interrupted"
+    model = Model()
+    layout = Layout(model)
+    task = Task(model=model, dataset=data(), losses=counted, batch_size=BATCH, steps=1, micro_batch=1)
+    gradient = UnitGradient(task, layout)
+    (unit,) = MasterWorker(6).plan(samples=BATCH).units(2)
+    (piece,) = unit.pieces
+    vector, out = np.zeros((2, layout.length), dtype=np.float32)
+    layout.read_model(vector)
+    assert gradient(piece, vector, 1, out, 2) is True
+    assert evaluated == BATCH // 6
+    evaluated = 0
+    gradient.should_stop = lambda: evaluated == 2
+    assert gradient(piece, vector, 1, out, 2) is False
+    assert evaluated == 2
+
+
+def test_a_worker_in_the_middle_of_its_unit_takes_the_next_model(tmp_path: Path) -> None:
+    """Worker 6 would need 9 s for its share of a round; it is in six rounds, and interrupted in each it began."""
+    begun = tmp_path / "begun"
+    begun.write_text("")
+
+    def slow(model: nn.Module, batch) -> torch.Tensor:
+        if os.environ["RANK"] == "6" and torch.is_grad_enabled():
+            with begun.open("a") as file:
+                file.write("x")
+            time.sleep(1.5)
+        elif torch.is_grad_enabled():
+            time.sleep(0.15)  # so that a round lasts long enough for worker 6 to begin in it
+        return losses(model, batch)
+
+    found = run(tmp_path, steps=6, lossy=slow, micro_batch=1)
+    assert len(found["losses"]) == 6
+    assert len(begun.read_text()) >= 2, "it never came back to work"
+    calm = run(tmp_path, steps=6, micro_batch=1)
+    assert same_bits(calm, found)
+
+
+def test_cyclic_codes_with_dropout(tmp_path: Path) -> None:
+    """Weights of both signs, overlapping ranges: still the gradient, with the same dropout whoever computes."""
+
+    def script() -> None:
+        model = Model(torch.float64, dropout=0.3)
+        scheme = GradientCoding(6, 2, code="cyclic")
+        with cr.join(scheme) as cluster:
+            for step in cluster.train(model, data(torch.float64), losses, BATCH, 6, seed=3):
+                gradients = [one.grad for one in model.parameters() if one.requires_grad]
+                np.savez(
+                    tmp_path / f"{os.environ['CASE']}-{step.round}.npz", *[one for one in gradients if one is not None]
+                )
+
+    for case, inject in (("calm", None), ("stalls", "stalls:0.2:0.1s")):
+        settings = {"inject": inject} if inject else {}
+        os.environ["CASE"] = case
+        outcome = run_ranks(script, tree="6x1", **settings)
+        assert outcome.codes == dict.fromkeys(range(7), 0), outcome.errors
+    for round_ in range(1, 7):
+        one, other = (np.load(tmp_path / f"{case}-{round_}.npz") for case in ("calm", "stalls"))
+        assert len(one.files) == len(other.files) == 4
+        for name in one.files:
+            np.testing.assert_allclose(one[name], other[name], rtol=1e-9, atol=1e-12)
+
+
+def test_settings_that_differ_between_nodes_are_refused() -> None:
+    def script() -> None:
+        with cr.join() as cluster:
+            for _ in cluster.train(Model(), data(), losses, BATCH, 5, seed=int(os.environ["RANK"]) // 2):
+                pass
+
+    outcome = run_ranks(script, workers=2, tree="2x1", patience=20)
+    assert "seed 1" in outcome.errors[0]
+    assert "seed 0" in outcome.errors[2]
+    assert outcome.errors[2].startswith("JoinRefused: node 2 has")
 
 
 class Endless(IterableDataset):
@@ -378,7 +448,7 @@ with cr.join() as cluster:
         print("round", step.round, "of", cluster.size, "processes", flush=True)
 """
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-port", "0", str(path)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", str(path)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
     assert found.stdout.count("of 3 processes") == 5

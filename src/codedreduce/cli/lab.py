@@ -12,7 +12,7 @@ from rich.table import Table
 
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME, Lab, NodeStatus, check_available
-from codedreduce.lab.lab import labs, only_lab
+from codedreduce.lab.lab import labs, only_lab, remove_probes
 from codedreduce.units import rate as parse_rate
 from codedreduce.units import seconds as parse_seconds
 
@@ -115,6 +115,8 @@ def down(
     found = labs()
     if not everything and name not in found:
         raise UsageError(f"there is no lab {name!r}" + (f"; there are {', '.join(sorted(found))}" if found else ""))
+    if everything:
+        remove_probes()
     for one in sorted(found) if everything else [name]:
         ended = Lab(one, found[one]).down()
         console.print(f"lab {one} is gone" + (f"; {ended} processes were still there and were ended" if ended else ""))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from codedreduce.errors import LabFailed, UsageError
 from codedreduce.lab import namespaces
-from codedreduce.lab.tools import batch, check_available, query, run, succeeds
+from codedreduce.lab.tools import batch, batch_anyway, check_available, query, run, succeeds
 
 DEFAULT_NAME = "lab"
 
@@ -196,7 +196,10 @@ class Lab:
             cable = self._cable(node)
             link, limit = links.get(cable, {}), limits.get(cable, {})
             counts = link.get("stats64", {})
-            where = os.stat(f"{namespaces.FOLDER}/{self.namespace(node)}").st_ino
+            try:
+                where = os.stat(f"{namespaces.FOLDER}/{self.namespace(node)}").st_ino
+            except FileNotFoundError:  # somebody is taking the lab away, or was interrupted at it
+                continue
             processes = tuple(living.get(where, ()))
             found.append(
                 NodeStatus(
@@ -256,10 +259,21 @@ def _remove(name: str) -> int:
     namespaces.wait_until_gone(living)
     cables = [entry for entry in os.listdir("/sys/class/net") if re.fullmatch(rf"cdr-{name}(-\d+)?", entry)]
     if cables:  # first, so that nothing is left when a namespace lives on in a process that cannot be ended
-        batch("ip", [f"link del {entry}" for entry in sorted(cables, reverse=True)])
+        batch_anyway("ip", [f"link del {entry}" for entry in sorted(cables, reverse=True)])
     if mine:
-        batch("ip", [f"netns del {entry}" for entry in mine])
+        batch_anyway("ip", [f"netns del {entry}" for entry in mine])
+    if name in labs():
+        raise LabFailed(f"something of the lab {name!r} could not be removed; see: ip netns, ip link")
     return len(living)
+
+
+def remove_probes() -> None:
+    """Take away namespaces in which it was tried what the kernel can, and whose process has gone."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.listdir(namespaces.FOLDER):
+            match = re.fullmatch(r"codedreduceprobe-(\d+)", entry)
+            if match and not namespaces.is_running(int(match[1])):
+                batch_anyway("ip", [f"netns del {entry}"])
 
 
 def _hardware(node: int) -> str:

@@ -27,6 +27,12 @@ def batch(program: str, lines: Iterable[str], *, namespace: str | None = None) -
     run([program, *inside, "-batch", "-"], "\n".join(lines) + "\n")
 
 
+def batch_anyway(program: str, lines: Iterable[str]) -> None:
+    """The same, going on after commands that fail: what is to be removed may be gone already."""
+    command = [program, "-force", "-batch", "-"]
+    subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False)
+
+
 def run(command: list[str], text: str | None = None) -> str:
     """Run a command; its output, or an error with its own words."""
     result = subprocess.run(command, input=text, capture_output=True, text=True, check=False)

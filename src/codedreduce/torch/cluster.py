@@ -66,10 +66,11 @@ def join(
 ) -> Cluster:
     """Join the run that a launcher has started this process for.
 
-    Rank, size and the root's address come from the environment, as `codedreduce run`, torchrun, mpiexec and srun set
-    them; rank 0 is the root. `scheme` is CodedReduce over a balanced tree by default, in which `stragglers` are
-    tolerated under each parent. `inject` makes workers late on purpose, to try it out. `noted` is told what a person
-    should hear of (logged by default). Without a launcher this process is alone, and computes everything itself.
+    Rank, size and the root's address come from the environment, as `codedreduce run` and torchrun set them; mpiexec and
+    srun set the first two, and MASTER_ADDR and MASTER_PORT must be set beside them. Rank 0 is the root. `scheme` is
+    CodedReduce over a balanced tree by default, in which `stragglers` are tolerated under each parent. `inject` makes
+    workers late on purpose, to try it out. `noted` is told what a person should hear of (logged by default). Without a
+    launcher this process is alone, and computes everything itself.
     """
     membership = read_membership(os.environ if environment is None else environment)
     if scheme is None and membership is not None:
@@ -159,7 +160,7 @@ class Cluster:
         plan = self._scheme.plan(samples=batch_size)
         if self._membership is None:
             return self._alone(task, layout, plan)
-        membership = self._meeting(layout, wire)
+        membership = self._meeting(task, layout, wire)
         check_membership(membership, plan)
         wire_dtype = membership.meeting.wire_dtype()
         shared = membership.meeting.same_machine and wire_dtype is None
@@ -169,12 +170,16 @@ class Cluster:
             return self._serve(task, layout, plan, settings, membership)
         return self._train(task, layout, plan, settings, membership)
 
-    def _meeting(self, layout: Layout, wire: str | None) -> Membership:
+    def _meeting(self, task: Task, layout: Layout, wire: str | None) -> Membership:
         """The run of this training: the second one of a script is another than the first."""
         assert self._membership is not None
         self._trainings += 1
         meeting = self._membership.meeting
-        subject = layout.digest() + (f", sent as {wire}" if wire else "")
+        size = "whole" if task.micro_batch is None else f"by {task.micro_batch}"
+        subject = (
+            f"{layout.digest()}, {len(task.dataset)} samples, batches of {task.batch_size} computed {size}, "
+            f"seed {task.seed}" + (f", sent as {wire}" if wire else "")
+        )
         name = meeting.run if self._trainings == 1 else f"{meeting.run}-{self._trainings}"
         return replace(self._membership, meeting=replace(meeting, run=name, subject=subject, wire=wire))
 

@@ -101,32 +101,28 @@ class UnitGradient:
             self._loaded = round_
         self._layout.forget_gradients()
         loss = 0.0
-        for first, indices, weights in self._micro_batches(piece, round_):
+        for first, indices, weight in self._micro_batches(piece, round_):
             if self.should_stop():
                 return False
             seed_everything(self._task.seed, round_, first)
-            losses = self._task.evaluate(indices)
-            if weights is not None:
-                losses = losses * torch.as_tensor(weights, dtype=losses.dtype, device=losses.device)
-            total = losses.sum()
+            total = self._task.evaluate(indices).sum() * weight
             total.backward()  # type: ignore[no-untyped-call]
             loss += float(total.detach())
         self._layout.read_gradients(out, loss)
         return True
 
-    def _micro_batches(self, piece: Piece, round_: int) -> Iterator[tuple[int, Indices, np.ndarray[Any, Any] | None]]:
-        """The places of samples in the batch, as many at a time as memory allows, with weights if they are not one."""
+    def _micro_batches(self, piece: Piece, round_: int) -> Iterator[tuple[int, Indices, float]]:
+        """Samples of one range at a time, as many as memory allows: where they begin, which they are, their weight.
+
+        A range is what workers share: seeded by its begin, it has the same dropout in everyone's pass over it.
+        """
         task = self._task
         if self._drawn is None or self._drawn[0] != round_:
             self._drawn = (round_, batch_indices(len(task.dataset), task.batch_size, round_, task.seed))
-        places = np.concatenate([np.arange(part.start, part.stop) for part in piece])
-        weights = None
-        if any(part.weight != 1 for part in piece):
-            weights = np.concatenate([np.full(len(part), part.weight) for part in piece])
-        size = task.micro_batch or len(places)
-        for start in range(0, len(places), size):
-            some = places[start : start + size]
-            yield int(some[0]), self._drawn[1][some], None if weights is None else weights[start : start + size]
+        for part in piece:
+            size = task.micro_batch or len(part)
+            for start in range(part.start, part.stop, size):
+                yield start, self._drawn[1][start : min(start + size, part.stop)], float(part.weight)
 
 
 def seed_everything(seed: int, round_: int, first: int) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from codedreduce.errors import UsageError
 from codedreduce.schemes import CodedReduce, Scheme
@@ -45,8 +46,14 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
     >>> read_membership({}) is None
     True
     """
-    environment = {**_translated(environment), **environment}
+    translated = _translated(environment)
+    environment = {**translated, **environment}
     if not all(name in environment for name in NEEDED):
+        if translated and int(translated["WORLD_SIZE"]) > 1:
+            raise UsageError(
+                "the launcher says which rank this is, but not where the root is: set MASTER_ADDR and MASTER_PORT to "
+                "an address of rank 0's machine and a free port there, the same for all ranks"
+            )
         return None
     try:
         rank, size, port = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
@@ -72,9 +79,20 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
         same_machine=_is_loopback(host),
         patience=patience,
     )
+    if "TORCHELASTIC_RUN_ID" in environment:
+        meeting = _beside_torchrun(meeting, environment)
     return Membership(
         rank=rank, size=size, meeting=meeting, scheme=scheme, inject=environment.get("CODEDREDUCE_INJECT")
     )
+
+
+def _beside_torchrun(meeting: Meeting, environment: Mapping[str, str]) -> Meeting:
+    """torchrun itself listens at MASTER_PORT: on one machine a name is used instead, else the next port."""
+    if environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]:
+        name = re.sub(r"[^A-Za-z0-9]", "", environment["TORCHELASTIC_RUN_ID"])
+        run = f"codedreduce-{name}-{meeting.port}"
+        return replace(meeting, run=run, host="127.0.0.1", port=0, same_machine=True)
+    return replace(meeting, port=int(environment.get("CODEDREDUCE_PORT", meeting.port + 1)))
 
 
 def _translated(environment: Mapping[str, str]) -> dict[str, str]:
@@ -82,6 +100,8 @@ def _translated(environment: Mapping[str, str]) -> dict[str, str]:
     for rank, size in (
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"),
     ):  # fmt: skip
+        if rank == "SLURM_PROCID" and "SLURM_STEP_ID" not in environment:
+            continue  # a batch script that was not started by srun is one process
         if rank in environment and size in environment:
             return {"RANK": environment[rank], "WORLD_SIZE": environment[size]}
     return {}

@@ -11,8 +11,10 @@ are otherwise never touched and so take no memory.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +26,10 @@ from codedreduce.errors import UsageError, WireError
 Vector = npt.NDArray[Any]
 
 FOLDER = Path("/dev/shm")
+
+
+#: Seconds after which shared memory of a process that is not there is taken away.
+ORPHANED_AFTER = 3600.0
 
 
 class Reference(NamedTuple):
@@ -49,6 +55,7 @@ class Arena:
         self._further = 0
         self._maps: dict[int, tuple[int, mmap.mmap]] = {}  # by node, of its latest process
         self._places: list[tuple[int, int, int, int]] = []  # address, size, node, process
+        remove_orphans()
         self._file = self._path(node, os.getpid()).open("w+b")
         try:
             os.ftruncate(self._file.fileno(), self._stride * slots)
@@ -109,6 +116,16 @@ class Arena:
         """Take the node's own arena away; who has it mapped keeps it until they let go."""
         self._path(self.node, os.getpid()).unlink(missing_ok=True)
         self._file.close()
+
+
+def remove_orphans() -> None:
+    """Take away what processes left long ago that were ended before they could: a signal skips every clean-up."""
+    for path in FOLDER.glob("codedreduce-*"):
+        process = path.name.rpartition("-")[2]
+        with contextlib.suppress(OSError):
+            old = time.time() - path.stat().st_mtime > ORPHANED_AFTER
+            if old and process.isdigit() and not os.path.exists(f"/proc/{process}"):
+                path.unlink(missing_ok=True)
 
 
 def remove_arenas(run: str) -> None:

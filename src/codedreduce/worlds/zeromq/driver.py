@@ -11,6 +11,7 @@ from collections.abc import Callable
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from codedreduce.errors import CodedReduceError
 from codedreduce.protocol import Machine
 from codedreduce.protocol.events import (
     Aggregated,
@@ -110,6 +111,7 @@ class Driver(threading.Thread):
         monitor = self._transport.monitor
         if monitor is not None:
             poller.register(monitor, zmq.POLLIN)
+            self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._patience))  # until it is met
         self._handle(Started())
         while not self._left:
             ready = dict(poller.poll(self._timeout()))
@@ -175,6 +177,9 @@ class Driver(threading.Thread):
                 continue
             if name == ORPHANED:
                 parent = self._transport.parent
+                if not self._met_parent:
+                    me, seconds = self.machine.node, self._patience
+                    self.failure = CodedReduceError(f"node {me} could not reach node {parent} within {seconds:g} s")
                 self._handle(Leave(reason=f"node {parent} has been gone for {self._patience:g} s"))
             else:
                 self._handle(TimerFired(name=name))

@@ -93,14 +93,14 @@ def start_root(
 
 def start_worker(
     meeting: Meeting, node: int, plan: Plan, settings: Settings, dtype: np.dtype[np.generic], arena: Arena | None,
-    tell: Callable[[Outward], None],
+    tell: Callable[[Outward], None], context: zmq.Context[zmq.Socket[bytes]],
 ) -> Driver:  # fmt: skip
     """Listen if there are children, find the parent, and run the worker's machine."""
-    transport = Transport(zmq.Context.instance(), node, settings, dtype, arena, meeting.wire_dtype())
+    transport = Transport(context, node, settings, dtype, arena, meeting.wire_dtype())
     seeks, listens = _neighbours(plan, node)
     endpoints: Endpoints | None = transport.listen(meeting.listen_at()) if listens else None
     registration = Registration(meeting.run, node, seeks, endpoints, meeting.subject)
-    transport.connect(seeks, find(zmq.Context.instance(), meeting.address, registration, meeting.patience))
+    transport.connect(seeks, find(context, meeting.address, registration, meeting.patience))
     driver = Driver(machine_for(node, plan, settings), transport, tell, patience=meeting.patience)
     driver.start()
     return driver

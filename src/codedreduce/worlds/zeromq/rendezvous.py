@@ -10,6 +10,9 @@ import zmq
 from codedreduce.errors import JoinRefused, UsageError, WireError
 from codedreduce.worlds.zeromq.transport import Endpoints
 
+#: Seconds after which the root is asked again: a root that was just leaving may have taken the question with it.
+ASK_AGAIN = 2.0
+
 
 class Registration(msgspec.Struct, frozen=True, array_like=True):
     """A node says who it is, whom it looks for, what it came to train, and where it listens itself, if it does."""
@@ -103,7 +106,10 @@ def find(
         socket.connect(address)
         while True:
             socket.send(msgspec.msgpack.encode(registration))
-            if not socket.poll(int(1000 * max(0.0, deadline - time.monotonic()))):
+            left = max(0.0, deadline - time.monotonic())
+            if not socket.poll(int(1000 * min(left, ASK_AGAIN))):
+                if left > ASK_AGAIN:
+                    continue
                 if turned_away:
                     raise UsageError(f"the root at {address} belongs to another run")
                 raise UsageError(

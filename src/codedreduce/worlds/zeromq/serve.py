@@ -43,8 +43,9 @@ def serve_worker(
         wire=meeting.wire_dtype(),
     )
     driver = None
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        driver = start_worker(meeting, node, plan, settings, dtype, arena, computing.tell)
+        driver = start_worker(meeting, node, plan, settings, dtype, arena, computing.tell, context)
         if begin is not None:
             driver.post(begin)
         finished = computing.serve(driver.post)
@@ -52,11 +53,14 @@ def serve_worker(
     finally:
         if driver is not None:
             driver.leave("this worker failed")
+        else:
+            context.destroy(linger=0)
         if arena is not None:
             arena.close()
     if driver.failure is not None:
         raise driver.failure
     if getattr(driver.machine, "refused", None):
         raise JoinRefused(finished.reason)
-    zmq.Context.instance().term()  # not before the children have been told
+    if not driver.is_alive():
+        context.term()  # not before the children have been told
     return finished
