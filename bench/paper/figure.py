@@ -111,6 +111,7 @@ def _panel(axes: Any, name: str, results: dict[str, Any]) -> None:
             where = place + (index - len(conditions) / 2) * width
             axes.bar(where, value, width * 0.92, color=colour, label=label if place == 0 else None)
             axes.text(where, value * 1.04, f"{value:.1f}", ha="center", va="bottom", fontsize=7)
+    axes.set_xlim(-0.55, len(PAPER) - 0.45)
     axes.set_yscale("log")
     axes.set_ylim(0.8, 60)
     axes.set_yticks([1, 2, 5, 10, 20], ["1x", "2x", "5x", "10x", "20x"])
