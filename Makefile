@@ -27,7 +27,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m bench.torch_ddp --out bench/results/torch_ddp.json --figure docs/torch_ddp.svg
 
 paper: $(VENV)/.bench # as root; about three hours; make paper TRACES=DIR for measured latencies
-	$(BIN)/python -m bench.paper $(if $(TRACES),--traces $(TRACES))
+	$(BIN)/python -m bench.paper --again $(if $(TRACES),--traces $(TRACES))
 
 soak: $(VENV)/.development
 	$(BIN)/python -m tests.simulation.soak --runs 100000

@@ -3,7 +3,7 @@
 python -m bench.paper [--traces DIR] [--rounds 100] [--only 84] [--out bench/results/paper.json]
 
 Needs root and iproute2 (it makes labs of 85 and 157 nodes and takes them away). What has been measured is kept after
-every run, and a run that was interrupted goes on where it was.
+every run, and without --again only what is missing in the results is measured: a run that was interrupted goes on.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ def _run(experiment: Experiment, options: argparse.Namespace, found: dict[str, A
     try:
         measuring = Measuring(experiment, lab, options.rounds)
         costs: dict[str, float] = found.setdefault("message_seconds", {}).setdefault(experiment.name, {})
+        if options.again:
+            costs.clear()
         for by_name in chosen.values():
             for one, _ in by_name.values():
                 label = one.plan().scheme.label

@@ -1,0 +1,46 @@
+"""The model, data and losses of the PyTorch tests, and a run of them in forked processes."""
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from codedreduce.worlds.forked import Outcome, run_forked
+
+torch.set_num_threads(1)
+torch.optim.AdamW([torch.zeros(1, requires_grad=True)]).step()  # loads what optimizers need, once for all ranks
+
+BATCH = 36
+
+
+class Model(nn.Module):
+    """Dropout, a frozen layer, a layer that is never used."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32, dropout: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first = nn.Linear(10, 20, dtype=dtype)
+        self.frozen = nn.Linear(20, 20, dtype=dtype).requires_grad_(False)
+        self.dropout = nn.Dropout(dropout)
+        self.last = nn.Linear(20, 4, dtype=dtype)
+        self.unused = nn.Linear(3, 3, dtype=dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.dropout(torch.tanh(self.frozen(torch.tanh(self.first(x))))))
+
+
+def data(dtype: torch.dtype = torch.float32) -> TensorDataset:
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(200, 10, generator=generator, dtype=torch.float64)
+    return TensorDataset(x.to(dtype), torch.randint(0, 4, (200,), generator=generator))
+
+
+def losses(model: nn.Module, batch) -> torch.Tensor:
+    x, y = batch
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def run_ranks(function, workers: int = 6, tree: str = "2x2", **settings) -> Outcome:
+    """A root and its workers; settings as the launcher gives them."""
+    named = {f"CODEDREDUCE_{key.upper()}": str(value) for key, value in {"tree": tree, **settings}.items()}
+    return run_forked(function, workers + 1, named)
