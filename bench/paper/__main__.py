@@ -79,6 +79,12 @@ def _run(experiment: Experiment, options: argparse.Namespace, found: dict[str, A
                         costs[label] = measuring.message_seconds(one)
                     _save(options.out, found)
                     _say(f"  {label}: {1e6 * costs[label]:.0f} us a message")
+        arithmetic: dict[str, float] = found.setdefault("arithmetic_seconds", {})
+        if options.again or experiment.name not in arithmetic:
+            one, _ = next(iter(chosen.values()))["master-worker"]
+            with _alone(options.beside, True):
+                arithmetic[experiment.name] = measuring.arithmetic_seconds(one, costs["master-worker"])
+            _say(f"  {1e6 * arithmetic[experiment.name]:.1f} us a sample")
         for condition, delays in wanted.items():
             row = results.setdefault(condition, {})
             for name in (*SCHEMES, *PEERS):
@@ -92,21 +98,34 @@ def _run(experiment: Experiment, options: argparse.Namespace, found: dict[str, A
                 _save(options.out, found)
     finally:
         lab.down()
-    _simulate(results, options.rounds)
+    _simulate(results, options, arithmetic[experiment.name])
     _save(options.out, found)
 
 
-def _simulate(results: dict[str, dict[str, Any]], rounds: int) -> None:
+def _simulate(results: dict[str, dict[str, Any]], options: argparse.Namespace, arithmetic_seconds: float) -> None:
     """Put the simulated mean beside the measured one: on this machine's cores, and with a machine for every node."""
-    rows = [one for row in results.values() for one in row.values() if "scenario" in one and "simulated" not in one]
-    scenarios = [Scenario.from_json(one["scenario"]) for one in rows]
-    _say(f"simulating {len(rows)} runs")
-    shared = [
-        msgspec.structs.replace(scenario, cores=os.cpu_count() or 1, message_seconds=one["message_seconds"])
-        for one, scenario in zip(rows, scenarios, strict=True)
+    found = [
+        (condition, one)
+        for condition, row in results.items()
+        for one in row.values()
+        if "scenario" in one and "simulated" not in one
     ]
-    for one, here, apart in zip(rows, simulate_all(shared, rounds), simulate_all(scenarios, rounds), strict=True):
-        one["simulated"], one["simulated_own_machines"] = here, apart
+    _say(f"simulating {len(found)} runs")
+    delays = conditions(options.traces)
+    apart = [
+        msgspec.structs.replace(Scenario.from_json(one["scenario"]), delays=delays[condition])
+        for condition, one in found
+    ]
+    here = [
+        msgspec.structs.replace(
+            scenario, cores=os.cpu_count() or 1, message_seconds=one["message_seconds"],
+            arithmetic_seconds=arithmetic_seconds,
+        )
+        for scenario, (_, one) in zip(apart, found, strict=True)
+    ]  # fmt: skip
+    means = zip(simulate_all(here, options.rounds), simulate_all(apart, options.rounds), strict=True)
+    for (_, one), (shared, own) in zip(found, means, strict=True):
+        one["simulated"], one["simulated_own_machines"] = shared, own
 
 
 @contextlib.contextmanager
@@ -132,7 +151,8 @@ def _measure(
     one, sweep = chosen[name]
     scheme = one.plan().scheme
     result = measuring.run(scheme, delays)
-    return {**result, "message_seconds": costs[scheme.label], "sweep": sweep, "scenario": one.to_json()}
+    known_as = msgspec.structs.replace(one, delays=Path(delays).name)  # wherever the traces may lie
+    return {**result, "message_seconds": costs[scheme.label], "sweep": sweep, "scenario": known_as.to_json()}
 
 
 def _line(result: dict[str, Any]) -> str:

@@ -14,9 +14,12 @@ from codedreduce.lab import Lab
 from codedreduce.schemes import LiveCompensation, MasterWorker, Scheme
 from codedreduce.training.data import Arrays, Source
 from codedreduce.training.loop import Job, reference_run, run_job
-from codedreduce.training.objectives import LinearRegression
+from codedreduce.training.objectives import LinearRegression, Objective
 from codedreduce.training.optimizers import SGD
 from codedreduce.worlds.simulated.scenario import Scenario
+
+#: Samples a worker has where nothing is to be computed: as few as all schemes can split.
+IDLE_SAMPLES = 12
 
 #: Rounds over which the cost of a message is measured, after as many to settle.
 CALIBRATION_ROUNDS = 15
@@ -72,16 +75,25 @@ class Measuring:
 
     def message_seconds(self, scenario: Scenario) -> float:
         """How long a core of this machine is busy with a message, from rounds in which nothing is computed."""
-        samples = 12 * self.experiment.workers
+        samples = IDLE_SAMPLES * self.experiment.workers
         rows = np.zeros((samples, self.experiment.parameters), dtype=np.float32)
+        busy = self._busy_a_round(scenario, LinearRegression(), Arrays(rows, rows[:, 0].copy()))
+        return busy / messages_a_round(scenario)
+
+    def arithmetic_seconds(self, scenario: Scenario, message_seconds: float) -> float:
+        """How long a core is busy with a sample, from rounds of a scheme that computes each once and at full speed."""
+        busy = self._busy_a_round(scenario, self.experiment.objective, self.data)
+        samples = self.experiment.samples - IDLE_SAMPLES * self.experiment.workers  # those are counted as messages
+        return max(0.0, busy - message_seconds * messages_a_round(scenario)) / samples
+
+    def _busy_a_round(self, scenario: Scenario, objective: Objective, source: Source) -> float:
         busy: dict[int, float] = {}
         job = Job(
-            objective=LinearRegression(), source=Arrays(rows, rows[:, 0].copy()), scheme=scenario.plan().scheme,
-            rounds=2 * CALIBRATION_ROUNDS, optimizer=SGD(0.1), site=self.lab,
+            objective=objective, source=source, scheme=scenario.plan().scheme, rounds=2 * CALIBRATION_ROUNDS,
+            optimizer=SGD(0.1), site=self.lab,
         )  # fmt: skip
         run_job(job, lambda log: busy.__setitem__(log.round, busy_seconds()))
-        spent = busy[2 * CALIBRATION_ROUNDS] - busy[CALIBRATION_ROUNDS]
-        return spent / CALIBRATION_ROUNDS / messages_a_round(scenario)
+        return (busy[2 * CALIBRATION_ROUNDS] - busy[CALIBRATION_ROUNDS]) / CALIBRATION_ROUNDS
 
 
 def busy_seconds() -> float:

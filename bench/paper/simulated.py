@@ -11,7 +11,7 @@ from codedreduce.errors import UsageError
 from codedreduce.worlds.simulated.compare import gradient_coding_choices, scenario_for
 from codedreduce.worlds.simulated.gradients import Gradients
 from codedreduce.worlds.simulated.scenario import Scenario
-from codedreduce.worlds.tuning import LEAST_HEAD_START
+from codedreduce.worlds.tuning import LEAST_HEAD_START, worth_announcing
 
 #: A scheme with its tolerance, and the mean round of every tolerance that was tried.
 Choice = tuple[Scenario, dict[str, float]]
@@ -28,6 +28,7 @@ def scenario(experiment: Experiment, delays: str) -> Scenario:
     return Scenario(
         tree=experiment.tree, delays=delays, rate=RATE * PAYLOAD, latency=LATENCY, samples=experiment.samples,
         parameters=experiment.parameters + 1, compute=experiment.compute, least_head_start=LEAST_HEAD_START, turn=TURN,
+        announce=worth_announcing(experiment.parameters + 1),
     )  # fmt: skip
 
 

@@ -265,7 +265,18 @@ class SimulatedCluster:
         runtime.token += 1
         runtime.compute = action
         runtime.compute_started = begin
-        self.kernel.at(begin + duration, self._computed, node, runtime.token, runtime.epoch)
+        if self._cores is None:
+            self.kernel.at(begin + duration, self._computed, node, runtime.token, runtime.epoch)
+        else:
+            self.kernel.at(begin, self._calculate, node, runtime.token, runtime.epoch, begin + duration)
+
+    def _calculate(self, node: int, token: int, epoch: int, due: float) -> None:
+        """On shared cores a worker computes as long as it is said to, or longer, until a core has done it."""
+        action = self.nodes[node].compute
+        if action is not None and self.nodes[node].token == token:
+            assert self._cores is not None
+            done = self._cores.calculated_at(self.kernel.now, samples_in(action.pieces))
+            self.kernel.at(max(due, done), self._computed, node, token, epoch)
 
     def _computed(self, node: int, token: int, epoch: int) -> None:
         runtime = self.nodes[node]

@@ -48,29 +48,38 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """One machine that carries all nodes: its cores, and how long one of them is busy with a message.
+    """One machine that carries all nodes: its cores, and how long one of them is busy with a message, or a sample.
 
-    Without it every node has a machine of its own, and messages cost nothing but their time on the wire.
+    Without it every node has a machine of its own, and messages cost nothing but their time on the wire. What a core
+    spends on samples is within what a worker is said to take for them, unless many want the cores at once.
     """
 
     cores: int
     message_seconds: float
+    arithmetic_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.cores < 1 or not self.message_seconds >= 0:
-            raise UsageError(f"a host has a core at least, and a message takes no negative time; got {self}")
+        if self.cores < 1 or not self.message_seconds >= 0 or not self.arithmetic_seconds >= 0:
+            raise UsageError(f"a host has a core at least, and nothing takes negative time; got {self}")
 
 
 class Cores:
-    """The cores of a host, each with one message at a time, first come first served."""
+    """The cores of a host, each with one thing at a time, first come first served."""
 
     def __init__(self, host: Host) -> None:
         self._free = [0.0] * host.cores
-        self._seconds = host.message_seconds
+        self._host = host
 
-    def handled_at(self, arrived: float) -> float:
+    def handled_at(self, now: float) -> float:
         """When a message that arrives now will have been handled."""
-        end = max(arrived, self._free[0]) + self._seconds
+        return self._busy(now, self._host.message_seconds)
+
+    def calculated_at(self, now: float, samples: int) -> float:
+        """When the arithmetic of so many samples, begun now, will be done."""
+        return self._busy(now, samples * self._host.arithmetic_seconds)
+
+    def _busy(self, now: float, seconds: float) -> float:
+        end = max(now, self._free[0]) + seconds
         heapq.heapreplace(self._free, end)
         return end
 

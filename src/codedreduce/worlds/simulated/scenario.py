@@ -49,6 +49,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     cores: int = 0  # of one machine that carries all nodes; 0: each has its own
     turn: int = 0  # bytes an interface sends for one receiver before the next one's turn; 0: whole chunks
     message_seconds: float = 0.0  # that such a core is busy with a message
+    arithmetic_seconds: float = 0.0  # that such a core is busy with a sample, whatever a worker is said to take for it
+    announce: bool = True  # offer a pushed sum ahead of its bytes
 
     def plan(self) -> Plan:
         """Who computes what."""
@@ -80,7 +82,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             delays=parse_delays(self.delays, workers=plan.workers, unit=unit, seed=self.seed),
             faults=self.faults,
             seed=self.seed,
-            host=Host(cores=self.cores, message_seconds=self.message_seconds) if self.cores else None,
+            host=self._host(),
         )
         settings = Settings(
             length=self.parameters,
@@ -89,9 +91,15 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             least_head_start=self.least_head_start,
             patience=self.patience,
             on_excess="approximate" if self.on_excess == "approximate" else "wait",
+            announce=self.announce,
         )
         gradients = gradients or Gradients(self.samples, self.parameters, self.seed)
         return SimulatedCluster(plan, settings, conditions, gradients, recorder=recorder, checking=checking)
+
+    def _host(self) -> Host | None:
+        if not self.cores:
+            return None
+        return Host(cores=self.cores, message_seconds=self.message_seconds, arithmetic_seconds=self.arithmetic_seconds)
 
     def to_json(self) -> str:
         """One line that says it all."""
@@ -157,4 +165,5 @@ def random_scenario(seed: int) -> Scenario:
         patience=2000.0,
         on_excess="approximate" if random.random() < 0.3 else "wait",
         faults=tuple(faults),
+        announce=bool(random.random() < 0.7),
     )

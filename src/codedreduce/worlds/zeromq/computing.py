@@ -106,9 +106,7 @@ class Computing:
             done += samples_in((piece,))
         total = samples_in(order.pieces)
         finished = done == total and not self._stop.is_set()
-        if self._record is not None:
-            self._record(order.round, "stall", begin, computing, 0)
-            self._record(order.round, "compute" if finished else "interrupted", computing, time.monotonic(), done)
+        ended = time.monotonic()
         if not finished:
             late = time.monotonic() - self._stopped_at
             if self._injector is not None:
@@ -118,6 +116,9 @@ class Computing:
             if self._wire is not None:  # as if it had travelled: a parent's own unit may come from its child
                 out[:] = out.astype(self._wire)
             self._post(Computed(round=order.round, task=order.task, vector=out, covered=done / total))
+        if self._record is not None:  # last: somebody waits for the vector, nobody for this
+            self._record(order.round, "stall", begin, computing, 0)
+            self._record(order.round, "compute" if finished else "interrupted", computing, ended, done)
 
     def _add_piece(self, piece: Piece, order: Compute, out: Vector, *, first: bool) -> bool:
         """Compute a piece into `out`, or add it to what is there; whether it was computed to its end."""

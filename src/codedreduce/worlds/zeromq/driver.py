@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
+import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -66,19 +68,19 @@ class Driver(threading.Thread):
         self._retrying = False
         self._met_parent = False
         self._patience = patience
-        self._wake_address = f"inproc://wake-{id(self)}"
-        self._woken = transport.context.socket(zmq.PAIR)
-        self._woken.bind(self._wake_address)
-        self._waker = transport.context.socket(zmq.PAIR)
-        self._waker.connect(self._wake_address)
+        self._woken, self._waker = os.pipe()  # a socket of ZeroMQ's would cost several times as much to wake
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._waker, False)
         self._wake_lock = threading.Lock()
+        self._over = False
 
     def post(self, event: Event) -> None:
         """Let something happen to the machine; from any thread."""
         self._inbox.put(event)
         with self._wake_lock:
-            if not self._waker.closed:
-                self._waker.send(b"", zmq.DONTWAIT)
+            if not self._over:
+                with contextlib.suppress(BlockingIOError):  # full: it has been woken often enough
+                    os.write(self._waker, b"\0")
 
     def leave(self, reason: str) -> None:
         """Leave, and wait until everyone has been told."""
@@ -98,8 +100,9 @@ class Driver(threading.Thread):
             if self._directory is not None:
                 self._directory.close()
             with self._wake_lock:
-                self._waker.close()
-            self._woken.close()
+                self._over = True
+                os.close(self._waker)
+                os.close(self._woken)
 
     def _loop(self) -> None:
         poller = zmq.Poller()
@@ -125,7 +128,7 @@ class Driver(threading.Thread):
             if monitor is not None and monitor in ready:
                 self._watch_parent(monitor)
             if len(ready) > (self._woken in ready):
-                self._take_arrived()
+                self._take_arrived(ready)
             self._fire_timers()
 
     def _watch_parent(self, monitor: zmq.Socket[bytes]) -> None:
@@ -149,16 +152,13 @@ class Driver(threading.Thread):
         return max(0, int(1000 * (self._timers[0][0] - time.monotonic())) + 1)
 
     def _take_posted(self) -> None:
-        while True:
-            try:
-                self._woken.recv(zmq.DONTWAIT)
-            except zmq.Again:
-                break
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._woken, 4096)
         while not self._inbox.empty():
             self._handle(self._inbox.get_nowait())
 
-    def _take_arrived(self) -> None:
-        for arrived in self._transport.receive():
+    def _take_arrived(self, ready: Container[object]) -> None:
+        for arrived in self._transport.receive(ready):
             if arrived.message is None:
                 self._handle(Drained(peer=arrived.sender))
                 continue

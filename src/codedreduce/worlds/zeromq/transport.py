@@ -7,7 +7,7 @@ message: header. An empty header is an acknowledgement of marked messages.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -24,6 +24,10 @@ from codedreduce.worlds.zeromq.arena import Arena, Reference
 
 #: Seconds a neighbour has to connect its second socket after its first; then it counts as gone.
 CONNECTING = 1.0
+
+#: Flags as plain numbers: pyzmq's own are enumerations, and combining them costs more than sending a frame.
+_NOW = int(zmq.DONTWAIT)
+_NOW_AND_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 
 _MARKED = b"\x01"
 _PLAIN = b"\x00"
@@ -156,9 +160,15 @@ class Transport:
         copy = len(frames) == 1 or len(frames[1]) < 65536
         try:
             if to == self._up_node and self._up is not None:
-                self._up[plane].send_multipart(frames, zmq.DONTWAIT, copy=copy)
+                socket = self._up[plane]
             elif self._down is not None:
-                self._down[plane].send_multipart([to.to_bytes(4, "big"), *frames], zmq.DONTWAIT, copy=copy)
+                socket = self._down[plane]
+                socket.send(to.to_bytes(4, "big"), _NOW_AND_MORE)
+            else:
+                return True
+            for frame in frames[:-1]:
+                socket.send(frame, _NOW_AND_MORE)
+            socket.send(frames[-1], _NOW, copy=copy)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
@@ -181,40 +191,43 @@ class Transport:
                     self.lost.append(to)
         return bool(self._unsent)
 
-    def receive(self) -> Iterator[Arrived]:
-        """Everything that has arrived, small messages first; raises nothing: what cannot be read is skipped."""
+    def receive(self, ready: Container[object]) -> Iterator[Arrived]:
+        """A message from each socket that has one, small messages first; what cannot be read is skipped.
+
+        Asking a socket that has nothing costs as much as a message: only those are asked that `ready` names.
+        """
         for plane in (0, 1):
             for sockets, from_children in ((self._down, True), (self._up, False)):
-                if sockets is not None:
-                    yield from self._drain(sockets[plane], plane, from_children)
+                if sockets is not None and sockets[plane] in ready:
+                    arrived = self._take(sockets[plane], plane, from_children)
+                    if arrived is not None:
+                        yield arrived
 
-    def _drain(self, socket: zmq.Socket[bytes], plane: int, from_children: bool) -> Iterator[Arrived]:
-        for _ in range(64):  # then let the other sockets have their turn
-            try:
-                frames: list[bytes | zmq.Frame] = list(socket.recv_multipart(zmq.DONTWAIT, copy=plane == 0))
-            except zmq.Again:
-                return
-            sender = self._up_node
-            if from_children:
-                identity = frames.pop(0)
-                sender = int.from_bytes(identity if isinstance(identity, bytes) else identity.bytes, "big")
-            try:
-                yield self._read(sender, frames, plane)
-            except WireError as error:
-                self.unreadable.append((sender, str(error)))
-                first = frames[0].bytes if frames and isinstance(frames[0], zmq.Frame) else b""
-                if plane == 1 and first[:1] in (_MARKED, _MARKED_BY_REFERENCE):
-                    self.acknowledge(sender)  # or the sender's window would never open again
+    def _take(self, socket: zmq.Socket[bytes], plane: int, from_children: bool) -> Arrived | None:
+        try:
+            frames = [socket.recv(_NOW, copy=False)]
+        except zmq.Again:
+            return None
+        while frames[-1].more:
+            frames.append(socket.recv(_NOW, copy=False))
+        sender = int.from_bytes(frames.pop(0).buffer, "big") if from_children else self._up_node
+        try:
+            return self._read(sender, frames, plane)
+        except WireError as error:
+            self.unreadable.append((sender, str(error)))
+            if plane == 1 and frames and bytes(frames[0].buffer[:1]) in (_MARKED, _MARKED_BY_REFERENCE):
+                self.acknowledge(sender)  # or the sender's window would never open again
+            return None
 
-    def _read(self, sender: int, frames: list[bytes | zmq.Frame], plane: int) -> Arrived:
+    def _read(self, sender: int, frames: list[zmq.Frame], plane: int) -> Arrived:
         if plane == 0:
-            header = frames[0] if isinstance(frames[0], bytes) else frames[0].bytes
+            if len(frames) != 1:
+                raise WireError(f"a small message of {len(frames)} frames")
+            header = frames[0].bytes
             return Arrived(sender, decode(header) if header else None)
         if len(frames) != 2:
             raise WireError(f"a data message of {len(frames)} frames")
-        first = frames[0].bytes if isinstance(frames[0], zmq.Frame) else frames[0]
-        second = frames[1]
-        buffer = second.buffer if isinstance(second, zmq.Frame) else memoryview(second)
+        first, buffer = frames[0].bytes, frames[1].buffer
         flag, header = first[:1], first[1:]
         if flag in (_BY_REFERENCE, _MARKED_BY_REFERENCE):
             if self._arena is None:
