@@ -24,9 +24,10 @@ from bench.paper.experiments import EXPERIMENTS, RATE, UNIT, Experiment, conditi
 from bench.paper.figure import draw, table
 from bench.paper.measured import Measuring
 from bench.paper.peers import run_gloo, run_mpi
-from bench.paper.simulated import SCHEMES, best_schemes, simulate_all
+from bench.paper.simulated import SCHEMES, Choice, best_schemes, scenario, simulate_all
 from codedreduce.lab import Lab
 from codedreduce.training.data import Arrays
+from codedreduce.worlds.simulated.compare import scenario_for
 from codedreduce.worlds.simulated.scenario import Scenario
 
 PEERS = {"gloo": run_gloo, "mpi": run_mpi}
@@ -62,44 +63,55 @@ def _run(experiment: Experiment, options: argparse.Namespace, found: dict[str, A
     if options.conditions:
         wanted = {name: wanted[name] for name in options.conditions.split(",")}
     results = found.setdefault("experiments", {}).setdefault(experiment.name, {})
+    names = options.schemes.split(",") if options.schemes else [*SCHEMES, *PEERS]
+    todo = [
+        (condition, name)
+        for condition in wanted
+        for name in (*SCHEMES, *PEERS)
+        if name in names and (options.again or name not in results.get(condition, {}))
+    ]
     _say(f"{experiment.workers} workers ({experiment.tree}): choosing tolerances by simulation")
     with _alone(options.beside, False):
-        chosen = best_schemes(experiment, wanted)
+        chosen = best_schemes(experiment, wanted, [job for job in todo if job[1] in SCHEMES])
     lab = Lab.up(nodes=experiment.workers + 1, rate=RATE, name=f"p{experiment.name}")
     try:
         measuring = Measuring(experiment, lab, options.rounds)
-        costs: dict[str, float] = found.setdefault("message_seconds", {}).setdefault(experiment.name, {})
-        if options.again:
-            costs.clear()
-        for by_name in chosen.values():
-            for one, _ in by_name.values():
-                label = one.plan().scheme.label
-                if label not in costs:
-                    with _alone(options.beside, True):
-                        costs[label] = measuring.message_seconds(one)
-                    _save(options.out, found)
-                    _say(f"  {label}: {1e6 * costs[label]:.0f} us a message")
-        arithmetic: dict[str, float] = found.setdefault("arithmetic_seconds", {})
-        if options.again or experiment.name not in arithmetic:
-            one, _ = next(iter(chosen.values()))["master-worker"]
-            with _alone(options.beside, True):
-                arithmetic[experiment.name] = measuring.arithmetic_seconds(one, costs["master-worker"])
-            _say(f"  {1e6 * arithmetic[experiment.name]:.1f} us a sample")
-        for condition, delays in wanted.items():
-            row = results.setdefault(condition, {})
-            for name in (*SCHEMES, *PEERS):
-                if options.schemes and name not in options.schemes.split(","):
-                    continue
-                if name in row and not options.again:
-                    continue
-                with _alone(options.beside, name in NEEDS_CORES):
-                    row[name] = _measure(measuring, name, delays, chosen[condition], costs)
-                _say(f"  {condition:20} {_line(row[name])}")
-                _save(options.out, found)
+        costs = _calibrate(measuring, chosen, options, found)
+        for condition, name in todo:
+            with _alone(options.beside, name in NEEDS_CORES):
+                result = _measure(measuring, name, wanted[condition], chosen[condition], costs)
+            results.setdefault(condition, {})[name] = result
+            _say(f"  {condition:20} {_line(result)}")
+            _save(options.out, found)
     finally:
         lab.down()
-    _simulate(results, options, arithmetic[experiment.name])
+    _simulate(results, options, found["arithmetic_seconds"][experiment.name])
     _save(options.out, found)
+
+
+def _calibrate(
+    measuring: Measuring, chosen: dict[str, dict[str, Choice]], options: argparse.Namespace, found: dict[str, Any]
+) -> dict[str, float]:
+    """What a message of each scheme, and a sample, cost a core of this machine; the former are returned."""
+    name = measuring.experiment.name
+    costs: dict[str, float] = found.setdefault("message_seconds", {}).setdefault(name, {})
+    arithmetic: dict[str, float] = found.setdefault("arithmetic_seconds", {})
+    if options.again:
+        costs.clear()
+        arithmetic.pop(name, None)
+    plain = scenario_for(scenario(measuring.experiment, "calm"), "master-worker")
+    for one in (plain, *(one for by_name in chosen.values() for one, _ in by_name.values())):
+        label = one.plan().scheme.label
+        if label not in costs:
+            with _alone(options.beside, True):
+                costs[label] = measuring.message_seconds(one)
+            _save(options.out, found)
+            _say(f"  {label}: {1e6 * costs[label]:.0f} us a message")
+    if name not in arithmetic:
+        with _alone(options.beside, True):
+            arithmetic[name] = measuring.arithmetic_seconds(plain, costs["master-worker"])
+        _say(f"  {1e6 * arithmetic[name]:.1f} us a sample")
+    return costs
 
 
 def _simulate(results: dict[str, dict[str, Any]], options: argparse.Namespace, arithmetic_seconds: float) -> None:
@@ -141,7 +153,7 @@ def _alone(path: Path | None, alone: bool) -> Iterator[None]:
 
 
 def _measure(
-    measuring: Measuring, name: str, delays: str, chosen: dict[str, tuple[Scenario, dict[str, float]]],
+    measuring: Measuring, name: str, delays: str, chosen: dict[str, Choice],
     costs: dict[str, float],
 ) -> dict[str, Any]:  # fmt: skip
     if name in PEERS:

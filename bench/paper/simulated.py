@@ -79,9 +79,10 @@ def _swept(ones: list[Scenario]) -> Choice:
     return best[1], times if len(times) > 1 else {}
 
 
-def best_schemes(experiment: Experiment, conditions: dict[str, str]) -> dict[str, dict[str, Choice]]:
-    """For every condition and scheme the best tolerance, and what those tried took."""
-    jobs = [(condition, name) for condition in conditions for name in SCHEMES]
+def best_schemes(
+    experiment: Experiment, conditions: dict[str, str], jobs: list[tuple[str, str]]
+) -> dict[str, dict[str, Choice]]:
+    """For every condition and scheme of the jobs the best tolerance, and what those tried took."""
     bases = {condition: scenario(experiment, delays) for condition, delays in conditions.items()}
     found: dict[str, dict[str, Choice]] = {condition: {} for condition in conditions}
     with ProcessPoolExecutor(2) as pool:
