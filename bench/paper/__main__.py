@@ -9,12 +9,9 @@ every run, and without --again only what is missing in the results is measured: 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +29,6 @@ from codedreduce.worlds.simulated.scenario import Scenario
 
 PEERS = {"gloo": run_gloo, "mpi": run_mpi}
 
-#: What keeps the cores busy, and is measured alone when two experiments run beside each other.
-NEEDS_CORES = ("ring", "progressive", *PEERS)
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -44,7 +38,6 @@ def main() -> None:
     parser.add_argument("--conditions", help="some of the conditions, by name")
     parser.add_argument("--schemes", help="some of the schemes and peers, by name")
     parser.add_argument("--again", action="store_true", help="measure again what has been measured")
-    parser.add_argument("--beside", type=Path, help="a file: another experiment that names it runs at the same time")
     parser.add_argument("--out", type=Path, default=Path("bench/results/paper.json"))
     parser.add_argument("--figure", type=Path, default=Path("docs/paper.svg"))
     options = parser.parse_args()
@@ -59,27 +52,23 @@ def main() -> None:
 
 
 def _run(experiment: Experiment, options: argparse.Namespace, found: dict[str, Any]) -> None:
-    wanted = conditions(options.traces)
-    if options.conditions:
-        wanted = {name: wanted[name] for name in options.conditions.split(",")}
+    everything = conditions(options.traces)
+    wanted = {name: everything[name] for name in _some_of(list(everything), options.conditions)}
     results = found.setdefault("experiments", {}).setdefault(experiment.name, {})
-    names = options.schemes.split(",") if options.schemes else [*SCHEMES, *PEERS]
     todo = [
         (condition, name)
         for condition in wanted
-        for name in (*SCHEMES, *PEERS)
-        if name in names and (options.again or name not in results.get(condition, {}))
+        for name in _some_of([*SCHEMES, *PEERS], options.schemes)
+        if options.again or name not in results.get(condition, {})
     ]
     _say(f"{experiment.workers} workers ({experiment.tree}): choosing tolerances by simulation")
-    with _alone(options.beside, False):
-        chosen = best_schemes(experiment, wanted, [job for job in todo if job[1] in SCHEMES])
+    chosen = best_schemes(experiment, wanted, [job for job in todo if job[1] in SCHEMES])
     lab = Lab.up(nodes=experiment.workers + 1, rate=RATE, name=f"p{experiment.name}")
     try:
         measuring = Measuring(experiment, lab, options.rounds)
         costs = _calibrate(measuring, chosen, options, found)
         for condition, name in todo:
-            with _alone(options.beside, name in NEEDS_CORES):
-                result = _measure(measuring, name, wanted[condition], chosen[condition], costs)
+            result = _measure(measuring, name, wanted[condition], chosen[condition], costs)
             results.setdefault(condition, {})[name] = result
             _say(f"  {condition:20} {_line(result)}")
             _save(options.out, found)
@@ -87,6 +76,14 @@ def _run(experiment: Experiment, options: argparse.Namespace, found: dict[str, A
         lab.down()
     _simulate(results, options, found["arithmetic_seconds"][experiment.name])
     _save(options.out, found)
+
+
+def _some_of(everything: list[str], names: str | None) -> list[str]:
+    """Those named in a list with commas, in their order, or all."""
+    chosen = everything if names is None else names.split(",")
+    if unknown := set(chosen) - set(everything):
+        raise SystemExit(f"there is no {', '.join(sorted(unknown))} among {', '.join(everything)}")
+    return [name for name in everything if name in chosen]
 
 
 def _calibrate(
@@ -103,27 +100,25 @@ def _calibrate(
     for one in (plain, *(one for by_name in chosen.values() for one, _ in by_name.values())):
         label = one.plan().scheme.label
         if label not in costs:
-            with _alone(options.beside, True):
-                costs[label] = measuring.message_seconds(one)
+            costs[label] = measuring.message_seconds(one)
             _save(options.out, found)
             _say(f"  {label}: {1e6 * costs[label]:.0f} us a message")
     if name not in arithmetic:
-        with _alone(options.beside, True):
-            arithmetic[name] = measuring.arithmetic_seconds(plain, costs["master-worker"])
+        arithmetic[name] = measuring.arithmetic_seconds(plain, costs["master-worker"])
         _say(f"  {1e6 * arithmetic[name]:.1f} us a sample")
     return costs
 
 
 def _simulate(results: dict[str, dict[str, Any]], options: argparse.Namespace, arithmetic_seconds: float) -> None:
     """Put the simulated mean beside the measured one: on this machine's cores, and with a machine for every node."""
+    delays = conditions(options.traces)
     found = [
         (condition, one)
         for condition, row in results.items()
         for one in row.values()
-        if "scenario" in one and "simulated" not in one
+        if condition in delays and "scenario" in one and "simulated" not in one
     ]
     _say(f"simulating {len(found)} runs")
-    delays = conditions(options.traces)
     apart = [
         msgspec.structs.replace(Scenario.from_json(one["scenario"]), delays=delays[condition])
         for condition, one in found
@@ -138,18 +133,6 @@ def _simulate(results: dict[str, dict[str, Any]], options: argparse.Namespace, a
     means = zip(simulate_all(here, options.rounds), simulate_all(apart, options.rounds), strict=True)
     for (_, one), (shared, own) in zip(found, means, strict=True):
         one["simulated"], one["simulated_own_machines"] = shared, own
-
-
-@contextlib.contextmanager
-def _alone(path: Path | None, alone: bool) -> Iterator[None]:
-    """Beside another experiment: wait until nobody else uses the cores, or only until nobody needs them alone."""
-    if path is None:
-        yield
-        return
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        yield
-    time.sleep(0.5)  # so that whoever waits to be alone gets its turn
 
 
 def _measure(

@@ -1,33 +1,95 @@
-"""What bounds the speed-up: the same calm cluster of 84, simulated with longer vectors and with nothing to compute.
+"""What bounds the speed-up: the cluster of 84 with longer vectors, and with nothing to compute.
 
-python -m bench.paper.account
+python -m bench.paper.account              simulated, with a machine for every node
+python -m bench.paper.account --measure    in the lab, vectors ten times as long; needs root and iproute2
 """
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
 import msgspec
 
-from bench.paper.experiments import EXPERIMENTS
+from bench.paper.experiments import EXPERIMENTS, RATE, Experiment
+from bench.paper.measured import Measuring
 from bench.paper.simulated import mean_round, scenario
+from codedreduce.lab import Lab
 from codedreduce.worlds.simulated.compare import scenario_for
+from codedreduce.worlds.simulated.scenario import Scenario
+from codedreduce.worlds.tuning import settings_for
 
-#: Numbers in a vector, and in a chunk of it.
-VECTORS = ((5801, 1 << 18), (58010, 1 << 11))
+#: Numbers in a vector.
+SHORT, LONG = 5801, 58010
+
+#: Rounds that are measured.
+ROUNDS = 10
+
+SCHEMES = ("progressive", "master-worker", "gradient-coding", "ring")
+
+#: The paper's first cluster, with few samples: longer vectors have more to send, and should not have more to compute.
+CLUSTER = dataclasses.replace(EXPERIMENTS[0], samples=840, learning_rate=0.001)
 
 
 def main() -> None:
-    print(f"{'numbers':>8} {'computed':>9}   master-worker  gradient coding S=1   ring   (over progressive)")
-    base = msgspec.structs.replace(scenario(EXPERIMENTS[0], "calm"), turn=0, samples=840)
-    for parameters, chunk in VECTORS:
-        for compute in (EXPERIMENTS[0].compute, EXPERIMENTS[0].compute / 1000):
-            one = msgspec.structs.replace(base, parameters=parameters, chunk=chunk, compute=compute)
-            times = {
-                name: mean_round(scenario_for(one, name), 2)
-                for name in ("progressive", "master-worker", "gradient-coding", "ring")
-            }
-            mine = times.pop("progressive")
-            ratios = "  ".join(f"{name} {time / mine:.1f}x" for name, time in times.items())
-            print(f"{parameters:>8} {compute / 84:>8.4f}s   {ratios}   ({mine:.3f} s)", flush=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true", help="in the lab instead of simulated")
+    parser.add_argument("--out", type=Path, default=Path("bench/results/account.json"))
+    options = parser.parse_args()
+    if options.measure:
+        found = measure(with_vectors_of(LONG))
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        print(f"wrote {options.out}")
+    else:
+        simulate()
+
+
+def with_vectors_of(length: int) -> Experiment:
+    """The cluster with a model so large that the vectors, which carry the loss too, have this length."""
+    return dataclasses.replace(CLUSTER, parameters=length - 1)
+
+
+def in_chunks(one: Scenario) -> Scenario:
+    """The scenario with chunks as real nodes would choose them."""
+    return msgspec.structs.replace(one, chunk=settings_for(one.parameters, shared_memory=False).chunk)
+
+
+def simulate() -> None:
+    """Every node has a machine of its own."""
+    for length in (SHORT, LONG):
+        base = in_chunks(msgspec.structs.replace(scenario(with_vectors_of(length), "calm"), turn=0))
+        for compute in (CLUSTER.compute, CLUSTER.compute / 1000):
+            one = msgspec.structs.replace(base, compute=compute)
+            times = {name: mean_round(scenario_for(one, name), 2) for name in SCHEMES}
+            show(f"{length} numbers, {compute / CLUSTER.workers:.4f} s computed", times)
+
+
+def measure(experiment: Experiment) -> dict[str, dict[str, float]]:
+    """All nodes share this machine's cores; the mean round of each scheme, by condition."""
+    found: dict[str, dict[str, float]] = {}
+    lab = Lab.up(nodes=experiment.workers + 1, rate=RATE, name="account")
+    try:
+        measuring = Measuring(experiment, lab, ROUNDS)
+        for delays in ("calm", "exponential"):
+            base = scenario(experiment, delays)
+            found[delays] = {}
+            for name in SCHEMES:
+                result = measuring.run(scenario_for(base, name).plan().scheme, delays)
+                if not result["exact"]:
+                    raise SystemExit(f"{name} did not compute the gradient")
+                found[delays][name] = result["mean"]
+            show(f"{experiment.parameters + 1} numbers, {delays}", found[delays])
+    finally:
+        lab.down()
+    return found
+
+
+def show(what: str, times: dict[str, float]) -> None:
+    mine = times["progressive"]
+    ratios = "  ".join(f"{name} {time / mine:.1f}x" for name, time in times.items() if name != "progressive")
+    print(f"{what:32}  progressive {mine:.3f} s; over it: {ratios}", flush=True)
 
 
 if __name__ == "__main__":

@@ -236,3 +236,27 @@ def test_the_command_line_without_iproute2() -> None:
     assert found.returncode == 2
     assert found.stderr.startswith("codedreduce: a lab needs")
     assert len(found.stderr.strip().splitlines()) == 1
+
+
+APART = """
+mkdir -p /run/netns && mount -t tmpfs none /run/netns && mount -t sysfs none /sys || exit 9
+"$0" -m codedreduce lab up --name one --nodes 2 --rate 1gbit &&
+"$0" -m codedreduce lab up --name two --nodes 3 --rate 1gbit &&
+"$0" -m codedreduce lab exec --name two 1 -- sleep 600 &
+until [ "$(ls /run/netns | wc -l)" = 5 ] && pgrep -x sleep > /dev/null; do sleep 0.05; done
+"$0" -m codedreduce lab down --all && ls /run/netns /sys/class/net
+"""
+
+
+@needs_lab
+def test_all_labs_go_at_once() -> None:
+    """In namespaces of its own, or it would take away what others have made on this machine."""
+    done = subprocess.run(
+        ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", APART, sys.executable],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    left = done.stdout.split("/run/netns:")[1].split()
+    assert left == ["/sys/class/net:", "lo"]
+    assert "one" in done.stdout
+    assert "two" in done.stdout

@@ -228,6 +228,16 @@ def test_an_old_unit_is_not_taken_for_the_parent_s() -> None:
     assert chunk.data.tolist() == [5, 5, 5, 5]
 
 
+@pytest.mark.parametrize("announce", [True, False])
+def test_a_sum_is_announced_where_that_is_agreed(announce: bool) -> None:
+    hand = Hand(Worker(3, PLAN, Settings(length=4, announce=announce)))
+    hand.get(1, said.Welcome())
+    hand.get(1, said.ModelChunk(round=1, index=0), 0.0)
+    actions = hand.machine.handle(happening.Computed(round=1, task=3, vector=np.ones(4, np.float32)), 2.0)
+    assert len(sent(actions, said.Offer)) == announce
+    assert len(sent(actions, said.ShareChunk)) == 1
+
+
 def test_a_worker_with_a_new_connection_takes_the_model_again() -> None:
     hand = Hand(Worker(1, MasterWorker(2).plan(samples=14), Settings(length=4)))
     hand.get(0, said.Welcome())

@@ -156,6 +156,18 @@ def test_nodes_of_one_host_share_its_cores() -> None:
     assert together.identical
 
 
+def test_workers_of_one_host_do_their_arithmetic_in_turns() -> None:
+    """Six workers with 10 samples of 0.02 s each: 1.2 s on one core, however short they are said to compute."""
+    base = Scenario(tree="6x1", scheme="master-worker", samples=60, parameters=20, compute=0.6, rounds=3)
+    apart, crowded, roomy = (
+        msgspec.structs.replace(base, cores=cores, arithmetic_seconds=0.02).cluster().run(3).seconds().mean()
+        for cores in (0, 1, 6)
+    )
+    assert apart < 0.2
+    assert crowded == pytest.approx(1.2, rel=0.05)
+    assert roomy == pytest.approx(0.2, rel=0.05)
+
+
 def test_one_worker_can_be_told_to_stall() -> None:
     delays = parse_delays("worker:3:1:0.5s", workers=6, unit=0.1, seed=0)
     assert delays.draw(7).startup.tolist() == [0, 0, 0.5, 0, 0, 0]

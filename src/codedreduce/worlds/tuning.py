@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from codedreduce.protocol import Settings
+from codedreduce.protocol.settings import CHUNK_ELEMENTS
 
 #: Elements in a chunk between processes of one machine, where a chunk is a reference into shared memory.
 LOCAL_CHUNK = 1 << 20
+
+#: Chunks that a vector is cut into over a network, unless they would be smaller than `LEAST_CHUNK` elements.
+CHUNKS = 16
+LEAST_CHUNK = 1 << 14
+
+#: Bytes in flight to a neighbour over a network, and how many chunks that may be.
+IN_FLIGHT = 1 << 18
+LEAST_WINDOW, MOST_WINDOW = 4, 16
 
 #: Seconds a worker may be later than another before it counts as late: less is the scheduler's noise.
 LEAST_HEAD_START = 0.01
@@ -18,14 +27,33 @@ WORTH_ANNOUNCING = 1 << 16
 def settings_for(length: int, *, shared_memory: bool, itemsize: int = 4) -> Settings:
     """Settings for vectors of so many numbers, each `itemsize` bytes on the wire."""
     if not shared_memory:
+        chunk = chunk_over_network(length)
         return Settings(
-            length=length, itemsize=itemsize, announce=worth_announcing(length, itemsize),
-            least_head_start=LEAST_HEAD_START,
+            length=length, itemsize=itemsize, chunk=chunk, window=window_over_network(min(chunk, length) * itemsize),
+            announce=worth_announcing(length, itemsize), least_head_start=LEAST_HEAD_START,
         )  # fmt: skip
     return Settings(
         length=length, itemsize=itemsize, chunk=LOCAL_CHUNK, announce=length > LOCAL_CHUNK,
         least_head_start=LEAST_HEAD_START,
     )  # fmt: skip
+
+
+def chunk_over_network(length: int) -> int:
+    """Elements in a chunk over a network: few enough that the levels of a tree work at the same time.
+
+    >>> chunk_over_network(50_000), chunk_over_network(1_000_000), chunk_over_network(100_000_000)
+    (16384, 62500, 262144)
+    """
+    return min(CHUNK_ELEMENTS, max(LEAST_CHUNK, -(-length // CHUNKS)))
+
+
+def window_over_network(chunk_bytes: int) -> int:
+    """Chunks in flight over a network: more of small ones, so that fewer are acknowledged.
+
+    >>> window_over_network(23_000), window_over_network(1 << 20)
+    (11, 4)
+    """
+    return max(LEAST_WINDOW, min(MOST_WINDOW, IN_FLIGHT // chunk_bytes))
 
 
 def worth_announcing(length: int, itemsize: int = 4) -> bool:

@@ -6,6 +6,7 @@ message: header. An empty header is an acknowledgement of marked messages.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Container, Iterator
 from typing import NamedTuple
@@ -143,7 +144,11 @@ class Transport:
             data = data.astype(self._wire)
         self.bytes_sent += data.nbytes
         frame = np.ascontiguousarray(data).view(np.uint8).data
-        return self._put(action.to, 1, [(_MARKED if action.marked else _PLAIN) + header, frame])
+        sent = self._put(action.to, 1, [(_MARKED if action.marked else _PLAIN) + header, frame])
+        if action.to != self._up_node:
+            # Let ZeroMQ's thread write all of it, or every child is sent its first 8 KiB before any has the rest.
+            os.sched_yield()
+        return sent
 
     def acknowledge(self, peer: int) -> bool:
         """Tell a neighbour that its marked message is here; whether it could be sent at once."""
