@@ -108,7 +108,7 @@ class Computing:
         finished = done == total and not self._stop.is_set()
         ended = time.monotonic()
         if not finished:
-            late = time.monotonic() - self._stopped_at
+            late = ended - self._stopped_at
             if self._injector is not None:
                 late += self._injector.left(order.round)
             self._post(Interrupted(round=order.round, task=order.task, seconds=late))
