@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from bench.measure import interleaved, ratio, save
 from codedreduce import CodedReduce, Tree
-from codedreduce.codes import combine, cyclic
+from codedreduce.codes import cyclic
 from codedreduce.errors import CodeError
+from codedreduce.vectors import combine
 
 Vector = npt.NDArray[np.float32]
 

@@ -33,9 +33,9 @@ from bench import torch_ft
 from bench.measure import save
 from bench.torch_overhead import overhead
 from codedreduce.report.palette import MUTED, group_colour
+from codedreduce.worlds.delays import parse_delays
 from codedreduce.worlds.forked import Outcome, run_forked
 from codedreduce.worlds.inject import Injection, Injector
-from codedreduce.worlds.simulated.delays import parse_delays
 
 WORKERS = 6
 BATCH = 64 * WORKERS

@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from codedreduce.worlds.delays import parse_delays
 from codedreduce.worlds.inject import Injection, Injector
-from codedreduce.worlds.simulated.delays import parse_delays
 from codedreduce.worlds.zeromq.node import free_port
 
 #: Seconds torchft waits for a collective; longer than any stall here, as one would set it.

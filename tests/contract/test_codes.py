@@ -3,8 +3,9 @@ import itertools
 import numpy as np
 import pytest
 
-from codedreduce.codes import GradientCode, combine, cyclic, repetition, uncoded
+from codedreduce.codes import GradientCode, cyclic, repetition, uncoded
 from codedreduce.errors import CodeError, TooManyStragglers
+from codedreduce.vectors import combine
 
 from .check_code import check_code
 

@@ -4,8 +4,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from codedreduce.codes import combine
 from codedreduce.errors import UsageError
+from codedreduce.vectors import combine
 
 LENGTHS = [1, 1000, (1 << 18) - 1, (1 << 18) + 1, 700_001]
 

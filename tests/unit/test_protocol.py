@@ -58,7 +58,7 @@ def data_for(message) -> np.ndarray | None:
         return None
     if isinstance(message, said.RingChunk):
         return np.ones(3, np.float32)
-    return VECTOR[SETTINGS.part(message.index)]
+    return VECTOR[SETTINGS.chunk_slice(message.index)]
 
 
 @pytest.mark.parametrize("make", machines())

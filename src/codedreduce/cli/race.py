@@ -23,8 +23,8 @@ from codedreduce.training.objectives import LogisticRegression
 from codedreduce.training.optimizers import SGD
 from codedreduce.training.race import racing_schemes, run_race
 from codedreduce.units import seconds as parse_seconds
+from codedreduce.worlds.delays import parse_delays
 from codedreduce.worlds.simulated.compare import ALL, scheme_names
-from codedreduce.worlds.simulated.delays import parse_delays
 
 
 def race(

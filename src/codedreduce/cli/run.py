@@ -12,8 +12,8 @@ from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.report.palette import group_colour
 from codedreduce.schemes.names import parse_scheme, parse_tree
+from codedreduce.worlds.delays import parse_delays
 from codedreduce.worlds.launcher import launch, python_command
-from codedreduce.worlds.simulated.delays import parse_delays
 
 
 def run(

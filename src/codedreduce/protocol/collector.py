@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from codedreduce.codes import combine
 from codedreduce.errors import ProtocolError
 from codedreduce.protocol.events import Vector
 from codedreduce.protocol.settings import Settings
 from codedreduce.schemes import Needs, TreePlan
+from codedreduce.vectors import combine
 
 
 class ShareState:
@@ -196,7 +196,7 @@ class Collector:
             return None, 0.0
         result = np.empty(self.settings.length, dtype=own.dtype if own is not None else self._dtype())
         for index in range(self.settings.chunks):
-            where = self.settings.part(index)
+            where = self.settings.chunk_slice(index)
             parts = [
                 share.arrived[index] if whole else None for share, whole in zip(self.shares.values(), here, strict=True)
             ]

@@ -133,7 +133,7 @@ class Parent(Machine):
     def _put_model_chunk(self, child: int, index: int, actions: list[AnyAction]) -> None:
         assert self.model is not None
         message = ModelChunk(generation=self.generation, round=self.round, index=index)
-        self.outboxes[child].put(message, self.model[self.settings.part(index)], actions)
+        self.outboxes[child].put(message, self.model[self.settings.chunk_slice(index)], actions)
 
     def _start_collecting(self, task: int, now: float) -> None:
         self.collector.start(task, now)

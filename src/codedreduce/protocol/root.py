@@ -131,7 +131,7 @@ class Root(Parent):
             if self._result is None:
                 self._result = total
             else:
-                self._result[self.settings.part(self._next_chunk)] = total
+                self._result[self.settings.chunk_slice(self._next_chunk)] = total
             self._next_chunk += 1
         if self._next_chunk == self.settings.chunks:
             self._end(now, 0.0, actions)

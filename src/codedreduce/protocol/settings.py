@@ -48,7 +48,7 @@ class Settings:
         """How many chunks a vector has."""
         return -(-self.length // self.chunk)
 
-    def part(self, index: int) -> slice:
+    def chunk_slice(self, index: int) -> slice:
         """Where chunk `index` lies in the vector."""
         return slice(index * self.chunk, min((index + 1) * self.chunk, self.length))
 
@@ -56,5 +56,5 @@ class Settings:
         """The size of a chunk on the wire, or -1 if there is no such chunk."""
         if not 0 <= index < self.chunks:
             return -1
-        where = self.part(index)
+        where = self.chunk_slice(index)
         return int(where.stop - where.start) * self.itemsize

@@ -221,7 +221,7 @@ class Worker(Parent):
             return
         self._here[index] = True
         if self.settings.chunks > 1:
-            self.model[self.settings.part(index)] = event.data
+            self.model[self.settings.chunk_slice(index)] = event.data
         while self.model_chunks < self.settings.chunks and self._here[self.model_chunks]:
             for child in self.children:  # cut through: a chunk goes on as soon as it is here
                 if child in self.present:
@@ -296,7 +296,7 @@ class Worker(Parent):
             message = ShareChunk(
                 generation=self.generation, round=event.round, task=event.task, index=index, covered=event.covered
             )
-            self.up.put(message, event.vector[self.settings.part(index)], actions)
+            self.up.put(message, event.vector[self.settings.chunk_slice(index)], actions)
 
     def _shares_advanced(self, now: float, actions: list[AnyAction]) -> None:
         if self.state is not WORKING or not self._collects:
@@ -321,7 +321,7 @@ class Worker(Parent):
             self._offer_early(actions)
         while self._next_chunk < chunks and (not self._collects or self.collector.ready(self._next_chunk)):
             if self._collects and self.collector.shares:
-                self.collector.total(self._next_chunk, self.own[self.settings.part(self._next_chunk)])
+                self.collector.total(self._next_chunk, self.own[self.settings.chunk_slice(self._next_chunk)])
             if self.push:
                 self._send_chunk(self._next_chunk, actions)
             self._next_chunk += 1
@@ -348,7 +348,7 @@ class Worker(Parent):
             generation=self.generation, round=self.round, task=self.task, index=index, covered=covered,
             late=tuple(sorted(self.late))[:4096],
         )  # fmt: skip
-        self.up.put(message, self.own[self.settings.part(index)], actions)
+        self.up.put(message, self.own[self.settings.chunk_slice(index)], actions)
 
     # -- what the parent asks for
 
@@ -432,7 +432,7 @@ class Worker(Parent):
                     message = ShareChunk(
                         generation=self.generation, round=self.round, task=self.task, index=index, covered=covered
                     )
-                    self.up.put(message, result[self.settings.part(index)], actions)
+                    self.up.put(message, result[self.settings.chunk_slice(index)], actions)
 
     def _on_late(self, event: Received, now: float, actions: list[AnyAction]) -> None:
         self._say(event.message, actions)

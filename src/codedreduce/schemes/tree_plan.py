@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from codedreduce.codes import combine
 from codedreduce.errors import PlanError, TooManyStragglers
 from codedreduce.schemes.allocation import Allocation
 from codedreduce.schemes.plan import Array, Gradients, Plan, Unit, evaluate
 from codedreduce.schemes.work import Needs
 from codedreduce.topology import Tree
+from codedreduce.vectors import combine
 
 if TYPE_CHECKING:
     from codedreduce.schemes.scheme import TreeScheme

@@ -22,10 +22,10 @@ from codedreduce.schemes.work import Piece
 from codedreduce.topology import Tree
 from codedreduce.torch.layout import Layout
 from codedreduce.torch.unit import Losses, Task, UnitGradient
+from codedreduce.worlds.delays import parse_delays
 from codedreduce.worlds.environment import Membership, read_membership
 from codedreduce.worlds.inject import DEFAULT_UNIT, Injection
 from codedreduce.worlds.joined import JoinedCluster, check_membership, serve_joined
-from codedreduce.worlds.simulated.delays import parse_delays
 from codedreduce.worlds.tuning import settings_for
 
 log = logging.getLogger("codedreduce")

@@ -23,11 +23,11 @@ from codedreduce.training.data import Source
 from codedreduce.training.gradient import BatchGradient
 from codedreduce.training.objectives import Objective
 from codedreduce.training.optimizers import SGD, Optimizer
+from codedreduce.worlds.delays import parse_delays
 from codedreduce.worlds.environment import Membership, read_membership
 from codedreduce.worlds.inject import DEFAULT_UNIT, Injection
 from codedreduce.worlds.joined import JoinedCluster, serve_joined
 from codedreduce.worlds.local import Activity, LocalCluster, LocalRing
-from codedreduce.worlds.simulated.delays import parse_delays
 from codedreduce.worlds.site import Site
 from codedreduce.worlds.tuning import settings_for
 

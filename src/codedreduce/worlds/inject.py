@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from codedreduce.worlds.simulated.delays import Delays, Draw
+from codedreduce.worlds.delays import Delays, Draw
 
 #: Seconds that a worker's computation is taken to last when delays are drawn relative to it and nothing else is said.
 DEFAULT_UNIT = 0.05

@@ -37,7 +37,7 @@ from codedreduce.protocol.root import Root
 from codedreduce.protocol.wire import decode, encode
 from codedreduce.schemes import Plan, TreePlan
 from codedreduce.schemes.work import samples_in
-from codedreduce.worlds.simulated.delays import Delays, Draw
+from codedreduce.worlds.delays import Delays, Draw
 from codedreduce.worlds.simulated.faults import Fault
 from codedreduce.worlds.simulated.gradients import LEVELS, Gradients
 from codedreduce.worlds.simulated.kernel import Kernel

@@ -12,8 +12,8 @@ from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
 from codedreduce.schemes import Plan
 from codedreduce.schemes.names import parse_scheme, parse_tree
+from codedreduce.worlds.delays import parse_delays
 from codedreduce.worlds.simulated.cluster import Conditions, SimulatedCluster
-from codedreduce.worlds.simulated.delays import parse_delays
 from codedreduce.worlds.simulated.faults import Fault, random_faults
 from codedreduce.worlds.simulated.gradients import Gradients
 from codedreduce.worlds.simulated.network import Host, Link

@@ -1,4 +1,8 @@
-"""The weighted sum that every parent does."""
+"""Vectors: what they are, and the one place where the protocol makes, joins and adds them.
+
+Everything that knows what a vector is made of is here, or in `worlds/buffers.py` where it lies in memory that
+processes share and travels as bytes: a vector of another kind (on a device, say) is added in these two files.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,26 @@ import numpy.typing as npt
 
 from codedreduce.errors import UsageError
 
+Vector = npt.NDArray[Any]
+
 #: The sum is taken block by block, so that the running total stays in the cache while the vectors stream past.
 BLOCK_BYTES = 1 << 20
 
 #: A block to multiply in, by dtype; a thread starts with a context, and so with blocks, of its own.
-_scratch: ContextVar[dict[np.dtype[Any], npt.NDArray[Any]]] = ContextVar("scratch")
+_scratch: ContextVar[dict[np.dtype[Any], Vector]] = ContextVar("scratch")
 
 
-def combine(
-    vectors: Sequence[npt.NDArray[Any]], weights: Sequence[float] | None, out: npt.NDArray[Any]
-) -> npt.NDArray[Any]:
+def empty(length: int, dtype: npt.DTypeLike) -> Vector:
+    """Room for a vector."""
+    return np.empty(length, dtype=dtype)
+
+
+def joined(chunks: Sequence[Vector]) -> Vector:
+    """Chunks laid end to end."""
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+
+
+def combine(vectors: Sequence[Vector], weights: Sequence[float] | None, out: Vector) -> Vector:
     """Out = sum of weights[i] * vectors[i], in the order given. `None` stands for weights of one.
 
     A vector with weight 0 is not read, one with weight 1 is not multiplied, and nothing is allocated: the same
@@ -56,13 +70,13 @@ def combine(
     return out
 
 
-def _add_block(pieces: list[npt.NDArray[Any]], total: npt.NDArray[Any]) -> None:
+def _add_block(pieces: list[Vector], total: Vector) -> None:
     np.add(pieces[0], pieces[1], out=total)
     for piece in pieces[2:]:
         np.add(total, piece, out=total)
 
 
-def _add_weighted_block(pieces: list[tuple[npt.NDArray[Any], float]], total: npt.NDArray[Any]) -> None:
+def _add_weighted_block(pieces: list[tuple[Vector, float]], total: Vector) -> None:
     first, weight = pieces[0]
     np.multiply(first, total.dtype.type(weight), out=total)
     product = _product(total)
@@ -74,7 +88,7 @@ def _add_weighted_block(pieces: list[tuple[npt.NDArray[Any], float]], total: npt
             np.add(total, product, out=total)
 
 
-def _product(like: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _product(like: Vector) -> Vector:
     """A block of this thread's own to multiply in, kept from call to call."""
     kept = _scratch.get(None)
     if kept is None:

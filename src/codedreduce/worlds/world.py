@@ -1,0 +1,38 @@
+"""What training needs of a world: give it a model, get the gradient sum of the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from codedreduce.schemes import Piece
+from codedreduce.vectors import Vector
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoundResult:
+    """What a round gave: the gradient sum, how long it took, what is missing from it, and who was late."""
+
+    round: int
+    vector: Vector
+    seconds: float
+    residual: float = 0.0
+    late: tuple[int, ...] = ()
+
+
+class World(Protocol):
+    """Runs rounds. On a tree the root's process has one; on a ring every worker's, and all get the same sum."""
+
+    def aggregate(self, model: Vector) -> RoundResult:
+        """One round: the gradient sum of the whole batch under this model."""
+
+
+class Gradient(Protocol):
+    """Writes the gradient sum of a piece, under a model, into `out`; called in the process of worker `node`.
+
+    One that has an attribute `should_stop` is given a function there, to ask now and then whether to go on. One that
+    has a method `prepare(node)` is called before the node says that it is ready.
+    """
+
+    def __call__(self, piece: Piece, model: Vector, round_: int, out: Vector, node: int) -> bool | None:
+        """Overwrite `out`. False: it was told to stop, and has not finished."""
