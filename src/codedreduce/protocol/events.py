@@ -5,15 +5,11 @@ A machine takes events and returns actions. It does nothing else: no sockets, no
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
-import numpy.typing as npt
 
 from codedreduce.protocol.messages import AnyMessage
-from codedreduce.schemes.work import Piece
-
-Vector = npt.NDArray[Any]
+from codedreduce.schemes import Piece
+from codedreduce.vectors import Vector
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -126,6 +122,10 @@ class SetTimer(Action, frozen=True, kw_only=True):
     at: float
 
 
+class EveryoneIn(Action, frozen=True, kw_only=True):
+    """Root: all workers, on all levels, have joined."""
+
+
 class Aggregated(Action, frozen=True, kw_only=True):
     """Root and ring: the round is over, and this is its gradient sum."""
 
@@ -151,4 +151,4 @@ class Finished(Action, frozen=True, kw_only=True):
     reason: str
 
 
-AnyAction = Transmit | Compute | Cancel | SetTimer | Aggregated | Note | Finished
+AnyAction = Transmit | Compute | Cancel | SetTimer | EveryoneIn | Aggregated | Note | Finished

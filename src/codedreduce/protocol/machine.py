@@ -1,10 +1,16 @@
 """What all machines share: a table of transitions, and the rule for what is not in it.
 
 Theory of operation. A machine is in one state. An event is looked up with it in the table; the row names the method
-that handles it and the states that method may leave the machine in. Neighbours may say anything at any time, since
-messages can be late, repeated or meant for somebody who has since died: a message without a row, or of another
-generation of the plan, is dropped. Local events come from the world that runs the machine: one without a row raises,
-with the story that led to it, and changes nothing.
+that handles it and the states that method may lead to. Local events come from the world that runs the machine (`OWN`):
+one without a row raises, with the story that led to it, and changes nothing. Messages come from neighbours, which may
+say anything at any time:
+
+- a message that this sender has no right to send, in any state, is noted and dropped;
+- one that has no row in this state, or is of another generation of the plan, is late, repeated, or meant for somebody
+  who has since died: it is dropped;
+- a chunk that is not a chunk of this run's vector is noted and dropped.
+
+So a handler gets a message of its type from whom its row says, and never has to ask.
 """
 
 from __future__ import annotations
@@ -16,10 +22,15 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 from codedreduce.errors import ProtocolError
-from codedreduce.protocol.events import AnyAction, Event, Received
+from codedreduce.protocol.events import AnyAction, Event, Note, Received
+from codedreduce.protocol.messages import DATA, AnyMessage, Hello, Welcome
+from codedreduce.vectors import Vector
 
 #: How many past events a machine remembers, to tell when something impossible happens.
 STORY = 12
+
+#: Messages by which generations are made known, and which are therefore read whatever generation they are of.
+OF_ANY_GENERATION = (Hello, Welcome)
 
 
 class State(Enum):
@@ -28,31 +39,72 @@ class State(Enum):
     __hash__ = object.__hash__  # members are single: looked up at every event, they need not hash their names
 
 
+class From(Enum):
+    """Whom an event comes from."""
+
+    OWN = "this node"
+    PARENT = "its parent"
+    CHILD = "a child"
+    PREVIOUS = "the one before it"
+    STRANGER = "a stranger"
+
+    __hash__ = object.__hash__
+
+
+OWN, PARENT, CHILD, PREVIOUS, STRANGER = From
+
+
+class Stay(Enum):
+    """Stands for the state a machine is in already."""
+
+    STAY = "stays"
+
+
+STAY = Stay.STAY
+
+
 class Row(NamedTuple):
-    """In any of these states, this event or message is handled by that method, and leads to one of those states."""
+    """In any of these states, this event or message from there is handled by that method, and leads to one of those.
+
+    Without a method there is nothing to do. `then` is to stay, unless it says otherwise.
+    """
 
     states: tuple[State, ...]
     trigger: type
-    method: str
-    then: tuple[State, ...]
+    sender: From
+    method: str | None = None
+    then: tuple[State | Stay, ...] = (STAY,)
+
+
+class Entry(NamedTuple):
+    """A row of the table, looked up."""
+
+    method: Callable[..., None] | None
+    then: frozenset[State]
 
 
 class Machine(ABC):
     """A state machine run by a table of transitions."""
 
     ROWS: ClassVar[tuple[Row, ...]] = ()
-    _table: ClassVar[dict[tuple[State, type], tuple[Callable[..., None], frozenset[State]]]] = {}
+    _table: ClassVar[dict[tuple[State, type, From], Entry]] = {}
+    _rights: ClassVar[frozenset[tuple[type, From]]] = frozenset()
 
     node: int
+    round: int
     state: State
     generation: int
 
     def __init_subclass__(cls) -> None:
         cls._table = {
-            (state, row.trigger): (getattr(cls, row.method), frozenset(row.then))
+            (state, row.trigger, row.sender): Entry(
+                getattr(cls, row.method) if row.method else None,
+                frozenset(state if then is STAY else then for then in row.then),
+            )
             for row in cls.ROWS
             for state in row.states
         }
+        cls._rights = frozenset((row.trigger, row.sender) for row in cls.ROWS)
 
     def __init__(self) -> None:
         self._story: deque[tuple[float, str, type]] = deque(maxlen=STORY)
@@ -60,23 +112,53 @@ class Machine(ABC):
     def handle(self, event: Event, now: float) -> list[AnyAction]:
         """Take an event at a time; return what is to be done."""
         actions: list[AnyAction] = []
-        message = event.message if type(event) is Received else None
-        if message is not None and message.generation != self.generation:
+        if type(event) is Received:
+            self._hear(event, now, actions)
             return actions
-        trigger: type[Any] = type(event if message is None else message)
-        row = self._table.get((self.state, trigger))
-        if row is None:
-            if message is not None:
-                return actions
-            raise ProtocolError(f"{trigger.__name__} cannot happen to {self.describe()}; before it: {self.story()}")
-        self._story.append((now, self.state.name, trigger))
-        method, then = row
-        method(self, event, now, actions)
-        if self.state not in then:
-            raise ProtocolError(
-                f"{trigger.__name__} led {self.describe()}, against the table; before it: {self.story()}"
-            )
+        entry = self._table.get((self.state, type(event), OWN))
+        if entry is None:
+            what = type(event).__name__
+            raise ProtocolError(f"{what} cannot happen to {self.describe()}; before it: {self.story()}")
+        self._enter(entry, (event,), now, actions)
         return actions
+
+    def _hear(self, event: Received, now: float, actions: list[AnyAction]) -> None:
+        message, sender, data = event.message, event.sender, event.data
+        kind: type[Any] = type(message)
+        who = self._who(sender)
+        entry = self._table.get((self.state, kind, who))
+        if entry is None:
+            if (kind, who) not in self._rights:
+                self._object(sender, f"{kind.__name__}, which {who.value} has no right to send", actions)
+        elif message.generation != self.generation and kind not in OF_ANY_GENERATION:
+            pass
+        elif not isinstance(message, DATA):
+            self._enter(entry, (message, sender), now, actions)
+        elif data is None or not self._fits(message, data):
+            self._object(sender, "a chunk that is none of this run's vector", actions, kind="unreadable")
+        else:
+            self._enter(entry, (message, sender, data), now, actions)
+
+    def _enter(self, entry: Entry, what: tuple[Any, ...], now: float, actions: list[AnyAction]) -> None:
+        self._story.append((now, self.state.name, type(what[0])))
+        if entry.method is not None:
+            entry.method(self, *what, now, actions)
+            if self.state not in entry.then:
+                name = type(what[0]).__name__
+                raise ProtocolError(f"{name} led {self.describe()}, against the table; before it: {self.story()}")
+
+    def _object(self, sender: int, what: str, actions: list[AnyAction], kind: str = "stranger") -> None:
+        """Tell that a neighbour said something that is not its to say."""
+        reason = f"node {sender} sent node {self.node} {what}"
+        actions.append(Note(kind=kind, reason=reason, round=self.round, nodes=(sender,)))
+
+    @abstractmethod
+    def _who(self, sender: int) -> From:
+        """What another node is to this one."""
+
+    @abstractmethod
+    def _fits(self, message: AnyMessage, data: Vector) -> bool:
+        """Whether a chunk is one of this run's vector."""
 
     def describe(self) -> str:
         """Who and where this machine is."""
@@ -94,12 +176,12 @@ class Machine(ABC):
 
 
 def diagram(machine: type[Machine]) -> str:
-    """The table as a Mermaid state diagram."""
+    """The arrows of a table as a Mermaid state diagram; what leaves the state as it is is not drawn."""
     edges: dict[tuple[str, str], list[str]] = {}
     for row in machine.ROWS:
         for state in row.states:
             for then in row.then:
-                if state is not then or len(row.then) == 1:
+                if isinstance(then, State) and then is not state:
                     edges.setdefault((state.name, then.name), []).append(row.trigger.__name__)
     lines = [f"    {one} --> {other}: {', '.join(sorted(set(names)))}" for (one, other), names in edges.items()]
     return "\n".join(["stateDiagram-v2", *lines])

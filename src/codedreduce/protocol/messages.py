@@ -13,6 +13,7 @@ from msgspec import Meta
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
+Seconds = Annotated[float, Meta(ge=0.0)]
 Words = Annotated[str, Meta(max_length=1000)]
 
 
@@ -43,10 +44,6 @@ class Ready(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Child to parent: everyone below me is in."""
 
 
-class Heartbeat(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Either way: I am still here."""
-
-
 class Goodbye(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Either way: I am leaving; the run is over for you, or for me."""
 
@@ -63,19 +60,22 @@ class ShareChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Child to parent: a part of the gradient sum of a task.
 
     `covered` is the part of the task that is in it: 1 unless somebody asked to settle for less. `late` names the
-    workers below that had not delivered when the sum was complete.
+    workers below that had not delivered when the sum was complete. `worked`: how long the child has had its model, or
+    has been asked for the task.
     """
 
     task: Count
     index: Count
     covered: Fraction = 1.0
     late: Annotated[tuple[Count, ...], Meta(max_length=4096)] = ()
+    worked: Seconds = 0.0
 
 
 class Offer(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent: this task is done, and its sum is on its way or yours for the asking."""
+    """Child to parent: this task is done, after so much work, and its sum is on its way or yours for the asking."""
 
     task: Count
+    worked: Seconds = 0.0
 
 
 class Send(Message, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -106,7 +106,7 @@ class Late(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Child to parent, up to the root: this worker's result of a past round came this long after it was over."""
 
     node: Count
-    seconds: Annotated[float, Meta(ge=0.0)]
+    seconds: Seconds
 
 
 class RingChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -122,7 +122,6 @@ AnyMessage = (
     | Welcome
     | Refuse
     | Ready
-    | Heartbeat
     | Goodbye
     | ModelChunk
     | ShareChunk

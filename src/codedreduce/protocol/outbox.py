@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from codedreduce.protocol.events import AnyAction, Transmit, Vector
+from codedreduce.protocol.events import AnyAction, Transmit
 from codedreduce.protocol.messages import AnyMessage
+from codedreduce.vectors import Vector
 
 
 class Outbox:

@@ -1,108 +1,109 @@
 """When a parent asks a child for a share that another has not delivered.
 
-Calm rounds must do no redundant work, and a straggler must not be waited for. So:
+Calm rounds must do no redundant work, a straggler must not be waited for, and what looks like stragglers may be cores
+that are wanted by others. So:
 
-- A child that has delivered is idle. The first of a group to be so shows how long a share takes; with a head start of a
-  fraction of that time the others are late, and any idle replica is asked for what they owe.
-- If the others are known to be gone there is no head start to give.
+- A child that has delivered is idle. The first of a group to be so shows how long a share takes, counted from when it
+  had its model. Another is late when it has had as long, from when it had its model, and a *head start* more; then an
+  idle replica is asked for what it owes.
+- The head start is a fraction of the time a share took; more, if children usually deliver that far apart; and as long
+  as a whole share while there is no history.
+- If the late one is known to be gone there is no head start to give.
 - A share that was offered is computed; only its bytes are missing. It has as long again to arrive as the round had
   taken until then, which covers the transfers of a calm round, since as many vectors had gone the other way.
 - Whoever was asked for a share in another's place has as long for it, before the next replica is asked too.
 - A parent's own unit is a share like any other, which every child can do: a parent that computes slowly and passes on
   quickly costs one more unit, not a subtree's.
+- Asking is a bet, won if the replica delivers first. Who needed it last time is bet on again. Other bets are made
+  out of what was saved: every share that is delivered adds a fifth of one, a bet that is lost takes one away. With
+  nothing saved a fifth of the children may be bet on at a time. So a storm of stragglers is met at once, and where
+  bets do not pay, as on cores that others keep busy, at most a fifth of the work is done twice.
 
 Nothing is lost if the decision is wrong: the first copy of a share counts, and the late worker's may be it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections import deque
 
-from codedreduce.protocol.collector import Collector, ShareState
 from codedreduce.protocol.settings import Settings
 
+#: Deliveries that are remembered, of all children together, to see how far apart they are.
+REMEMBERED = 64
 
-class Redundancy:
-    """Keeps who is idle and since when, and says who should do what next."""
+#: The head start while nothing is known, as a fraction of the time a share took.
+UNKNOWN = 1.0
 
-    def __init__(self, collector: Collector, present: Set[int], settings: Settings) -> None:
-        self._collector = collector
-        self._present = present
+#: Which part of the deliveries is taken to be calm: the spread is that of the quicker ones.
+QUICKER = 0.4
+
+#: Bets on children that did not need one last time: as a part of all children, so many may be open at a time; as a part
+#: of the shares delivered, so many may be lost. What was not used is saved, up to `SAVED` for each child.
+A_FIFTH = 0.2
+SAVED = 1.0
+
+
+class Experience:
+    """What a parent has learnt of its children: when they have their models, how far apart they deliver, what pays."""
+
+    def __init__(self, children: int, settings: Settings) -> None:
         self._settings = settings
-        self._idle_since: dict[int, float] = {}
-        self._first_idle: dict[int, float] = {}
-        self.wake: float | None = None
+        self._children = children
+        self._lag: dict[int, float] = {}  # by how much a child's round is longer than its work
+        self._after: deque[float] = deque(maxlen=REMEMBERED)  # how much later than it could have each one delivered
+        self._spread = 0.0
+        self._needy: set[int] = set()  # shares that another delivered last time
+        self._credit = self._most_credit = SAVED * children
 
-    def start(self) -> None:
-        """A new task: everyone is at work."""
-        self._idle_since.clear()
-        self._first_idle.clear()
-        self.wake = None
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a history to learn from: as much as a round without stragglers gives."""
+        return len(self._after) >= min(REMEMBERED, self._children)
 
-    def lost(self, child: int) -> None:
-        """A child is gone and cannot be asked."""
-        self._idle_since.pop(child, None)
+    def lag(self, child: int) -> float | None:
+        """Seconds that a child's round is longer than its work: until it has its model, and until its share is here."""
+        return self._lag.get(child)
 
-    def idle(self, child: int, now: float) -> float | None:
-        """A child has nothing to do; when to look again, if sooner than planned."""
-        self._idle_since[child] = now
-        if self._first_idle.setdefault(child, now) < now:
-            return self._sooner(now)  # not its first share: whatever is missing is late already
-        if len(self._present) < len(self._collector.children) and any(map(self._abandoned, self._collector.wanted())):
-            return self._sooner(now)
-        took = now - self._collector.since
-        return self._sooner(now + self._head_start(took))
+    def delivered(self, child: int, after: float, worked: float, quickest: float) -> None:
+        """A child delivered its first share, so long after the round's begin, having worked on it for so long."""
+        self._credit = min(self._most_credit, self._credit + A_FIFTH)
+        lag = max(0.0, after - worked)
+        known = self._lag.get(child)
+        self._lag[child] = lag if known is None else 0.75 * known + 0.25 * lag
+        self._after.append(max(0.0, after - self._lag[child] - quickest))
+        if len(self._after) % max(1, self._children) == 0 or len(self._after) == REMEMBERED:
+            ordered = sorted(self._after)
+            self._spread = ordered[int(QUICKER * (len(ordered) - 1))]
 
-    def _head_start(self, took: float) -> float:
-        return max(self._settings.head_start * took, self._settings.least_head_start)
+    def head_start(self, took: float) -> float:
+        """Seconds that a child may be later than one that took so long."""
+        if not self._settings.head_start:
+            return self._settings.least_head_start  # none is wanted
+        fraction = self._settings.head_start if self.is_known else max(UNKNOWN, self._settings.head_start)
+        return max(fraction * took, self._spread, self._settings.least_head_start)
 
-    def due(self, now: float) -> tuple[list[tuple[int, int]], float | None]:
-        """Who should now do which share, and when to look again."""
-        self.wake = None
-        begun: list[tuple[int, int]] = []
-        since = self._collector.since
-        next_look: float | None = None
-        for share in self._collector.wanted():
-            if share.offered_at is not None:
-                arrives = share.offered_at + self._settings.hold * (share.offered_at - since)
-                if now < arrives:
-                    next_look = arrives if next_look is None else min(next_look, arrives)
-                    continue
-                share.offered_at = None
-            idle = [
-                (self._idle_since[child], child)
-                for child in share.providers
-                if child in self._idle_since and child != share.offered_by  # it offered, and nothing came
-            ]
-            if not idle:
-                continue  # the next child to become idle asks again
-            child = min(idle)[1]
-            took = min(self._first_idle[one] for one in share.providers if one in self._first_idle) - since
-            late_after = took + self._head_start(took)
-            moment = since + (took if self._abandoned(share) else late_after)
-            if share.begun_at is not None:
-                moment = max(moment, share.begun_at + late_after)
-            if moment <= now:
-                share.begun_at = now
-                del self._idle_since[child]
-                begun.append((child, share.task))
-                if len(idle) == 1:
-                    continue
-                moment = now + late_after
-            next_look = moment if next_look is None else min(next_look, moment)
-        if next_look is not None:
-            self._sooner(next_look)
-        return begun, self.wake
+    def is_needy(self, task: int) -> bool:
+        """Whether somebody else had to deliver this share last time."""
+        return task in self._needy
 
-    def _abandoned(self, share: ShareState) -> bool:
-        """Whether those at work on a share are known to be gone: then there is nothing to wait for."""
-        if len(self._present) == len(self._collector.children) or share is self._collector.own:
-            return False
-        at_work = (child for child, task in self._collector.assigned.items() if task == share.task)
-        return share.offered_at is None and not any(child in self._present for child in at_work)
+    def on_time(self, task: int) -> None:
+        """A share came from whom it was expected."""
+        self._needy.discard(task)
 
-    def _sooner(self, moment: float) -> float | None:
-        if self.wake is not None and self.wake <= moment:
-            return None
-        self.wake = moment
-        return moment
+    def may_bet(self, open_bets: int) -> bool:
+        """Whether one more bet may be made: out of what was saved, or few at a time."""
+        return self._credit >= 1 or open_bets < max(1, A_FIFTH * self._children)
+
+    def bet_made(self) -> None:
+        """Somebody was asked for a share in another's place."""
+        self._credit = max(0.0, self._credit - 1)
+
+    def bet_won(self, task: int, *, counted: bool) -> None:
+        """Whoever was asked for a share in another's place delivered it first: that cost nothing, if it was counted."""
+        self._needy.add(task)
+        if counted:
+            self._credit = min(self._most_credit, self._credit + 1)
+
+    def bet_lost(self, task: int) -> None:
+        """The late one delivered its share first after all."""
+        self._needy.discard(task)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from codedreduce.errors import ProtocolError
 from codedreduce.protocol.events import (
     Aggregated,
@@ -17,16 +15,15 @@ from codedreduce.protocol.events import (
     Leave,
     PeerFound,
     PeerLost,
-    Received,
     Started,
     TimerFired,
-    Vector,
 )
-from codedreduce.protocol.machine import Machine, Row, State
-from codedreduce.protocol.messages import Heartbeat, RingChunk
+from codedreduce.protocol.machine import OWN, PREVIOUS, STAY, STRANGER, From, Machine, Row, State
+from codedreduce.protocol.messages import AnyMessage, RingChunk
 from codedreduce.protocol.outbox import Outbox
 from codedreduce.protocol.settings import Settings
 from codedreduce.schemes import RingPlan
+from codedreduce.vectors import Vector, combine, empty
 
 
 class RingState(State):
@@ -54,21 +51,15 @@ class RingNode(Machine):
     """
 
     ROWS = (
-        Row((WAITING,), Started, "_nothing", (WAITING,)),
-        Row((WAITING,), Begin, "_on_begin", (COMPUTING,)),
-        Row((COMPUTING,), Computed, "_on_computed", (EXCHANGING, WAITING)),
-        Row((WAITING, COMPUTING), RingChunk, "_on_early_chunk", (WAITING, COMPUTING)),
-        Row((EXCHANGING,), RingChunk, "_on_chunk", (EXCHANGING, WAITING)),
-        *(Row((state,), Drained, "_on_drained", (state,)) for state in _IN),
-        *(Row((state,), trigger, "_nothing", (state,)) for state in _IN for trigger in (PeerFound, PeerLost)),
-        *(
-            Row((state,), trigger, "_nothing", (state,))
-            for state in _IN
-            for trigger in (TimerFired, Heartbeat, Interrupted)
-        ),
-        Row(_IN, Leave, "_on_leave", (LEFT,)),
-        *(Row((LEFT,), trigger, "_nothing", (LEFT,)) for trigger in (Computed, TimerFired, Interrupted)),
-        *(Row((LEFT,), trigger, "_nothing", (LEFT,)) for trigger in (PeerFound, PeerLost, Drained)),
+        Row((WAITING,), Started, OWN),
+        Row((WAITING,), Begin, OWN, "_on_begin", (COMPUTING,)),
+        Row((COMPUTING,), Computed, OWN, "_on_computed", (EXCHANGING, WAITING)),
+        Row((EXCHANGING,), RingChunk, PREVIOUS, "_on_chunk", (STAY, WAITING)),
+        Row(_IN, Leave, OWN, "_on_leave", (LEFT,)),
+        Row((WAITING, COMPUTING), RingChunk, PREVIOUS, "_on_early_chunk"),
+        Row(_IN, Drained, OWN, "_on_drained"),
+        *(Row(_IN, trigger, OWN) for trigger in (PeerFound, PeerLost, TimerFired, Interrupted)),
+        *(Row((LEFT,), what, OWN) for what in (Computed, TimerFired, Interrupted, PeerFound, PeerLost, Drained)),
     )
 
     def __init__(self, node: int, plan: RingPlan, settings: Settings) -> None:
@@ -86,6 +77,7 @@ class RingNode(Machine):
         self._segments = plan.segments(settings.length)
         self._vector: Vector | None = None
         self._left = 0
+        self._taken: set[tuple[int, int, bool]] = set()  # what has been here in this round
         self._early: dict[tuple[int, int, int, bool], Vector] = {}
 
     @staticmethod
@@ -94,8 +86,15 @@ class RingNode(Machine):
         longest = max(1, -(-settings.length // plan.workers))
         return max(settings.window, min(MOST_IN_FLIGHT, settings.window * settings.chunk // longest))
 
-    def _nothing(self, event: object, now: float, actions: list[AnyAction]) -> None:
-        """Nothing to do."""
+    def _who(self, sender: int) -> From:
+        return PREVIOUS if sender == self.plan.ring.previous(self.node) else STRANGER
+
+    def _fits(self, message: AnyMessage, data: Vector) -> bool:
+        assert isinstance(message, RingChunk)
+        if message.segment >= self.workers or self.workers == 1:
+            return False
+        parts = self._parts(message.segment)
+        return message.index < len(parts) and parts[message.index].stop - parts[message.index].start == len(data)
 
     def _on_begin(self, event: Begin, now: float, actions: list[AnyAction]) -> None:
         if event.round <= self.round:
@@ -114,6 +113,7 @@ class RingNode(Machine):
         if event.round != self.round:
             raise ProtocolError(f"round {event.round} was computed in round {self.round}")
         self._vector = event.vector
+        self._taken.clear()
         self.state = EXCHANGING
         # every chunk of the vector is finished once at this node: as the last to add to it, or from the neighbour
         self._left = sum(len(self._parts(segment)) for segment in range(self.workers))
@@ -125,43 +125,54 @@ class RingNode(Machine):
             self._take(key[1], key[2], key[3], self._early.pop(key), actions)
         self._finish_if_done(actions)
 
-    def _on_early_chunk(self, event: Received, now: float, actions: list[AnyAction]) -> None:
+    def _on_early_chunk(
+        self, chunk: RingChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]
+    ) -> None:
         """A neighbour is ahead: keep its chunk until this node has something to add."""
-        message = event.message
-        assert isinstance(message, RingChunk)
-        assert event.data is not None
-        if message.round in (self.round, self.round + 1):
-            self._early.setdefault((message.round, message.segment, message.index, message.finished), event.data)
+        if chunk.round in (self.round, self.round + 1) and not self._is_over(chunk.round):
+            self._early.setdefault((chunk.round, chunk.segment, chunk.index, chunk.finished), data)
 
-    def _on_chunk(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        message = event.message
-        assert isinstance(message, RingChunk)
-        assert event.data is not None
-        if message.round == self.round:
-            self._take(message.segment, message.index, message.finished, event.data, actions)
+    def _is_over(self, round_: int) -> bool:
+        return round_ == self.round and self.state is WAITING
+
+    def _on_chunk(self, chunk: RingChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
+        if chunk.round == self.round:
+            self._take(chunk.segment, chunk.index, chunk.finished, data, actions)
             self._finish_if_done(actions)
         else:
-            self._on_early_chunk(event, now, actions)
+            self._on_early_chunk(chunk, sender, data, now, actions)
 
     def _take(self, segment: int, index: int, finished: bool, data: Vector, actions: list[AnyAction]) -> None:
-        if segment >= self.workers or self._vector is None:
+        assert self._vector is not None
+        if not self._comes_next(segment, index, finished):
             return
-        parts = self._parts(segment)
-        if index >= len(parts) or parts[index].stop - parts[index].start != len(data):
-            return
-        where = parts[index]
-        last = (segment - 1) % self.workers + 1  # the worker that adds to this segment last
+        self._taken.add((segment, index, finished))
+        last = self._last(segment)
+        where = self._parts(segment)[index]
         if finished:
             self._vector[where] = data
             self._left -= 1
-            if self.plan.ring.next(self.node) != last:
+            if self.next != last:
                 self._send(segment, index, finished=True, data=data, actions=actions)
         else:
-            total = np.add(data, self._vector[where])
+            total = combine([data, self._vector[where]], None, empty(len(data), data.dtype))
             if self.node == last:
                 self._vector[where] = total
                 self._left -= 1
             self._send(segment, index, finished=self.node == last, data=total, actions=actions)
+
+    def _last(self, segment: int) -> int:
+        """The worker that adds to a segment last, and so is the first to have its sum."""
+        return (segment - 1) % self.workers + 1
+
+    def _comes_next(self, segment: int, index: int, finished: bool) -> bool:
+        """Whether a chunk is due: partial once, unless it began here; then finished once, unless it ended here."""
+        if (segment, index, finished) in self._taken:
+            return False
+        began_here = segment == self.node - 1
+        if finished:
+            return self.node != self._last(segment) and (began_here or (segment, index, False) in self._taken)
+        return not began_here
 
     def _send(self, segment: int, index: int, *, finished: bool, data: Vector, actions: list[AnyAction]) -> None:
         if self.workers > 1:

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from codedreduce.errors import ProtocolError
+from codedreduce.protocol.collecting import REDUNDANCY, Collecting
 from codedreduce.protocol.events import (
     Aggregated,
     AnyAction,
     Begin,
     Drained,
+    EveryoneIn,
     Finished,
     Leave,
     Note,
     PeerFound,
     PeerLost,
-    Received,
     SetTimer,
     Started,
     TimerFired,
-    Transmit,
-    Vector,
 )
-from codedreduce.protocol.machine import Row, State
-from codedreduce.protocol.messages import Goodbye, Heartbeat, Hello, Late, Offer, Ready, Settle, ShareChunk
-from codedreduce.protocol.parent import REDUNDANCY, Parent
+from codedreduce.protocol.machine import CHILD, OWN, STAY, STRANGER, From, Machine, Row, State
+from codedreduce.protocol.messages import AnyMessage, Goodbye, Hello, Late, Offer, Ready, Settle, ShareChunk
 from codedreduce.protocol.settings import Settings
 from codedreduce.schemes import TreePlan
+from codedreduce.vectors import Vector, empty
 
 #: The timer after which a round that cannot end says so, and the one after which an approximation is final.
-PATIENCE = "patience"
+WAITING = "waiting"
 SETTLED = "settled"
 
 
@@ -46,88 +43,118 @@ class RootState(State):
 
 IDLE, COLLECTING, SETTLING, STOPPED = RootState
 _RUNNING = (IDLE, COLLECTING, SETTLING)
+_IN_ROUND = (COLLECTING, SETTLING)
 
 
-class Root(Parent):
+class Root(Machine):
     """The state machine of node 0."""
 
     ROWS = (
-        Row((IDLE,), Started, "_nothing", (IDLE,)),
-        Row((IDLE,), Begin, "_on_begin", (COLLECTING,)),
-        Row((COLLECTING,), ShareChunk, "_on_share_chunk", (COLLECTING, IDLE)),
-        Row((IDLE,), ShareChunk, "_on_share_chunk", (IDLE,)),
-        Row((SETTLING,), ShareChunk, "_on_share_chunk", (SETTLING, IDLE)),
-        Row((COLLECTING, SETTLING), Offer, "_on_offer", (COLLECTING, SETTLING)),
-        Row((IDLE,), Offer, "_on_offer", (IDLE,)),
-        Row((COLLECTING,), TimerFired, "_on_timer", (COLLECTING, SETTLING)),
-        Row((SETTLING,), TimerFired, "_on_timer", (SETTLING, IDLE)),
-        Row((IDLE,), TimerFired, "_nothing", (IDLE,)),
-        *(Row((state,), Hello, "_on_hello", (state,)) for state in _RUNNING),
-        *(Row((state,), Ready, "_on_ready", (state,)) for state in _RUNNING),
-        *(Row((state,), Late, "_on_late", (state,)) for state in _RUNNING),
-        *(Row((state,), Heartbeat, "_nothing", (state,)) for state in _RUNNING),
-        *(Row((state,), Goodbye, "_on_child_goodbye", (state,)) for state in _RUNNING),
-        *(Row((state,), PeerLost, "_on_peer_lost", (state,)) for state in _RUNNING),
-        *(Row((state,), PeerFound, "_nothing", (state,)) for state in _RUNNING),
-        *(Row((state,), Drained, "_on_drained", (state,)) for state in _RUNNING),
-        Row(_RUNNING, Leave, "_on_leave", (STOPPED,)),
-        Row((STOPPED,), PeerLost, "_nothing", (STOPPED,)),
-        Row((STOPPED,), PeerFound, "_nothing", (STOPPED,)),
-        Row((STOPPED,), Drained, "_nothing", (STOPPED,)),
-        Row((STOPPED,), TimerFired, "_nothing", (STOPPED,)),
+        Row((IDLE,), Started, OWN),
+        Row((IDLE,), Begin, OWN, "_on_begin", (COLLECTING,)),
+        Row(_IN_ROUND, ShareChunk, CHILD, "_on_share_chunk", (STAY, IDLE)),
+        Row((COLLECTING,), TimerFired, OWN, "_on_timer", (STAY, SETTLING)),
+        Row((SETTLING,), TimerFired, OWN, "_on_timer", (STAY, IDLE)),
+        Row(_RUNNING, Leave, OWN, "_on_leave", (STOPPED,)),
+        Row((IDLE,), ShareChunk, CHILD, "_on_share_chunk"),
+        Row((IDLE,), TimerFired, OWN),
+        Row(_RUNNING, Offer, CHILD, "_on_offer"),
+        Row(_RUNNING, Hello, CHILD, "_on_hello"),
+        Row(_RUNNING, Ready, CHILD, "_on_ready"),
+        Row(_RUNNING, Late, CHILD, "_on_late"),
+        Row(_RUNNING, Goodbye, CHILD, "_on_goodbye"),
+        Row(_RUNNING, PeerLost, OWN, "_on_peer_lost"),
+        Row(_RUNNING, PeerFound, OWN),
+        Row(_RUNNING, Drained, OWN, "_on_drained"),
+        *(Row((STOPPED,), trigger, OWN) for trigger in (PeerLost, PeerFound, Drained, TimerFired)),
     )
 
     def __init__(self, plan: TreePlan, settings: Settings) -> None:
-        super().__init__(0, plan, settings)
+        super().__init__()
+        self.node = 0
+        self.plan = plan
+        self.settings = settings
+        self.generation = settings.generation
         self.state: RootState = IDLE
+        self.round = 0
+        self.below = Collecting(0, plan, settings)
+        self._model: Vector | None = None
         self._result: Vector | None = None
+        self._next_chunk = 0  # chunks up to here are summed
 
     @property
     def everyone_is_in(self) -> bool:
         """Whether all workers, on all levels, have joined."""
-        return len(self.ready) == len(self.children)
+        return self.below.roster.complete
 
-    def _nothing(self, event: object, now: float, actions: list[AnyAction]) -> None:
-        """Nothing to do."""
+    def _who(self, sender: int) -> From:
+        return CHILD if sender in self.below.children else STRANGER
+
+    def _fits(self, message: AnyMessage, data: Vector) -> bool:
+        assert isinstance(message, ShareChunk)
+        return self.settings.is_chunk(message.index, len(data))
+
+    # -- children come and go
+
+    def _on_hello(self, hello: Hello, child: int, now: float, actions: list[AnyAction]) -> None:
+        is_needed = self.state is COLLECTING and not self.below.ledger.shares.satisfied
+        if self.below.hello(hello, child, actions, is_needed=is_needed):
+            assert self._model is not None
+            self.below.send_model(self._model, range(self.settings.chunks), actions, to=child)
+
+    def _on_ready(self, ready: Ready, child: int, now: float, actions: list[AnyAction]) -> None:
+        if self.below.roster.ready(child) and self.everyone_is_in:
+            actions.append(EveryoneIn())
+
+    def _on_goodbye(self, goodbye: Goodbye, child: int, now: float, actions: list[AnyAction]) -> None:
+        self.below.goodbye(goodbye, child, actions)
+
+    def _on_peer_lost(self, event: PeerLost, now: float, actions: list[AnyAction]) -> None:
+        self.below.lost(event.peer)
+
+    def _on_drained(self, event: Drained, now: float, actions: list[AnyAction]) -> None:
+        self.below.drained(event.peer, actions)
+
+    def _on_leave(self, event: Leave, now: float, actions: list[AnyAction]) -> None:
+        goodbye = Goodbye(generation=self.generation, round=self.round, reason=event.reason[:1000])
+        self.below.tell_all(goodbye, actions)
+        self.state = STOPPED
+        actions.append(Finished(reason=event.reason))
+
+    # -- a round
 
     def _on_begin(self, event: Begin, now: float, actions: list[AnyAction]) -> None:
         if event.round <= self.round:
             raise ProtocolError(f"round {event.round} cannot follow round {self.round}")
         if len(event.model) != self.settings.length:
             raise ProtocolError(f"a model of {len(event.model)} numbers; the run was set up for {self.settings.length}")
-        self._new_round(event.round)
         self.state = COLLECTING
-        self.model = event.model
-        self.model_chunks = self.settings.chunks
-        self._result = np.empty_like(event.model) if self.settings.chunks > 1 else None
-        self._start_collecting(0, now)
-        for child in self.children:
-            if child in self.present:
-                for index in range(self.settings.chunks):
-                    self._put_model_chunk(child, index, actions)
-        actions.append(SetTimer(name=PATIENCE, at=now + self.settings.patience))
+        self.round = event.round
+        self._model = event.model
+        self._result = empty(len(event.model), event.model.dtype) if self.settings.chunks > 1 else None
+        self._next_chunk = 0
+        self.below.new_round(event.round)
+        self.below.ledger.start(0, now)
+        self.below.send_model(event.model, range(self.settings.chunks), actions)
+        actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
 
-    def _collecting_first(self) -> bool:
-        return self.state is COLLECTING
+    def _on_share_chunk(
+        self, chunk: ShareChunk, child: int, data: Vector, now: float, actions: list[AnyAction]
+    ) -> None:
+        if self.below.share_chunk(chunk, child, data, now, actions) and self.state is not IDLE:
+            self._add_up(now, actions)
 
-    def _on_ready(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        if event.sender in self.present:
-            self.ready.add(event.sender)
+    def _on_offer(self, offer: Offer, child: int, now: float, actions: list[AnyAction]) -> None:
+        self.below.offer(offer, child, now, actions)
 
-    def _on_late(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        message = event.message
-        assert isinstance(message, Late)
-        self._late_result(message.node, message.round, message.seconds, actions)
+    def _on_late(self, late: Late, child: int, now: float, actions: list[AnyAction]) -> None:
+        if self.plan.is_worker(late.node):
+            self.below.tell_late(late.node, late.round, late.seconds, actions)
 
-    def _late_result(self, child: int, round_: int, seconds: float, actions: list[AnyAction]) -> None:
-        reason = f"node {child} was {seconds:.3f} s late in round {round_}"
-        actions.append(Note(kind="late", reason=reason, round=round_, nodes=(child,), seconds=seconds))
-
-    def _shares_advanced(self, now: float, actions: list[AnyAction]) -> None:
-        if self.state is IDLE:
-            return
-        while self._next_chunk < self.settings.chunks and self.collector.ready(self._next_chunk):
-            total = self.collector.total(self._next_chunk, None)
+    def _add_up(self, now: float, actions: list[AnyAction]) -> None:
+        shares = self.below.ledger.shares
+        while self._next_chunk < self.settings.chunks and shares.can_sum(self._next_chunk):
+            total = shares.total(self._next_chunk, None)
             if self._result is None:
                 self._result = total
             else:
@@ -138,49 +165,48 @@ class Root(Parent):
 
     def _end(self, now: float, residual: float, actions: list[AnyAction]) -> None:
         assert self._result is not None
-        self._end_collecting(now, actions)
+        self.below.end(now, actions)
         self.state = IDLE
-        late = tuple(sorted(self.late))
+        late = tuple(sorted(self.below.late))
         actions.append(Aggregated(round=self.round, vector=self._result, residual=residual, late=late))
-        self._result = None
-        self.model = None
+        self._model = self._result = None
+
+    # -- a round that cannot end
 
     def _on_timer(self, event: TimerFired, now: float, actions: list[AnyAction]) -> None:
         if event.name == REDUNDANCY:
-            self._ask_replicas(now, actions)
-        elif event.name == PATIENCE and self.state is COLLECTING:
-            self._out_of_patience(now, actions)
+            self.below.ask_replicas(now, actions)
+        elif event.name == WAITING and self.state is COLLECTING:
+            self._say_waiting(now, actions)
         elif event.name == SETTLED and self.state is SETTLING:
-            result, covered = self.collector.settle(None)
-            if result is None:
-                actions.append(SetTimer(name=SETTLED, at=now + self.settings.patience))
-                return
-            self._result = result
-            residual = math.sqrt(max(0.0, 1.0 - covered))
-            waiting = self.collector.waiting_for()
-            reason = f"round {self.round} goes on without all of {list(waiting)}; residual {residual:.3g}"
-            actions.append(Note(kind="approximate", reason=reason, round=self.round, nodes=waiting))
-            self._end(now, residual, actions)
+            self._settle(now, actions)
 
-    def _out_of_patience(self, now: float, actions: list[AnyAction]) -> None:
-        waiting = self.collector.waiting_for()
-        absent = sorted(set(waiting) - self.present)
-        reason = f"round {self.round} has waited {now - self.collector.since:.3g} s for one of {list(waiting)}"
+    def _say_waiting(self, now: float, actions: list[AnyAction]) -> None:
+        waiting = self.below.ledger.shares.waiting_for()
+        absent = [child for child in waiting if not self.below.roster.has(child)]
+        reason = f"round {self.round} has waited {now - self.below.ledger.since:.3g} s for one of {list(waiting)}"
         if absent:
             reason += f"; {absent} are not connected"
         actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=waiting))
         if self.settings.on_excess == "approximate":
             self.state = SETTLING
-            for child in self.present:
-                actions.append(Transmit(to=child, message=Settle(generation=self.generation, round=self.round)))
-            wait = self.settings.patience * 0.1 * self.plan.tree.depth
-            actions.append(SetTimer(name=SETTLED, at=now + wait))
+            self.below.tell_all(Settle(generation=self.generation, round=self.round), actions)
+            actions.append(SetTimer(name=SETTLED, at=now + self.settings.to_settle(self.plan.tree.depth)))
         else:
-            actions.append(SetTimer(name=PATIENCE, at=now + self.settings.patience))
+            actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
 
-    def _on_leave(self, event: Leave, now: float, actions: list[AnyAction]) -> None:
-        for child in sorted(self.present):
-            message = Goodbye(generation=self.generation, round=self.round, reason=event.reason)
-            actions.append(Transmit(to=child, message=message))
-        self.state = STOPPED
-        actions.append(Finished(reason=event.reason))
+    def _settle(self, now: float, actions: list[AnyAction]) -> None:
+        result, covered = self.below.ledger.shares.settle(None)
+        if result is None:
+            actions.append(SetTimer(name=SETTLED, at=now + self.settings.say_waiting_after))
+            return
+        self._result = result
+        residual = math.sqrt(max(0.0, 1.0 - covered))
+        waiting = self.below.ledger.shares.waiting_for()
+        reason = f"round {self.round} goes on without all of {list(waiting)}; residual {residual:.3g}"
+        actions.append(Note(kind="approximate", reason=reason, round=self.round, nodes=waiting))
+        self._end(now, residual, actions)
+
+    def check_invariants(self) -> None:
+        """Raise if memory or bookkeeping is out of bounds."""
+        self.below.check()

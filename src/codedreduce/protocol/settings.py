@@ -16,9 +16,9 @@ class Settings:
     """The vector's layout on the wire, and how long to wait before what.
 
     `head_start`: how long a parent lets a late share be late before it asks a replica for it, as a fraction of the
-    time the replica took itself, and `least_head_start` seconds at least. `hold`: how long an offered share may take to
-    arrive, as a fraction of the time that had passed when it was offered. `patience`: seconds until a round that cannot
-    end says whom it waits for.
+    time the replica took itself, and `least_head_start` seconds at least. `hold`: how long an offered share may take
+    to arrive, as a fraction of the time that had passed when it was offered. `say_waiting_after`: seconds until a round
+    that cannot end says whom it waits for. `on_excess`: what it does then, wait on or take the best approximation.
     """
 
     length: int
@@ -28,7 +28,7 @@ class Settings:
     head_start: float = 0.2
     least_head_start: float = 0.0
     hold: float = 1.0
-    patience: float = 30.0
+    say_waiting_after: float = 30.0
     on_excess: Literal["wait", "approximate"] = "wait"
     generation: int = 0
     announce: bool = True  # offer a pushed sum ahead of its bytes; not worth it where bytes are as quick as offers
@@ -37,11 +37,15 @@ class Settings:
         for name in ("length", "itemsize", "chunk", "window"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("head_start", "least_head_start", "hold", "patience"):
+        for name in ("head_start", "least_head_start", "hold", "say_waiting_after"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
         if self.on_excess not in ("wait", "approximate"):
             raise UsageError(f"on_excess must be 'wait' or 'approximate', got {self.on_excess!r}")
+
+    def to_settle(self, levels: int) -> float:
+        """Seconds that so many levels of a tree have to send what they have, when a round cannot end."""
+        return 0.1 * self.say_waiting_after * levels
 
     @property
     def chunks(self) -> int:
@@ -51,6 +55,10 @@ class Settings:
     def chunk_slice(self, index: int) -> slice:
         """Where chunk `index` lies in the vector."""
         return slice(index * self.chunk, min((index + 1) * self.chunk, self.length))
+
+    def is_chunk(self, index: int, count: int) -> bool:
+        """Whether there is a chunk of that index with that many numbers."""
+        return 0 <= index < self.chunks and count == min(self.chunk, self.length - index * self.chunk)
 
     def chunk_bytes(self, index: int) -> int:
         """The size of a chunk on the wire, or -1 if there is no such chunk."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from codedreduce.protocol.collecting import REDUNDANCY, Collecting
 from codedreduce.protocol.events import (
     AnyAction,
     Cancel,
@@ -13,22 +12,19 @@ from codedreduce.protocol.events import (
     Finished,
     Interrupted,
     Leave,
-    Note,
     PeerFound,
     PeerLost,
-    Received,
     SetTimer,
     Started,
     TimerFired,
     Transmit,
-    Vector,
 )
-from codedreduce.protocol.machine import Row, State
+from codedreduce.protocol.machine import CHILD, OWN, PARENT, STAY, STRANGER, From, Machine, Row, State
+from codedreduce.protocol.membership import run_name
 from codedreduce.protocol.messages import (
     AnyMessage,
     Enough,
     Goodbye,
-    Heartbeat,
     Hello,
     Late,
     ModelChunk,
@@ -42,9 +38,9 @@ from codedreduce.protocol.messages import (
     Welcome,
 )
 from codedreduce.protocol.outbox import Outbox
-from codedreduce.protocol.parent import REDUNDANCY, Parent
 from codedreduce.protocol.settings import Settings
-from codedreduce.schemes import LiveCompensation, TreePlan
+from codedreduce.schemes import TreePlan
+from codedreduce.vectors import Vector, empty
 
 #: The timer after which a worker that was asked to settle sends what it has.
 SETTLE = "settle"
@@ -64,97 +60,114 @@ class WorkerState(State):
 JOINING, WAITING, LOADING, WORKING, RESTING, LEFT = WorkerState
 _IN = (JOINING, WAITING, LOADING, WORKING, RESTING)
 _IN_ROUND = (LOADING, WORKING, RESTING)
+_NOT_WORKING = (JOINING, WAITING, LOADING, RESTING)
 
 
-class Worker(Parent):
-    """The state machine of a worker; a leaf is a worker without children."""
+class Worker(Machine):
+    """The state machine of a worker. One with children also collects (`below`); a leaf does not."""
 
     ROWS = (
-        Row((JOINING,), Started, "_say_hello", (JOINING,)),
-        Row((JOINING,), Welcome, "_on_welcome", (WAITING,)),
-        Row((JOINING,), Refuse, "_on_refuse", (LEFT,)),
-        Row((JOINING, WAITING), ModelChunk, "_on_model_chunk", (LOADING, WORKING, WAITING, JOINING)),
-        Row(_IN_ROUND, ModelChunk, "_on_model_chunk", (LOADING, WORKING, RESTING)),
-        Row((WORKING,), Computed, "_on_computed", (WORKING, RESTING)),
-        *(Row((state,), Computed, "_on_computed", (state,)) for state in (JOINING, WAITING, LOADING, RESTING)),
-        Row((WORKING,), ShareChunk, "_on_share_chunk", (WORKING, RESTING)),
-        *(Row((state,), ShareChunk, "_on_share_chunk", (state,)) for state in (JOINING, WAITING, LOADING, RESTING)),
-        *(Row((state,), Offer, "_on_offer", (state,)) for state in _IN),
-        Row((WORKING, RESTING), Next, "_on_next", (WORKING, RESTING)),
-        Row((WORKING, RESTING), Enough, "_on_enough", (WORKING, RESTING)),
-        *(Row((state,), Send, "_on_send", (state,)) for state in (WORKING, RESTING)),
-        *(Row((state,), Settle, "_on_settle", (state,)) for state in _IN_ROUND),
-        *(Row((state,), TimerFired, "_on_timer", (state,)) for state in _IN),
-        *(Row((state,), Hello, "_on_hello", (state,)) for state in _IN),
-        *(Row((state,), Ready, "_on_ready", (state,)) for state in _IN),
-        *(Row((state,), Late, "_on_late", (state,)) for state in _IN),
-        *(Row((state,), Interrupted, "_on_interrupted", (state,)) for state in _IN),
-        Row((LEFT,), Interrupted, "_nothing", (LEFT,)),
-        *(Row((state,), Heartbeat, "_nothing", (state,)) for state in _IN),
-        Row(_IN, PeerFound, "_on_peer_found", _IN),
-        *(Row((state,), PeerLost, "_on_peer_lost", (state,)) for state in _IN),
-        *(Row((state,), Drained, "_on_drained", (state,)) for state in _IN),
-        Row(_IN, Goodbye, "_on_goodbye", (*_IN, LEFT)),
-        Row(_IN, Leave, "_on_leave", (LEFT,)),
-        *(
-            Row((LEFT,), trigger, "_nothing", (LEFT,))
-            for trigger in (Computed, TimerFired, PeerFound, PeerLost, Drained)
-        ),
+        Row((JOINING,), Started, OWN, "_say_hello"),
+        Row((JOINING,), Welcome, PARENT, "_on_welcome", (WAITING,)),
+        Row((JOINING,), Refuse, PARENT, "_on_refuse", (LEFT,)),
+        Row((JOINING, WAITING, RESTING), ModelChunk, PARENT, "_on_model_chunk", (STAY, LOADING, WORKING)),
+        Row((LOADING,), ModelChunk, PARENT, "_on_model_chunk", (STAY, WORKING)),
+        Row((WORKING,), ModelChunk, PARENT, "_on_model_chunk", (STAY, LOADING)),
+        Row((WORKING,), Computed, OWN, "_on_computed", (STAY, RESTING)),
+        Row((WORKING,), ShareChunk, CHILD, "_on_share_chunk", (STAY, RESTING)),
+        Row((WORKING,), Enough, PARENT, "_on_enough", (STAY, RESTING)),
+        Row((RESTING,), Next, PARENT, "_on_next", (STAY, WORKING)),
+        Row((JOINING, WAITING, *_IN_ROUND), PeerFound, OWN, "_on_peer_found", (STAY, JOINING)),
+        Row(_IN, Goodbye, PARENT, "_on_goodbye", (LEFT,)),
+        Row(_IN, Leave, OWN, "_on_leave", (LEFT,)),
+        # what leaves a worker where it is
+        Row((WAITING, *_IN_ROUND), Welcome, PARENT, "_on_welcome_again"),
+        Row((WORKING,), Next, PARENT, "_on_next"),
+        Row((WORKING, RESTING), Send, PARENT, "_on_send"),
+        Row(_IN_ROUND, Settle, PARENT, "_on_settle"),
+        Row(_NOT_WORKING, Computed, OWN, "_on_old_result"),
+        Row(_IN, Interrupted, OWN, "_on_interrupted"),
+        Row(_IN, TimerFired, OWN, "_on_timer"),
+        Row(_IN, PeerLost, OWN, "_on_peer_lost"),
+        Row(_IN, Drained, OWN, "_on_drained"),
+        Row(_NOT_WORKING, ShareChunk, CHILD, "_on_idle_share_chunk"),
+        Row(_IN, Offer, CHILD, "_on_offer"),
+        Row(_IN, Hello, CHILD, "_on_hello"),
+        Row(_IN, Ready, CHILD, "_on_ready"),
+        Row(_IN, Late, CHILD, "_on_late"),
+        Row(_IN, Goodbye, CHILD, "_on_child_goodbye"),
+        *(Row((LEFT,), what, OWN) for what in (Computed, Interrupted, TimerFired, PeerFound, PeerLost, Drained)),
     )
 
     def __init__(self, node: int, plan: TreePlan, settings: Settings) -> None:
-        super().__init__(node, plan, settings)
+        super().__init__()
+        self.node = node
+        self.plan = plan
+        self.settings = settings
+        self.generation = settings.generation
         self.state: WorkerState = JOINING
+        self.round = 0
         self.parent = plan.tree.parent(node)
-        self.up = Outbox(self.parent, settings.window)
+        self.below = Collecting(node, plan, settings) if plan.tree.children(node) else None
+        self.refused: str | None = None
+        self._up = Outbox(self.parent, settings.window)
+        self._reload = False  # the connection is new, and the model of this round may come again
+        self._model: Vector | None = None
+        self._here: list[bool] = []  # which chunks of the model are here
+        self._in_order = 0  # of the model, in order, how many chunks are here
         self.first_task = next(plan.tasks(node))
         self.task = self.first_task
-        self.push = True
-        self.own: Vector | None = None  # what this worker computed; turns into the sum, chunk by chunk
-        self._offers = plan.scheme.order == "progressive" and plan.scheme.stragglers > 0 and settings.announce
+        self.total: Vector | None = None  # what this worker computed; turns into the sum, chunk by chunk
+        self._began = 0.0  # when the task could begin
+        self._push = True
+        self._next_chunk = 0  # chunks up to here are summed
+        self._computing = False
+        self._offers = plan.has_redundancy and settings.announce
         self._offered = False
         self._queued: Next | None = None
-        self._salvage = isinstance(plan.scheme, LiveCompensation)
+        self._salvages = plan.wait_for is not None
         self._pieces = {self.first_task: plan.unit(node, self.first_task).pieces}
-        self._computing = False
-        self._here: list[bool] = []  # which chunks of the model are here
-        self._reload = False  # the connection is new, and the model of this round may come again
-        self.refused: str | None = None
 
-    # -- joining and leaving
+    def _who(self, sender: int) -> From:
+        if sender == self.parent:
+            return PARENT
+        return CHILD if self.below is not None and sender in self.below.children else STRANGER
 
-    def _nothing(self, event: object, now: float, actions: list[AnyAction]) -> None:
-        """Nothing to do."""
+    def _fits(self, message: AnyMessage, data: Vector) -> bool:
+        assert isinstance(message, ModelChunk | ShareChunk)
+        return self.settings.is_chunk(message.index, len(data))
 
     def _say(self, message: AnyMessage, actions: list[AnyAction]) -> None:
         actions.append(Transmit(to=self.parent, message=message))
 
-    def _say_hello(self, event: object, now: float, actions: list[AnyAction]) -> None:
-        self._say(Hello(generation=self.generation, plan=self.run_name()), actions)
+    # -- joining and leaving
 
-    def _on_welcome(self, event: Received, now: float, actions: list[AnyAction]) -> None:
+    def _say_hello(self, event: object, now: float, actions: list[AnyAction]) -> None:
+        self._say(Hello(generation=self.generation, plan=run_name(self.plan, self.settings)), actions)
+
+    def _on_welcome(self, welcome: Welcome, parent: int, now: float, actions: list[AnyAction]) -> None:
+        self.generation = welcome.generation
+        if self.below is not None:
+            self.below.adopt(welcome.generation)
         self.state = WAITING
         self._say_ready(actions)
 
+    def _on_welcome_again(self, welcome: Welcome, parent: int, now: float, actions: list[AnyAction]) -> None:
+        """The model of a round that is on was quicker than the welcome."""
+        self._say_ready(actions)
+
     def _say_ready(self, actions: list[AnyAction]) -> None:
-        if self.state is not JOINING and len(self.ready) == len(self.children):
+        if self.state is not JOINING and (self.below is None or self.below.roster.complete):
             self._say(Ready(generation=self.generation), actions)
 
-    def _on_ready(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        if event.sender in self.present and event.sender not in self.ready:
-            self.ready.add(event.sender)
-            self._say_ready(actions)
-
-    def _on_refuse(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        message = event.message
-        assert isinstance(message, Refuse)
+    def _on_refuse(self, refuse: Refuse, parent: int, now: float, actions: list[AnyAction]) -> None:
         self.state = LEFT
-        self.refused = message.reason
-        actions.append(Finished(reason=message.reason))
+        self.refused = refuse.reason
+        actions.append(Finished(reason=refuse.reason))
 
     def _on_peer_found(self, event: PeerFound, now: float, actions: list[AnyAction]) -> None:
         if event.peer == self.parent:
-            self.up.reset()
+            self._up.reset()
             self.state = JOINING
             self._reload = True
             self._stop("the connection to the parent is new", actions)
@@ -162,77 +175,67 @@ class Worker(Parent):
 
     def _on_peer_lost(self, event: PeerLost, now: float, actions: list[AnyAction]) -> None:
         if event.peer == self.parent:
-            self.up.reset()
-        super()._on_peer_lost(event, now, actions)
+            self._up.reset()
+        elif self.below is not None:
+            self.below.lost(event.peer)
 
-    def _on_goodbye(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        message = event.message
-        assert isinstance(message, Goodbye)
-        if event.sender == self.parent:
-            self._leave(message.reason, actions)
-        else:
-            self._on_child_goodbye(event, now, actions)
+    def _on_goodbye(self, goodbye: Goodbye, parent: int, now: float, actions: list[AnyAction]) -> None:
+        self._leave(goodbye.reason, actions)
 
     def _on_leave(self, event: Leave, now: float, actions: list[AnyAction]) -> None:
-        self._say(Goodbye(generation=self.generation, round=self.round, reason=event.reason), actions)
+        self._say(Goodbye(generation=self.generation, round=self.round, reason=event.reason[:1000]), actions)
         self._leave(event.reason, actions)
 
     def _leave(self, reason: str, actions: list[AnyAction]) -> None:
         self._stop(reason, actions)
-        for child in sorted(self.present):
-            message = Goodbye(generation=self.generation, round=self.round, reason=reason)
-            actions.append(Transmit(to=child, message=message))
+        if self.below is not None:
+            goodbye = Goodbye(generation=self.generation, round=self.round, reason=reason[:1000])
+            self.below.tell_all(goodbye, actions)
         self.state = LEFT
         actions.append(Finished(reason=reason))
 
     def _on_drained(self, event: Drained, now: float, actions: list[AnyAction]) -> None:
         if event.peer == self.parent:
-            self.up.drained(actions)
-        else:
-            super()._on_drained(event, now, actions)
+            self._up.drained(actions)
+        elif self.below is not None:
+            self.below.drained(event.peer, actions)
 
     # -- a new model supersedes everything
 
-    def _on_model_chunk(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        message = event.message
-        assert isinstance(message, ModelChunk)
-        assert event.data is not None
-        if (
-            event.sender != self.parent
-            or message.round < self.round
-            or (message.round == self.round and self.model is None and not self._reload)
-        ):
+    def _on_model_chunk(
+        self, chunk: ModelChunk, parent: int, data: Vector, now: float, actions: list[AnyAction]
+    ) -> None:
+        if chunk.round > self.round or (chunk.round == self.round and self._reload):
+            self._begin_loading(chunk.round, data, now, actions)
+        if chunk.round != self.round or self.state is not LOADING or self._here[chunk.index]:
             return
-        if message.round > self.round or self._reload:
-            self._reload = False
-            self._new_round(message.round)
-            self._stop("a new model has come", actions)
-            self.up.clear()
-            self.state = LOADING
-            one = self.settings.chunks == 1
-            self.model = event.data if one else np.empty(self.settings.length, dtype=event.data.dtype)
-            self._here = [False] * self.settings.chunks
-            self.model_chunks = 0
-            self._queued = None
-            self._begin_task(self.first_task, push=True, now=now)
-        index = message.index
-        assert self.model is not None
-        if self.state is not LOADING or self._here[index]:
-            return
-        self._here[index] = True
+        self._here[chunk.index] = True
+        assert self._model is not None
         if self.settings.chunks > 1:
-            self.model[self.settings.chunk_slice(index)] = event.data
-        while self.model_chunks < self.settings.chunks and self._here[self.model_chunks]:
-            for child in self.children:  # cut through: a chunk goes on as soon as it is here
-                if child in self.present:
-                    self._put_model_chunk(child, self.model_chunks, actions)
-            self.model_chunks += 1
-        if self.model_chunks == self.settings.chunks:
+            self._model[self.settings.chunk_slice(chunk.index)] = data
+        while self._in_order < self.settings.chunks and self._here[self._in_order]:
+            if self.below is not None:  # cut through: a chunk goes on as soon as it is here
+                self.below.send_model(self._model, (self._in_order,), actions)
+            self._in_order += 1
+        if self._in_order == self.settings.chunks:
             self.state = WORKING
+            self._began = now
             self._compute(actions)
 
-    def _collecting_first(self) -> bool:
-        return self.state in (LOADING, WORKING) and self.task == self.first_task
+    def _begin_loading(self, round_: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
+        self._stop("a new model has come", actions)
+        self.round = round_
+        self._reload = False
+        self._up.clear()
+        self._queued = None
+        self._model = data if self.settings.chunks == 1 else empty(self.settings.length, data.dtype)
+        self._here = [False] * self.settings.chunks
+        self._in_order = 0
+        self.state = LOADING
+        self._begin_task(self.first_task, push=True, now=now)
+        if self.below is not None:
+            self.below.new_round(round_)
+            self.below.ledger.start(self.first_task, now)
 
     def _stop(self, reason: str, actions: list[AnyAction]) -> None:
         if self._computing:
@@ -243,145 +246,145 @@ class Worker(Parent):
 
     def _begin_task(self, task: int, *, push: bool, now: float) -> None:
         self.task = task
-        self.push = push
-        self.own = None
+        self.total = None
+        self._began = now
+        self._push = push
         self._offered = False
         self._next_chunk = 0
-        if self._collects:
-            self._start_collecting(task, now)
-        elif self.children:
-            self.collector.clear()
 
     @property
-    def _collects(self) -> bool:
-        """Whether the task needs something from the children: a unit done in the parent's place does not."""
-        return bool(self.children) and self.task <= self.plan.workers
+    def _collecting(self) -> Collecting | None:
+        """The children, if the task needs something of them: a unit done in the parent's place does not."""
+        return None if self.plan.is_delegated(self.task) else self.below
 
     def _compute(self, actions: list[AnyAction]) -> None:
-        assert self.model is not None
+        assert self._model is not None
         if self.task not in self._pieces:
             self._pieces[self.task] = self.plan.unit(self.node, self.task).pieces
         self._computing = True
+        pieces = self._pieces[self.task]
         actions.append(
-            Compute(
-                round=self.round,
-                task=self.task,
-                pieces=self._pieces[self.task],
-                model=self.model,
-                salvage=self._salvage,
-            )
+            Compute(round=self.round, task=self.task, pieces=pieces, model=self._model, salvage=self._salvages)
         )
 
     def _on_computed(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
-        if event.round != self.round or event.task != self.task or self.state is not WORKING or not self._computing:
-            if self._salvage and event.covered > 0 and event.round == self.round - 1:
-                self._push_old(event, actions)
+        if event.round != self.round or event.task != self.task or not self._computing:
+            self._on_old_result(event, now, actions)
             return
         self._computing = False
-        self.own = event.vector
-        if self._collects:
-            self._own_is_here(now, actions)
+        self.total = event.vector
+        if self._collecting is not None:
+            self._collecting.own_is_done(now, actions)
         self._deliver(now, actions)
 
-    def _own_is_here(self, now: float, actions: list[AnyAction]) -> None:
-        """The own unit is computed: whoever was asked for it in the meantime can stop."""
-        self.collector.own_done()
-        unit = self.plan.delegated(self.task)
-        for child in [child for child, task in self.collector.assigned.items() if task == unit]:
-            self._enough(child, unit, now, actions)
+    def _on_old_result(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
+        """Live compensation: what was finished of the last round joins this one. Else it is not needed any more."""
+        if self._salvages and event.covered > 0 and event.round == self.round - 1:
+            self._send_all(event.vector, event.round, event.task, event.covered, actions)
 
-    def _push_old(self, event: Computed, actions: list[AnyAction]) -> None:
-        """Live compensation: what was finished of the last round joins this one."""
-        for index in range(self.settings.chunks):
-            message = ShareChunk(
-                generation=self.generation, round=event.round, task=event.task, index=index, covered=event.covered
-            )
-            self.up.put(message, event.vector[self.settings.chunk_slice(index)], actions)
+    def _on_idle_share_chunk(
+        self, chunk: ShareChunk, child: int, data: Vector, now: float, actions: list[AnyAction]
+    ) -> None:
+        """A share while this worker sums nothing: kept if it will be needed."""
+        assert self.below is not None
+        self.below.share_chunk(chunk, child, data, now, actions)
 
-    def _shares_advanced(self, now: float, actions: list[AnyAction]) -> None:
-        if self.state is not WORKING or not self._collects:
+    def _on_share_chunk(
+        self, chunk: ShareChunk, child: int, data: Vector, now: float, actions: list[AnyAction]
+    ) -> None:
+        assert self.below is not None
+        if not self.below.share_chunk(chunk, child, data, now, actions):
             return
-        if self.own is None:
-            self.own = self.collector.own_delivered()
-            if self.own is not None:
-                self.late.add(self.node)
+        if self._collecting is not None and self.total is None:
+            self.total = self.below.ledger.shares.own_delivered()
+            if self.total is not None:
+                self.below.late.add(self.node)
                 self._stop("a child delivered this node's own unit", actions)
         self._deliver(now, actions)
 
-    def _shares_offered(self, now: float, actions: list[AnyAction]) -> None:
-        if self.state is WORKING and self._collects and not self._offered:
-            self._offer_early(actions)
+    def _on_offer(self, offer: Offer, child: int, now: float, actions: list[AnyAction]) -> None:
+        assert self.below is not None
+        if self.below.offer(offer, child, now, actions) and self.state is WORKING and self._collecting is not None:
+            self._offer_early(now, actions)
 
     def _deliver(self, now: float, actions: list[AnyAction]) -> None:
         """Sum and pass on every chunk that can be, in order; when the last one is done, rest."""
-        if self.own is None:
+        if self.total is None:
             return
-        chunks = self.settings.chunks
-        if self._offers and not self._offered:
-            self._offer_early(actions)
-        while self._next_chunk < chunks and (not self._collects or self.collector.ready(self._next_chunk)):
-            if self._collects and self.collector.shares:
-                self.collector.total(self._next_chunk, self.own[self.settings.chunk_slice(self._next_chunk)])
-            if self.push:
-                self._send_chunk(self._next_chunk, actions)
+        self._offer_early(now, actions)
+        chunks, below = self.settings.chunks, self._collecting
+        while self._next_chunk < chunks and (below is None or below.ledger.shares.can_sum(self._next_chunk)):
+            if below is not None and len(below.ledger.shares):
+                below.ledger.shares.total(self._next_chunk, self.total[self.settings.chunk_slice(self._next_chunk)])
+            if self._push:
+                self._send_chunk(self._next_chunk, now, actions)
             self._next_chunk += 1
         if self._next_chunk == chunks:
-            if self._collects:
-                self._end_collecting(now, actions)
-            if not self.push and not self._offered:
-                self._offered = True
-                self._say(Offer(generation=self.generation, round=self.round, task=self.task), actions)
+            if below is not None:
+                below.end(now, actions)
+            if not self._push and not self._offered:
+                self._offer(now, actions)
             self._rest(now, actions)
 
-    def _offer_early(self, actions: list[AnyAction]) -> None:
+    def _offer_early(self, now: float, actions: list[AnyAction]) -> None:
         """Tell the parent that a pushed sum is on its way: all is computed here, and below only bytes are missing."""
-        if not self.push or self.own is None or not self._offers:
+        if self._offered or not self._offers or not self._push or self.total is None:
             return
-        shares = self.collector.shares.values() if self._collects else ()
-        if all(share.missing == 0 or share.offered_at is not None for share in shares):
-            self._offered = True
-            self._say(Offer(generation=self.generation, round=self.round, task=self.task), actions)
+        if self._collecting is None or self._collecting.ledger.only_bytes_are_missing:
+            self._offer(now, actions)
 
-    def _send_chunk(self, index: int, actions: list[AnyAction], covered: float = 1.0) -> None:
-        assert self.own is not None
+    def _offer(self, now: float, actions: list[AnyAction]) -> None:
+        self._offered = True
+        worked = now - self._began
+        self._say(Offer(generation=self.generation, round=self.round, task=self.task, worked=worked), actions)
+
+    def _send_chunk(self, index: int, now: float, actions: list[AnyAction]) -> None:
+        assert self.total is not None
+        late = tuple(sorted(self.below.late))[:4096] if self.below is not None else ()
         message = ShareChunk(
-            generation=self.generation, round=self.round, task=self.task, index=index, covered=covered,
-            late=tuple(sorted(self.late))[:4096],
+            generation=self.generation, round=self.round, task=self.task, index=index, late=late,
+            worked=now - self._began,
         )  # fmt: skip
-        self.up.put(message, self.own[self.settings.chunk_slice(index)], actions)
+        self._up.put(message, self.total[self.settings.chunk_slice(index)], actions)
+
+    def _send_all(self, vector: Vector, round_: int, task: int, covered: float, actions: list[AnyAction]) -> None:
+        """Send a sum that is not of the whole task."""
+        for index in range(self.settings.chunks):
+            message = ShareChunk(generation=self.generation, round=round_, task=task, index=index, covered=covered)
+            self._up.put(message, vector[self.settings.chunk_slice(index)], actions)
 
     # -- what the parent asks for
 
-    def _on_next(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        message = event.message
-        assert isinstance(message, Next)
-        task, push = message.task, message.push
-        if event.sender != self.parent or message.round != self.round:
+    def _on_next(self, message: Next, parent: int, now: float, actions: list[AnyAction]) -> None:
+        if message.round != self.round:
             return
-        if task == self.task:
-            self._deliver_again(push, actions)
-        elif self.state is WORKING and self.push:
+        if message.task == self.task:
+            self._deliver_again(message.push, now, actions)
+        elif not self.plan.may_be_asked(self.node, message.task):
+            self._object(parent, f"Next for task {message.task}, which this node cannot do", actions, kind="unreadable")
+        elif self.state is WORKING and self._push:
             self._queued = message  # first things first: the parent counts on what was offered
         else:
-            self._turn_to(task, push=push, now=now, actions=actions)
+            self._turn_to(message, now, actions)
 
-    def _deliver_again(self, push: bool, actions: list[AnyAction]) -> None:
+    def _deliver_again(self, push: bool, now: float, actions: list[AnyAction]) -> None:
         """The parent asks for what this worker has done: something must have been lost."""
         if self._next_chunk < self.settings.chunks:
             return
         if push:
             for index in range(self.settings.chunks):
-                self._send_chunk(index, actions)
+                self._send_chunk(index, now, actions)
         else:
-            self._say(Offer(generation=self.generation, round=self.round, task=self.task), actions)
+            self._offer(now, actions)
 
-    def _turn_to(self, task: int, *, push: bool, now: float, actions: list[AnyAction]) -> None:
+    def _turn_to(self, asked: Next, now: float, actions: list[AnyAction]) -> None:
         self._stop("the parent asked for another share", actions)
-        self._begin_task(task, push=push, now=now)
+        self._begin_task(asked.task, push=asked.push, now=now)
         self.state = WORKING
-        for child, share in self.collector.assigned.items() if self._collects else ():
-            if child in self.present:
-                self._ask(child, share, push=True, actions=actions)
+        if self._collecting is not None:
+            self._collecting.ask_all_for(asked.task, now, actions)
+        elif self.below is not None:
+            self.below.ledger.clear()
         self._compute(actions)
 
     def _rest(self, now: float, actions: list[AnyAction]) -> None:
@@ -389,61 +392,73 @@ class Worker(Parent):
         self.state = RESTING
         if self._queued is not None:
             queued, self._queued = self._queued, None
-            self._turn_to(queued.task, push=queued.push, now=now, actions=actions)
+            self._turn_to(queued, now, actions)
 
-    def _on_enough(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        message = event.message
-        assert isinstance(message, Enough)
-        if event.sender != self.parent or message.round != self.round or message.task != self.task:
-            return
-        if self._salvage:
-            return  # the next model interrupts, and what is finished by then still counts
-        if self.state is WORKING:
-            self._stop("somebody else delivered this share", actions)
-            if self._collects:
-                self._end_collecting(now, actions)
-            self.up.clear()
-            self._rest(now, actions)
+    def _on_enough(self, enough: Enough, parent: int, now: float, actions: list[AnyAction]) -> None:
+        if enough.round != self.round or enough.task != self.task or self._salvages:
+            return  # in live compensation the next model interrupts, and what is finished by then still counts
+        self._stop("somebody else delivered this share", actions)
+        if self._collecting is not None:
+            self._collecting.end(now, actions)
+        self._up.clear()
+        self._rest(now, actions)
 
-    def _on_send(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        message = event.message
-        assert isinstance(message, Send)
-        if message.round != self.round or message.task != self.task or self._next_chunk < self.settings.chunks:
+    def _on_send(self, send: Send, parent: int, now: float, actions: list[AnyAction]) -> None:
+        if send.round != self.round or send.task != self.task or self._next_chunk < self.settings.chunks:
             return
-        for index in message.chunks or range(self.settings.chunks):
+        for index in send.chunks or range(self.settings.chunks):
             if index < self.settings.chunks:
-                self._send_chunk(index, actions)
+                self._send_chunk(index, now, actions)
 
-    def _on_settle(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        if event.message.round != self.round or self.state is RESTING or not self._collects:
+    def _on_settle(self, settle: Settle, parent: int, now: float, actions: list[AnyAction]) -> None:
+        if settle.round != self.round or self.state is RESTING or self._collecting is None:
             return
-        for child in sorted(self.present):
-            actions.append(Transmit(to=child, message=Settle(generation=self.generation, round=self.round)))
+        self._collecting.tell_all(Settle(generation=self.generation, round=self.round), actions)
         height = self.plan.tree.depth - self.plan.tree.level(self.node) - 1
-        actions.append(SetTimer(name=SETTLE, at=now + 0.1 * self.settings.patience * height))
+        actions.append(SetTimer(name=SETTLE, at=now + self.settings.to_settle(height)))
 
     def _on_timer(self, event: TimerFired, now: float, actions: list[AnyAction]) -> None:
-        if event.name == REDUNDANCY and self.state is WORKING and self._collects:
-            self._ask_replicas(now, actions)
-        elif event.name == SETTLE and self.state is WORKING and self._collects and self._next_chunk == 0:
-            result, covered = self.collector.settle(self.own)
+        if self.state is not WORKING or self._collecting is None:
+            return
+        if event.name == REDUNDANCY:
+            self._collecting.ask_replicas(now, actions)
+        elif event.name == SETTLE and self._next_chunk == 0:
+            result, covered = self._collecting.ledger.shares.settle(self.total)
             if result is not None:
-                for index in range(self.settings.chunks):
-                    message = ShareChunk(
-                        generation=self.generation, round=self.round, task=self.task, index=index, covered=covered
-                    )
-                    self.up.put(message, result[self.settings.chunk_slice(index)], actions)
+                self._send_all(result, self.round, self.task, covered, actions)
 
-    def _on_late(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        self._say(event.message, actions)
+    # -- what children say
+
+    def _on_hello(self, hello: Hello, child: int, now: float, actions: list[AnyAction]) -> None:
+        assert self.below is not None
+        is_needed = self.state in (LOADING, WORKING) and self.task == self.first_task
+        is_needed = is_needed and not self.below.ledger.shares.satisfied
+        if self.below.hello(hello, child, actions, is_needed=is_needed):
+            assert self._model is not None
+            self.below.send_model(self._model, range(self._in_order), actions, to=child)
+
+    def _on_ready(self, ready: Ready, child: int, now: float, actions: list[AnyAction]) -> None:
+        assert self.below is not None
+        if self.below.roster.ready(child):
+            self._say_ready(actions)
+
+    def _on_child_goodbye(self, goodbye: Goodbye, child: int, now: float, actions: list[AnyAction]) -> None:
+        assert self.below is not None
+        self.below.goodbye(goodbye, child, actions)
+
+    def _on_late(self, late: Late, child: int, now: float, actions: list[AnyAction]) -> None:
+        if self.plan.is_worker(late.node):
+            self._say(late, actions)
 
     def _on_interrupted(self, event: Interrupted, now: float, actions: list[AnyAction]) -> None:
         """Tell the root how much longer it would have waited for this worker's own share."""
         if event.task == self.first_task:
-            late = Late(generation=self.generation, round=event.round, node=self.node, seconds=max(0.0, event.seconds))
-            self._say(late, actions)
+            seconds = max(0.0, event.seconds)
+            self._say(Late(generation=self.generation, round=event.round, node=self.node, seconds=seconds), actions)
 
-    def _late_result(self, child: int, round_: int, seconds: float, actions: list[AnyAction]) -> None:
-        self._say(Late(generation=self.generation, round=round_, node=child, seconds=max(0.0, seconds)), actions)
-        reason = f"node {child} was {seconds:.3f} s late in round {round_}"
-        actions.append(Note(kind="late", reason=reason, round=round_, nodes=(child,), seconds=seconds))
+    def check_invariants(self) -> None:
+        """Raise if memory or bookkeeping is out of bounds."""
+        if self.below is not None:
+            self.below.check()
+        if self._up.in_flight > self.settings.window + 1:
+            raise AssertionError(f"node {self.node} has {self._up.in_flight} chunks in flight to its parent")

@@ -40,9 +40,34 @@ class TreePlan(Plan):
         """The tasks a worker goes through while its parent works on `parent_task`."""
         return self.allocation.order(node, parent_task)
 
+    @property
+    def has_redundancy(self) -> bool:
+        """Whether a parent may ask one child for another's share."""
+        return self.scheme.order == "progressive" and self.scheme.stragglers > 0
+
+    @property
+    def wait_for(self) -> int | None:
+        """How many workers are enough, if late ones join the next round; None if every round is whole."""
+        return getattr(self.scheme, "wait_for", None)
+
+    def is_worker(self, node: int) -> bool:
+        """Whether there is a worker of this number."""
+        return 1 <= node <= self.workers
+
+    def is_delegated(self, task: int) -> bool:
+        """Whether a task is the one unit of a parent, done by a child in its place, and so needs nobody below."""
+        return task > self.workers
+
+    def may_be_asked(self, node: int, task: int) -> bool:
+        """Whether a worker can be asked for a task."""
+        if self.is_delegated(task):
+            parent = self.tree.parent(node)
+            return parent > 0 and self.has_redundancy and task - self.workers in self.tasks(parent)
+        return task in self.tasks(node)
+
     def unit(self, node: int, task: int) -> Unit:
         """What a worker itself computes for a task, or for its parent in place of the parent."""
-        if task > self.workers:
+        if self.is_delegated(task):
             owner = task - self.workers
             return Unit(task, self.allocation.path(owner), self.allocation.pieces(self.tree.parent(node), owner))
         return Unit(task, self.allocation.path(task), self.allocation.pieces(node, task))
@@ -81,7 +106,7 @@ class TreePlan(Plan):
         """Everything a worker may be asked to compute: its units, and in the progressive order its parent's."""
         yield from self.units(node)
         parent = self.tree.parent(node)
-        if parent and self.scheme.order == "progressive" and self.scheme.stragglers:
+        if parent and self.has_redundancy:
             for task in self.tasks(parent):
                 yield self.unit(node, self.delegated(task))
 

@@ -21,6 +21,7 @@ from codedreduce.protocol.events import (
     Computed,
     Drained,
     Event,
+    EveryoneIn,
     Finished,
     Note,
     PeerFound,
@@ -30,13 +31,13 @@ from codedreduce.protocol.events import (
     Started,
     TimerFired,
     Transmit,
-    Vector,
 )
 from codedreduce.protocol.messages import AnyMessage
 from codedreduce.protocol.root import Root
 from codedreduce.protocol.wire import decode, encode
 from codedreduce.schemes import Plan, TreePlan
 from codedreduce.schemes.work import samples_in
+from codedreduce.vectors import Vector
 from codedreduce.worlds.delays import Delays, Draw
 from codedreduce.worlds.simulated.faults import Fault
 from codedreduce.worlds.simulated.gradients import LEVELS, Gradients
@@ -119,6 +120,7 @@ class SimulatedCluster:
             Compute: self._compute,
             Cancel: self._cancel,
             SetTimer: self._set_timer,
+            EveryoneIn: lambda node, action: None,
             Aggregated: self._aggregated,
             Note: self._note,
             Finished: self._finished,
