@@ -34,6 +34,11 @@ def joined(chunks: Sequence[Vector]) -> Vector:
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
 
+def is_finite(vector: Vector) -> bool:
+    """Whether no number of a vector is infinite, or none."""
+    return bool(np.isfinite(vector).all())
+
+
 def combine(vectors: Sequence[Vector], weights: Sequence[float] | None, out: Vector) -> Vector:
     """Out = sum of weights[i] * vectors[i], in the order given. `None` stands for weights of one.
 

@@ -1,7 +1,7 @@
 """The ledger of shares: what a node's task needs from its children, who is at work on what, and who is late.
 
-It is told what happens (`start`, `arrived`, `offered`, `delivered`, `assign`, `lost`, ...) and answers what follows: who
-can stop, when to look again, who should be asked for what (`due`). Nobody else writes in it.
+It is told what happens (`start`, `arrived`, `offered`, `delivered`, `assign`, `lost`, ...) and answers what follows:
+who can stop, when to look again, who should be asked for what (`due`). Nobody else writes in it.
 """
 
 from __future__ import annotations

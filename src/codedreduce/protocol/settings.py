@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from codedreduce.errors import UsageError
 
@@ -29,7 +28,7 @@ class Settings:
     least_head_start: float = 0.0
     hold: float = 1.0
     say_waiting_after: float = 30.0
-    on_excess: Literal["wait", "approximate"] = "wait"
+    on_excess: str = "wait"
     generation: int = 0
     announce: bool = True  # offer a pushed sum ahead of its bytes; not worth it where bytes are as quick as offers
 

@@ -57,3 +57,15 @@ def parse_scheme(
         case "live-compensation":
             return LiveCompensation(workers, wait_for=workers - stragglers)
     raise UsageError(f"unknown scheme {name!r}; there are {', '.join(SCHEMES)}")
+
+
+def default_scheme(workers: int, stragglers: int = 1) -> Scheme:
+    """What is done when nothing is said: CodedReduce over a balanced tree with fan-outs up to 4.
+
+    >>> str(default_scheme(6)), str(default_scheme(1))
+    ('coded-reduce progressive s=1 over a tree 2x2', 'coded-reduce progressive s=0 over a tree 1x1')
+    """
+    if workers <= stragglers:
+        return CodedReduce(Tree.regular(fanout=workers, depth=1), 0)
+    fanout = max(4, stragglers + 1)
+    return CodedReduce(Tree.balanced(workers=workers, fanout=fanout, stragglers=stragglers), stragglers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,12 @@ class NodeWork:
 
 
 class Plan(ABC):
-    """A scheme laid over its workers and d samples. Immutable; says who computes what, and what the root gets."""
+    """A scheme laid over its workers and d samples. Immutable; says who computes what, and what the root gets.
+
+    `first_node` is the number of the node that a run begins with: the root, 0, or on a ring the first worker, 1.
+    """
+
+    first_node: ClassVar[int] = 0
 
     def __init__(self, scheme: Scheme, samples: int) -> None:
         self.scheme = scheme

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ class RingPlan(Plan):
     """
 
     scheme: RingAllReduce
+    first_node: ClassVar[int] = 1
 
     @property
     def ring(self) -> Ring:

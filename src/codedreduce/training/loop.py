@@ -1,68 +1,58 @@
-"""The training loop: the root sends the model, gets the gradient of the batch, and takes a step."""
+"""Training in NumPy: a job, the world it is run in, and what comes of it."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import os
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import Diverged, UsageError
-from codedreduce.protocol import Settings
-from codedreduce.protocol.events import Note
-from codedreduce.schemes import CodedReduce, MasterWorker, Piece, RingPlan, Scheme
-from codedreduce.topology import Tree
-from codedreduce.training.data import Source
+from codedreduce.schemes import MasterWorker, Plan, RingPlan, Scheme
+from codedreduce.schemes.names import default_scheme
+from codedreduce.training.data import Shape, Source
 from codedreduce.training.gradient import BatchGradient
 from codedreduce.training.objectives import Objective
 from codedreduce.training.optimizers import SGD, Optimizer
-from codedreduce.worlds.delays import parse_delays
+from codedreduce.training.rounds import rounds
+from codedreduce.vectors import Vector, is_finite
+from codedreduce.worlds.alone import Alone
 from codedreduce.worlds.environment import Membership, read_membership
-from codedreduce.worlds.inject import DEFAULT_UNIT, Injection
-from codedreduce.worlds.joined import JoinedCluster, serve_joined
-from codedreduce.worlds.local import Activity, LocalCluster, LocalRing
+from codedreduce.worlds.inject import Injection
+from codedreduce.worlds.journal import Journal, OnNote, OnRound, RoundLog, listening
+from codedreduce.worlds.run import FLOAT32, Meeting, Run
 from codedreduce.worlds.site import Site
-from codedreduce.worlds.tuning import settings_for
+from codedreduce.worlds.world import World
+from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
+from codedreduce.worlds.zeromq.node import Node, root_of
 
-Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundLog:
-    """One round: its time, loss, who was late, and how much longer the late ones would have held it up."""
-
-    round: int
-    seconds: float
-    loss: float
-    late: tuple[int, ...] = ()
-    lateness: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def saved(self) -> float:
-        """Seconds that waiting for all would have added, as measured when the late ones stopped or delivered."""
-        return max(self.lateness.values(), default=0.0)
+#: Workers that are started when nothing is said.
+DEFAULT_WORKERS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
     """The parameters and how they came about."""
 
-    parameters: Array
-    history: tuple[RoundLog, ...]
+    parameters: Vector
+    journal: Journal
     interrupted: bool = False
-    activities: tuple[Activity, ...] = ()
+
+    @property
+    def history(self) -> tuple[RoundLog, ...]:
+        """The rounds."""
+        return tuple(self.journal.rounds)
 
     @property
     def saved(self) -> float:
         """Seconds saved against waiting for all, over the run."""
-        return sum(log.saved for log in self.history)
+        return self.journal.saved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,44 +69,58 @@ class Job:
     delays: str | None = None
     compute: float = 0.0  # seconds the whole batch takes one worker at least; the rest is slept
     shared_memory: bool = True
-    start: Array | None = None
-    record: bool = False  # keep what every worker did
+    start: Vector | None = None
+    on_excess: str = "wait"
     site: Site | None = None  # where the processes are, if not simply on this machine
 
     def __post_init__(self) -> None:
-        shape = self.source.shape()
         if self.rounds < 1:
             raise UsageError(f"at least one round is needed, got {self.rounds}")
         if self.seed < 0:
             raise UsageError(f"a seed cannot be negative, got {self.seed}")
-        if self.batch is not None and not 1 <= self.batch <= shape.samples:
-            raise UsageError(f"a batch has 1 to {shape.samples} samples, as many as there are; got {self.batch}")
+        if self.on_excess not in ("wait", "approximate"):
+            raise UsageError(f"on_excess must be 'wait' or 'approximate', got {self.on_excess!r}")
+        samples = self.shape.samples
+        if self.batch is not None and not 1 <= self.batch <= samples:
+            raise UsageError(f"a batch has 1 to {samples} samples, as many as there are; got {self.batch}")
+
+    @cached_property
+    def shape(self) -> Shape:
+        """How much data there is; looked up once."""
+        return self.source.shape()
 
     @property
     def samples(self) -> int:
         """Samples in a batch."""
-        return self.batch or self.source.shape().samples
+        return self.batch or self.shape.samples
 
-    def model(self) -> Array:
+    def plan(self) -> Plan:
+        """Who computes what."""
+        return self.scheme.plan(samples=self.samples)
+
+    def model(self) -> Vector:
         """The first model."""
-        count = self.objective.parameters(self.source.shape().features)
+        count = self.objective.parameters(self.shape.features)
         if self.start is None:
-            return np.zeros(count, dtype=np.float32)
+            return np.zeros(count, dtype=FLOAT32)
         if self.start.shape != (count,):
             raise UsageError(f"the model has {count} parameters; the start has the shape {self.start.shape}")
-        return np.array(self.start, dtype=np.float32)
+        return np.array(self.start, dtype=FLOAT32)
 
-    def settings(self) -> Settings:
-        """One number more than parameters: the loss."""
-        return settings_for(len(self.model()) + 1, shared_memory=self.site is None)
+    def subject(self) -> str:
+        """What is trained, in words: all nodes must say the same."""
+        batch = f"batches of {self.batch}" if self.batch else "whole batches"
+        return f"{self.objective!r} on {self.source.digest()}, {batch}, seed {self.seed}"
+
+    def run(self, meeting: Meeting, plan: Plan) -> Run:
+        """The run of this job, wherever it meets. A vector has one number more than parameters: the loss."""
+        return Run.of(meeting, plan, len(self.model()) + 1, on_excess=self.on_excess)
 
     def injection(self) -> Injection | None:
         """The injected delays, drawn alike by everyone."""
-        if self.delays is None and not self.compute:
-            return None
-        unit = self.compute / self.scheme.workers if self.compute else DEFAULT_UNIT
-        delays = parse_delays(self.delays or "calm", workers=self.scheme.workers, unit=unit, seed=self.seed)
-        return Injection(delays=delays, sample_seconds=self.compute / self.samples)
+        return Injection.of(
+            self.delays, workers=self.scheme.workers, seed=self.seed, compute=self.compute, samples=self.samples
+        )
 
 
 def train(
@@ -129,165 +133,125 @@ def train(
     batch: int | None = None,
     seed: int = 0,
     inject: str | None = None,
-    start: Array | None = None,
-    told: Callable[[RoundLog], None] | None = None,
+    start: Vector | None = None,
+    on_round: OnRound | None = None,
+    on_note: OnNote | None = None,
+    on_excess: str | None = None,
     shared_memory: bool = True,
 ) -> TrainingResult:
     """Train a model on this machine: the root here, one process a worker.
 
     `scheme` says how many workers and how they are arranged; a tree of 2x2 with one straggler tolerated by default.
-    `inject` makes workers late on purpose: `stalls:0.05:0.5s` or any delay model of the simulator. `told` is called
-    after every round. An interrupt (Ctrl-C) ends the run with the parameters reached.
+    `inject` makes workers late on purpose: `stalls:0.05:0.5s` or any delay model of the simulator. `on_round` is called
+    after every round, `on_note` with what a person should hear of (logged by default). `on_excess="approximate"` goes on
+    with the best approximation when more are late than tolerated, instead of waiting. An interrupt (Ctrl-C) ends the
+    run with the parameters reached.
 
     Under a launcher (`codedreduce run`, torchrun, mpiexec) every process calls this with the same arguments: rank 0 is
     the root and returns the result, the others serve until the run is over and return the model they began with.
     """
     membership = read_membership(os.environ)
     if scheme is None:
-        default = CodedReduce(Tree.regular(fanout=2, depth=2), 1)
-        scheme = membership.scheme_or_default() if membership else default
+        scheme = membership.scheme_or_default() if membership else default_scheme(DEFAULT_WORKERS)
     job = Job(
         objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, start=start,
         delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),
-        shared_memory=shared_memory,
+        shared_memory=shared_memory, on_excess=on_excess or (membership.on_excess if membership else None) or "wait",
     )  # fmt: skip
-    return run_job(job, told, membership, noted=lambda note: logging.getLogger("codedreduce").warning(note.reason))
+    on_note = on_note or (lambda note: logging.getLogger("codedreduce").warning(note.reason))
+    return run_job(job, on_round=on_round, on_note=on_note, membership=membership)
 
 
 def run_job(
     job: Job,
-    told: Callable[[RoundLog], None] | None = None,
+    *,
+    on_round: OnRound | None = None,
+    on_note: OnNote | None = None,
     membership: Membership | None = None,
-    noted: Callable[[Note], None] | None = None,
+    timeline: Container[int] = (),
 ) -> TrainingResult:
     """Run a job in processes of its own, or as the process of a run that a launcher has made this one."""
-    plan = job.scheme.plan(samples=job.samples)
-    gradient = BatchGradient(job.objective, job.source, plan, batch=job.batch, seed=job.seed)
-    if membership is not None and membership.rank:
-        serve_joined(membership, plan, job.settings(), gradient, injection=job.injection())
-        return TrainingResult(parameters=job.model(), history=())
-    if membership is not None:
-        with JoinedCluster(membership, plan, job.settings(), noted=noted) as joined:
-            return _train_tree(job, joined, told)
-    try:
-        if isinstance(plan, RingPlan):
-            return _train_ring(job, plan, gradient, told, noted)
-        with LocalCluster(
-            plan, gradient, job.settings(), injection=job.injection(), shared_memory=job.shared_memory,
-            record=job.record, noted=noted, site=job.site,
-        ) as cluster:  # fmt: skip
-            return _train_tree(job, cluster, told)
-    except KeyboardInterrupt:  # before the first round: there is nothing to show but the start
-        return TrainingResult(parameters=job.model(), history=(), interrupted=True)
-
-
-def _train_tree(
-    job: Job, cluster: LocalCluster | JoinedCluster, told: Callable[[RoundLog], None] | None
-) -> TrainingResult:
+    journal = Journal(listening(on_round, on_note), timeline=timeline)
+    plan = job.plan()
     model = job.model()
-    history: list[RoundLog] = []
-    activities: list[Activity] = []
+    if membership is not None:
+        membership.check(plan)
+        meeting = replace(membership.meeting, subject=job.subject())
+        run = job.run(replace(meeting, shared_memory=job.shared_memory), plan)
+        if membership.rank:
+            gradient = BatchGradient(job.objective, job.source, plan, batch=job.batch, seed=job.seed)
+            with Node(run, membership.rank, gradient=gradient, injection=job.injection()) as node:
+                node.serve()
+            return TrainingResult(parameters=model, journal=journal)
     interrupted = False
-    sent = np.zeros(len(model) + 1, dtype=np.float32)
     try:
-        for round_ in range(1, job.rounds + 1):
-            sent[:-1] = model
-            begin = time.monotonic()
-            result = cluster.aggregate(sent)
-            loss = take_step(job, model, result.vector, round_)
-            for late in result.lateness:
-                if 1 <= late.round <= len(history):
-                    history[late.round - 1].lateness[late.node] = late.seconds
-            history.append(RoundLog(round=round_, seconds=time.monotonic() - begin, loss=loss, late=result.late))
-            activities += cluster.activities() if isinstance(cluster, LocalCluster) else []
-            if told is not None:
-                told(history[-1])
+        with root_of(run, journal) if membership is not None else _processes(job, plan, journal) as world:
+            _train(job, model, world, journal)
     except KeyboardInterrupt:
         interrupted = True
-    return TrainingResult(
-        parameters=model, history=tuple(history), interrupted=interrupted, activities=tuple(activities)
-    )
+    return TrainingResult(parameters=model, journal=journal, interrupted=interrupted)
 
 
-def take_step(job: Job, model: Array, total: Array, round_: int) -> float:
-    """Apply the mean gradient of a batch to the model; the mean loss."""
-    mean = total / total.dtype.type(job.samples)
-    if not np.isfinite(mean).all():
-        raise Diverged(
-            round_, f"round {round_}: the gradient is not finite; take a smaller learning rate, or look at the data"
-        )
-    job.optimizer.step(model, mean[:-1])
-    return float(mean[-1])
+@contextlib.contextmanager
+def _processes(job: Job, plan: Plan, journal: Journal) -> Iterator[World]:
+    """Processes of this run's own: the data is loaded once, and the workers see the same pages."""
+    gradient = BatchGradient(job.objective, job.source.loaded(), plan, batch=job.batch, seed=job.seed)
+    run = job.run(new_meeting(job.site, shared_memory=job.shared_memory), plan)
+
+    def member(world: World) -> None:
+        _train(job, job.model(), world, Journal())
+
+    with LocalCluster(
+        run, gradient, injection=job.injection(), journal=journal, site=job.site,
+        member=member if isinstance(plan, RingPlan) else None,
+    ) as cluster:  # fmt: skip
+        yield cluster
 
 
-def _train_ring(
-    job: Job,
-    plan: RingPlan,
-    gradient: BatchGradient,
-    told: Callable[[RoundLog], None] | None,
-    noted: Callable[[Note], None] | None,
-) -> TrainingResult:
-    history: list[RoundLog] = []
-    activities: list[Activity] = []
+def _train(
+    job: Job, model: Vector, world: World, journal: Journal, check: Callable[[int, Vector], None] | None = None
+) -> None:
+    """Train the model in place. `check` is shown every gradient sum before the step is taken."""
+    vector = np.zeros(len(model) + 1, dtype=model.dtype)
 
-    def update(sent: Array, total: Array, round_: int) -> Array:
-        model = sent.copy()
-        take_step(job, model[:-1], total, round_)
-        model[-1] = total[-1] / job.samples
-        return model
+    def read_model(sent: Vector) -> None:
+        sent[:-1] = model
 
-    def over(round_: int, seconds: float, loss: float) -> None:
-        history.append(RoundLog(round=round_, seconds=seconds, loss=loss))
-        activities.extend(ring.activities())
-        if told is not None:
-            told(history[-1])
-
-    first = np.append(job.model(), np.float32(0))
-    interrupted = False
-    model = first
-    with LocalRing(
-        plan, gradient, job.settings(), update=update, model=first, rounds=job.rounds, injection=job.injection(),
-        shared_memory=job.shared_memory, record=job.record, noted=noted, site=job.site,
-    ) as ring:  # fmt: skip
-        try:
-            model = ring.run(over)
-        except KeyboardInterrupt:
-            interrupted = True
-    return TrainingResult(
-        parameters=model[:-1].copy(), history=tuple(history), interrupted=interrupted, activities=tuple(activities)
-    )
+    for round_ in rounds(world, journal, job.rounds, vector, read_model):
+        if check is not None:
+            check(round_.number, round_.total)
+        mean = round_.total / round_.total.dtype.type(job.samples)
+        if not is_finite(mean):
+            raise Diverged(
+                round_.number,
+                f"round {round_.number}: the gradient is not finite; take a smaller learning rate, or look at the data",
+            )
+        job.optimizer.step(model, mean[:-1])
+        round_.over(float(mean[-1]))
 
 
-def reference_run(job: Job, rounds: int) -> tuple[Array, float]:
+def reference_run(job: Job, rounds: int) -> tuple[Vector, float]:
     """The same training in this process, each gradient evaluated directly from the plan: what a run must end with.
 
     Also the worst relative error of its gradients against float64. On one core, as a worker computes: linear algebra
     spread over several cores adds in another order.
     """
-    with threadpool_limits(1):
-        return _reference_run(job, rounds)
-
-
-def _reference_run(job: Job, rounds: int) -> tuple[Array, float]:
-    plan = job.scheme.plan(samples=job.samples)
+    job = replace(job, rounds=rounds, optimizer=copy.deepcopy(job.optimizer))
     model = job.model()
-    optimizer, worst = copy.deepcopy(job.optimizer), 0.0
     whole = MasterWorker(1).plan(samples=job.samples)
-    gradient = BatchGradient(job.objective, job.source, whole, batch=job.batch, seed=job.seed)
-    exact: tuple[Array, Array] | None = None
-    for round_ in range(1, rounds + 1):
+    gradient = BatchGradient(job.objective, job.source.loaded(), whole, batch=job.batch, seed=job.seed)
+    exact: list[Vector] = []
+    truth = np.empty(len(model))
+    worst = 0.0
 
-        def evaluate(piece: Piece, round_: int = round_) -> Array:
-            out = np.empty(len(model) + 1, dtype=np.float32)
-            gradient(piece, model, round_, out, 1)
-            return out
-
-        total = plan.reference(evaluate)
-        if exact is None or job.batch:
-            x, y = gradient.rows(0, job.samples, round_)
-            exact = x.astype(np.float64), y.astype(np.float64)
-        truth = np.empty(len(model))
-        job.objective.evaluate(model.astype(np.float64), *exact, None, truth)
+    def check(round_: int, total: Vector) -> None:
+        nonlocal worst
+        if not exact or job.batch:
+            exact[:] = (rows.astype(np.float64) for rows in gradient.rows(0, job.samples, round_))
+        x, y = exact
+        job.objective.evaluate(model.astype(np.float64), x, y, None, truth)
         worst = max(worst, float(np.linalg.norm(total[:-1] - truth)) / max(float(np.linalg.norm(truth)), 1e-30))
-        optimizer.step(model, (total / total.dtype.type(job.samples))[:-1])
+
+    with threadpool_limits(1):
+        _train(job, model, Alone(job.plan(), gradient, len(model) + 1, FLOAT32), Journal(), check)
     return model, worst

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from codedreduce.errors import UsageError
-from codedreduce.schemes import CodedReduce, Scheme
-from codedreduce.schemes.names import parse_scheme, parse_tree
-from codedreduce.topology import Tree
-from codedreduce.worlds.zeromq.node import Meeting
+from codedreduce.errors import SchemeError, UsageError
+from codedreduce.schemes import Plan, RingPlan, Scheme
+from codedreduce.schemes.names import default_scheme, parse_scheme, parse_tree
+from codedreduce.worlds.addresses import is_loopback, numeric
+from codedreduce.worlds.run import Meeting
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+#: Rank and size as MPI launchers and Slurm name them; the root's address must be given beside them.
+OTHER_NAMES = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"),
+)  # fmt: skip
+
+#: How long to wait for what, in seconds: the variable, the field of the meeting, and what holds without it.
+WAITS = (
+    ("CODEDREDUCE_ROOT_WITHIN", "root_within", 60.0),
+    ("CODEDREDUCE_ALL_WITHIN", "all_within", 120.0),
+    ("CODEDREDUCE_ORPHANED_AFTER", "orphaned_after", 60.0),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,19 +36,27 @@ class Membership:
     meeting: Meeting
     scheme: Scheme | None
     inject: str | None
+    on_excess: str | None = None
 
     @property
     def workers(self) -> int:
         """N."""
         return self.size - 1
 
-    def scheme_or_default(self) -> Scheme:
-        """What the launcher said, or a tree with fan-outs up to 4 in which one straggler is tolerated."""
-        if self.scheme is not None:
-            return self.scheme
-        if self.workers < 2:
-            return CodedReduce(Tree.regular(fanout=1, depth=1), 0)
-        return CodedReduce(Tree.balanced(workers=self.workers, fanout=4, stragglers=1), 1)
+    def scheme_or_default(self, stragglers: int = 1) -> Scheme:
+        """What the launcher said, or the default for as many workers."""
+        return self.scheme or default_scheme(self.workers, stragglers)
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan for another number of workers, and the ring, which has no root to train on."""
+        if isinstance(plan, RingPlan):
+            raise SchemeError(
+                "a ring has no root, so a script that trains on its root cannot run on one; use another scheme"
+            )
+        if plan.workers != self.workers:
+            raise SchemeError(
+                f"the scheme {plan.scheme} has {plan.workers} workers, and the launcher started {self.workers}"
+            )
 
 
 def read_membership(environment: Mapping[str, str]) -> Membership | None:
@@ -55,35 +74,51 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
                 "an address of rank 0's machine and a free port there, the same for all ranks"
             )
         return None
-    try:
-        rank, size, port = (int(environment[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
-        stragglers = int(environment.get("CODEDREDUCE_STRAGGLERS", "1"))
-        patience = float(environment.get("CODEDREDUCE_PATIENCE", "60"))
-    except ValueError as error:
-        raise UsageError(f"RANK, WORLD_SIZE, MASTER_PORT and CODEDREDUCE_* must be numbers: {error}") from None
+    rank, size = int(_number(environment, "RANK")), int(_number(environment, "WORLD_SIZE"))
     if not 0 <= rank < size or size < 2:
         raise UsageError(f"a run needs a root and a worker at least: RANK={rank} of WORLD_SIZE={size} cannot be")
-    host = environment["MASTER_ADDR"]
-    scheme = None
-    if "CODEDREDUCE_TREE" in environment:
-        scheme = parse_scheme(
-            environment.get("CODEDREDUCE_SCHEME", "coded-reduce"),
-            tree=parse_tree(environment["CODEDREDUCE_TREE"], stragglers),
-            stragglers=stragglers,
-            order=environment.get("CODEDREDUCE_ORDER", "progressive"),
-        )
+    return Membership(
+        rank=rank,
+        size=size,
+        meeting=_meeting(environment),
+        scheme=_scheme(environment),
+        inject=environment.get("CODEDREDUCE_INJECT"),
+        on_excess=environment.get("CODEDREDUCE_ON_EXCESS"),
+    )
+
+
+def _number(environment: Mapping[str, str], name: str, default: float | None = None) -> float:
+    text = environment.get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        return float(text or "") if default is not None else int(text or "")
+    except ValueError:
+        raise UsageError(f"{name} must be a number, got {text!r}") from None
+
+
+def _scheme(environment: Mapping[str, str]) -> Scheme | None:
+    if "CODEDREDUCE_TREE" not in environment:
+        return None
+    stragglers = int(_number(environment, "CODEDREDUCE_STRAGGLERS", 1))
+    return parse_scheme(
+        environment.get("CODEDREDUCE_SCHEME", "coded-reduce"),
+        tree=parse_tree(environment["CODEDREDUCE_TREE"], stragglers),
+        stragglers=stragglers,
+        order=environment.get("CODEDREDUCE_ORDER", "progressive"),
+    )
+
+
+def _meeting(environment: Mapping[str, str]) -> Meeting:
+    host, port = environment["MASTER_ADDR"], int(_number(environment, "MASTER_PORT"))
     meeting = Meeting(
         run=environment.get("CODEDREDUCE_RUN", f"codedreduce-{port}"),
-        host=_numeric(host),
+        host=numeric(host),
         port=port,
-        same_machine=_is_loopback(host),
-        patience=patience,
+        same_machine=is_loopback(host),
+        **{field: _number(environment, name, default) for name, field, default in WAITS},  # type: ignore[arg-type]
     )
-    if "TORCHELASTIC_RUN_ID" in environment:
-        meeting = _beside_torchrun(meeting, environment)
-    return Membership(
-        rank=rank, size=size, meeting=meeting, scheme=scheme, inject=environment.get("CODEDREDUCE_INJECT")
-    )
+    return _beside_torchrun(meeting, environment) if "TORCHELASTIC_RUN_ID" in environment else meeting
 
 
 def _beside_torchrun(meeting: Meeting, environment: Mapping[str, str]) -> Meeting:
@@ -92,27 +127,13 @@ def _beside_torchrun(meeting: Meeting, environment: Mapping[str, str]) -> Meetin
         name = re.sub(r"[^A-Za-z0-9]", "", environment["TORCHELASTIC_RUN_ID"])
         run = f"codedreduce-{name}-{meeting.port}"
         return replace(meeting, run=run, host="127.0.0.1", port=0, same_machine=True)
-    return replace(meeting, port=int(environment.get("CODEDREDUCE_PORT", meeting.port + 1)))
+    return replace(meeting, port=int(_number(environment, "CODEDREDUCE_PORT", meeting.port + 1)))
 
 
 def _translated(environment: Mapping[str, str]) -> dict[str, str]:
-    """Rank and size as MPI launchers and Slurm name them; the root's address must be given beside them."""
-    for rank, size in (
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"),
-    ):  # fmt: skip
+    for rank, size in OTHER_NAMES:
         if rank == "SLURM_PROCID" and "SLURM_STEP_ID" not in environment:
             continue  # a batch script that was not started by srun is one process
         if rank in environment and size in environment:
             return {"RANK": environment[rank], "WORLD_SIZE": environment[size]}
     return {}
-
-
-def _numeric(host: str) -> str:
-    return "127.0.0.1" if host == "localhost" else host
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(_numeric(host)).is_loopback
-    except ValueError:
-        return False

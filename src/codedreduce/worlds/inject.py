@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from codedreduce.worlds.delays import Delays, Draw
+from codedreduce.worlds.delays import Delays, Draw, parse_delays
 
 #: Seconds that a worker's computation is taken to last when delays are drawn relative to it and nothing else is said.
 DEFAULT_UNIT = 0.05
@@ -18,6 +18,21 @@ class Injection:
 
     delays: Delays
     sample_seconds: float = 0.0
+
+    @classmethod
+    def of(
+        cls, delays: str | None, *, workers: int, seed: int, compute: float = 0.0, samples: int = 1
+    ) -> Injection | None:
+        """Delays as people write them, drawn alike by everyone; `compute`: seconds the batch takes one worker at least.
+
+        >>> Injection.of(None, workers=4, seed=0) is None
+        True
+        """
+        if delays is None and not compute:
+            return None
+        unit = compute / workers if compute else DEFAULT_UNIT
+        model = parse_delays(delays or "calm", workers=workers, unit=unit, seed=seed)
+        return cls(delays=model, sample_seconds=compute / samples)
 
 
 class Injector:

@@ -6,7 +6,8 @@ import uuid
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from codedreduce.worlds.zeromq.node import Meeting, free_port
+from codedreduce.worlds.addresses import free_port
+from codedreduce.worlds.run import Meeting
 
 
 class Site(Protocol):

@@ -24,17 +24,13 @@ LEAST_HEAD_START = 0.01
 WORTH_ANNOUNCING = 1 << 16
 
 
-def settings_for(length: int, *, shared_memory: bool, itemsize: int = 4) -> Settings:
+def settings_for(length: int, *, shared_memory: bool, itemsize: int = 4, on_excess: str = "wait") -> Settings:
     """Settings for vectors of so many numbers, each `itemsize` bytes on the wire."""
-    if not shared_memory:
-        chunk = chunk_over_network(length)
-        return Settings(
-            length=length, itemsize=itemsize, chunk=chunk, window=window_over_network(min(chunk, length) * itemsize),
-            announce=worth_announcing(length, itemsize), least_head_start=LEAST_HEAD_START,
-        )  # fmt: skip
+    chunk = LOCAL_CHUNK if shared_memory else chunk_over_network(length)
     return Settings(
-        length=length, itemsize=itemsize, chunk=LOCAL_CHUNK, announce=length > LOCAL_CHUNK,
-        least_head_start=LEAST_HEAD_START,
+        length=length, itemsize=itemsize, chunk=chunk, least_head_start=LEAST_HEAD_START, on_excess=on_excess,
+        window=LEAST_WINDOW if shared_memory else window_over_network(min(chunk, length) * itemsize),
+        announce=length > LOCAL_CHUNK if shared_memory else worth_announcing(length, itemsize),
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from codedreduce.protocol.events import (
     Compute,
     Drained,
     Event,
+    EveryoneIn,
     Finished,
     Leave,
     Note,
@@ -40,7 +41,7 @@ from codedreduce.worlds.zeromq.transport import Transport
 ORPHANED = "orphaned"
 
 #: What the driver tells the thread that computes or trains.
-Outward = Compute | Cancel | Aggregated | Note | Finished
+Outward = Compute | Cancel | EveryoneIn | Aggregated | Note | Finished
 
 
 class Driver(threading.Thread):
@@ -53,7 +54,7 @@ class Driver(threading.Thread):
         tell: Callable[[Outward], None],
         directory: Directory | None = None,
         *,
-        patience: float = 30.0,
+        orphaned_after: float = 30.0,
     ) -> None:
         super().__init__(name=f"codedreduce-{machine.node}", daemon=True)
         self.machine = machine
@@ -63,11 +64,12 @@ class Driver(threading.Thread):
         self._tell = tell
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._timers: list[tuple[float, int, str]] = []
-        self._timer_tokens: dict[str, int] = {}
+        self._timer_tokens: dict[str, int] = {}  # of each timer, the one that counts
+        self._last_token = 0  # only grows: an old timer is never taken for a new one
         self._left = False
         self._retrying = False
         self._met_parent = False
-        self._patience = patience
+        self._orphaned_after = orphaned_after
         self._woken, self._waker = os.pipe()  # a socket of ZeroMQ's would cost several times as much to wake
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waker, False)
@@ -114,7 +116,7 @@ class Driver(threading.Thread):
         monitor = self._transport.monitor
         if monitor is not None:
             poller.register(monitor, zmq.POLLIN)
-            self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._patience))  # until it is met
+            self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._orphaned_after))  # until it is met
         self._handle(Started())
         while not self._left:
             ready = dict(poller.poll(self._timeout()))
@@ -124,12 +126,18 @@ class Driver(threading.Thread):
             if self._woken in ready:
                 self._take_posted()
             if self._directory is not None and self._directory.socket in ready:
-                self._directory.serve()
+                self._serve_directory(self._directory)
             if monitor is not None and monitor in ready:
                 self._watch_parent(monitor)
             if len(ready) > (self._woken in ready):
                 self._take_arrived(ready)
             self._fire_timers()
+
+    def _serve_directory(self, directory: Directory) -> None:
+        directory.serve()
+        while directory.refused:
+            node, why = directory.refused.pop()
+            self._tell(Note(kind="refused", reason=why, round=self.machine.round, nodes=(node,)))
 
     def _watch_parent(self, monitor: zmq.Socket[bytes]) -> None:
         """The connection to the parent went or came back; a node that stays without one leaves."""
@@ -137,7 +145,7 @@ class Driver(threading.Thread):
             event = recv_monitor_message(monitor)["event"]
             if event == zmq.EVENT_DISCONNECTED:
                 self._handle(PeerLost(peer=self._transport.parent))
-                self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._patience))
+                self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._orphaned_after))
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._timer_tokens.pop(ORPHANED, None)
                 if self._met_parent:
@@ -178,9 +186,9 @@ class Driver(threading.Thread):
             if name == ORPHANED:
                 parent = self._transport.parent
                 if not self._met_parent:
-                    me, seconds = self.machine.node, self._patience
+                    me, seconds = self.machine.node, self._orphaned_after
                     self.failure = CodedReduceError(f"node {me} could not reach node {parent} within {seconds:g} s")
-                self._handle(Leave(reason=f"node {parent} has been gone for {self._patience:g} s"))
+                self._handle(Leave(reason=f"node {parent} has been gone for {self._orphaned_after:g} s"))
             else:
                 self._handle(TimerFired(name=name))
 
@@ -200,8 +208,9 @@ class Driver(threading.Thread):
         if isinstance(action, Transmit):
             self._retrying |= not self._transport.send(action)
         elif isinstance(action, SetTimer):
-            token = self._timer_tokens[action.name] = self._timer_tokens.get(action.name, 0) + 1
-            heapq.heappush(self._timers, (action.at, token, action.name))
+            self._last_token += 1
+            self._timer_tokens[action.name] = self._last_token
+            heapq.heappush(self._timers, (action.at, self._last_token, action.name))
         else:
             if isinstance(action, Finished):
                 self._left = True

@@ -1,114 +1,196 @@
-"""Setting up one node of a run: sockets, shared memory, machine and driver."""
+"""One node of a run over ZeroMQ: its sockets, memory, machine, the thread that talks, and the one that computes."""
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Self
 
-import numpy as np
 import zmq
 
-from codedreduce._extras import require
-from codedreduce.errors import UsageError
-from codedreduce.protocol import Settings, machine_for
+from codedreduce.errors import CodedReduceError, JoinRefused
+from codedreduce.protocol import Machine, Root, Worker, machine_for
+from codedreduce.protocol.events import Aggregated, Begin, EveryoneIn, Finished, Note
 from codedreduce.schemes import Plan, RingPlan, TreePlan
-from codedreduce.worlds.zeromq.arena import Arena
-from codedreduce.worlds.zeromq.driver import Driver, Outward
-from codedreduce.worlds.zeromq.rendezvous import Directory, Registration, find
-from codedreduce.worlds.zeromq.transport import Endpoints, Transport
+from codedreduce.vectors import Vector
+from codedreduce.worlds.buffers import Buffers
+from codedreduce.worlds.inject import Injection, Injector
+from codedreduce.worlds.journal import Interval, Journal
+from codedreduce.worlds.run import Run
+from codedreduce.worlds.world import Gradient, RoundResult
+from codedreduce.worlds.zeromq.computing import Computing, News
+from codedreduce.worlds.zeromq.driver import Driver
+from codedreduce.worlds.zeromq.rendezvous import Directory, find
+from codedreduce.worlds.zeromq.sockets import Context
+from codedreduce.worlds.zeromq.transport import Transport
+
+#: Seconds between two looks after the other processes, at the begin of rounds.
+LOOK_EVERY = 0.05
 
 
-@dataclass(frozen=True, kw_only=True)
-class Meeting:
-    """Where a run meets: its name, the root's address, and whether its nodes share this machine's memory."""
+class Node:
+    """Takes part in a run while it is entered: `aggregate` on a node that begins rounds, `serve` on a worker of a tree.
 
-    run: str
-    host: str = "127.0.0.1"
-    port: int = 0
-    same_machine: bool = True
-    shared_memory: bool = True
-    patience: float = 30.0
-    subject: str = ""  # what is trained, in words; all nodes must say the same
-    wire: str | None = None  # numbers travel as these, if not as they are: bfloat16
+    The first node (0 on a tree, 1 on a ring) answers at the address where the run meets. `journal` hears what the
+    node has to tell; `look` is called while it waits, to look after other processes.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        number: int,
+        *,
+        gradient: Gradient | None = None,
+        injection: Injection | None = None,
+        journal: Journal | None = None,
+        record: Callable[[Interval], None] | None = None,
+        look: Callable[[], None] | None = None,
+    ) -> None:
+        self._run = run
+        self._number = number
+        self._gradient = gradient
+        self._injector = Injector(injection, number) if injection is not None else None
+        self._journal = journal or Journal()
+        self._record = record
+        self._look = look
+        self._looked_at = 0.0
+        self._round = 0
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _start(self, stack: ExitStack) -> None:
+        """Listen, be found, find the neighbour, and run the machine; whatever fails, what was begun is undone."""
+        run, number = self._run, self._number
+        prepare = getattr(self._gradient, "prepare", None)
+        if prepare is not None:
+            prepare(number)
+        self._buffers = Buffers(run, number)
+        stack.callback(self._buffers.close)
+        self._context: Context = zmq.Context()
+        stack.callback(self._close_context)
+        self._driver: Driver | None = None
+        is_first = number == run.plan.first_node
+        directory = Directory(self._context, run.meeting) if is_first else None
+        transport = Transport(self._context, number, run.settings, self._buffers)
+        seeks, listens = _neighbours(run.plan, number)
+        endpoints = transport.listen(run.meeting.listen_at()) if listens else None
+        if directory is not None and endpoints is not None:
+            directory.add(number, endpoints)
+        if seeks is not None and directory is not None:
+            transport.connect(seeks, directory.wait_for(seeks, self._look or (lambda: None)))
+        elif seeks is not None:
+            transport.connect(seeks, find(self._context, run.meeting, number, seeks, endpoints))
+        self._computing = Computing(number, self._buffers, self._gradient, self._injector, self._record)
+        machine = machine_for(number, run.plan, run.settings)
+        self._driver = Driver(
+            machine, transport, self._computing.tell, directory, orphaned_after=run.meeting.orphaned_after
+        )
+        self._driver.start()
+
+    def _close_context(self) -> None:
+        """Tell everyone that it is over, and see to it that the words leave before this process may end."""
+        if self._driver is None:
+            self._context.destroy(linger=0)
+            return
+        self._driver.leave("the run is over")
+        if not self._driver.is_alive():
+            self._context.term()
 
     @property
-    def address(self) -> str:
-        """Where the root answers: at a port, or without one at a name on this machine."""
-        return f"tcp://{self.host}:{self.port}" if self.port else f"ipc://@{self.run}-directory"
+    def _talking(self) -> Driver:
+        assert self._driver is not None, "the node has not been entered"
+        return self._driver
 
-    def wire_dtype(self) -> np.dtype[np.generic] | None:
-        """What numbers travel as, if not as they are."""
-        if self.wire is None:
-            return None
-        if self.wire != "bfloat16":
-            raise UsageError(f"numbers can travel as they are, or as bfloat16; not as {self.wire!r}")
-        found: np.dtype[np.generic] = np.dtype(require("ml_dtypes", extra="torch").bfloat16)
-        return found
+    @property
+    def machine(self) -> Machine:
+        """The node's state machine, to look at."""
+        return self._talking.machine
 
-    def listen_at(self) -> str:
-        """Where a node listens: a name on this machine, or an address others can reach."""
-        if self.same_machine:
-            return f"ipc://@{self.run}"
-        return f"tcp://{_own_address(self.host, self.port)}"
+    def wait_for_all(self) -> None:
+        """On a tree's root: wait until every worker, on every level, is in."""
+        within = self._run.meeting.all_within
+        deadline = time.monotonic() + within
+        root = self.machine
+        assert isinstance(root, Root)
 
+        def look() -> None:
+            if self._look is not None:
+                self._look()
+            if time.monotonic() > deadline:
+                missing = root.below.roster.lacking()
+                raise CodedReduceError(
+                    f"workers did not all come up within {within:g} s; {missing} or some below are missing"
+                )
 
-def _own_address(host: str, port: int) -> str:
-    """The address this machine has on the way to another."""
-    probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    try:
-        probe.connect((host, port or 1))
-        return str(probe.getsockname()[0])
-    finally:
-        probe.close()
+        for news in self._computing.news(self._talking.post, look):
+            if isinstance(news, EveryoneIn):
+                return
+            self._hear(news)
+            if isinstance(news, Note) and news.kind == "refused":
+                raise JoinRefused(news.reason)
 
+    def aggregate(self, model: Vector) -> RoundResult:
+        """One round: the gradient sum of the whole batch under this model."""
+        begin = time.monotonic()
+        if self._look is not None and begin - self._looked_at > LOOK_EVERY:
+            self._looked_at = begin
+            self._look()
+        self._round += 1
+        if self._number == 0:  # the workers read it where it lies
+            sent = self._buffers.room(self._round)
+            sent[:] = model
+            model = sent
+        self._talking.post(Begin(round=self._round, model=model))
+        for news in self._computing.news(self._talking.post, self._look):
+            if isinstance(news, Aggregated) and news.round == self._round:
+                return RoundResult(
+                    round=news.round, vector=news.vector, seconds=time.monotonic() - begin, residual=news.residual,
+                    late=news.late,
+                )  # fmt: skip
+            self._hear(news)
+        raise AssertionError("news does not end")
 
-def free_port() -> int:
-    """A port nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    def _hear(self, news: News) -> None:
+        if isinstance(news, Note):
+            self._journal.note(time.monotonic(), self._number, news)
+        elif isinstance(news, Finished):
+            raise CodedReduceError(f"node {self._number} stopped: {news.reason}")
 
-
-def arena_for(meeting: Meeting, node: int, plan: Plan, settings: Settings, dtype: np.dtype[np.generic]) -> Arena | None:
-    """A node's shared memory: room for what may be read while the next is written."""
-    if not (meeting.shared_memory and meeting.same_machine) or meeting.wire is not None:
-        return None
-    stragglers = plan.scheme.stragglers if isinstance(plan, TreePlan) else 0
-    slots = 3 if node == 0 else 5 + stragglers  # a group's other shares, the parent's unit, and what may be repeated
-    return Arena(meeting.run, node, slots=slots, length=settings.length, dtype=dtype)
-
-
-def start_root(
-    meeting: Meeting, plan: Plan, settings: Settings, dtype: np.dtype[np.generic], arena: Arena | None,
-    tell: Callable[[Outward], None], directory: Directory, context: zmq.Context[zmq.Socket[bytes]],
-) -> Driver:  # fmt: skip
-    """Listen, be found, and run the root's machine."""
-    transport = Transport(context, 0, settings, dtype, arena, meeting.wire_dtype())
-    directory.add(0, transport.listen(meeting.listen_at()))
-    driver = Driver(machine_for(0, plan, settings), transport, tell, directory)
-    driver.start()
-    return driver
-
-
-def start_worker(
-    meeting: Meeting, node: int, plan: Plan, settings: Settings, dtype: np.dtype[np.generic], arena: Arena | None,
-    tell: Callable[[Outward], None], context: zmq.Context[zmq.Socket[bytes]],
-) -> Driver:  # fmt: skip
-    """Listen if there are children, find the parent, and run the worker's machine."""
-    transport = Transport(context, node, settings, dtype, arena, meeting.wire_dtype())
-    seeks, listens = _neighbours(plan, node)
-    endpoints: Endpoints | None = transport.listen(meeting.listen_at()) if listens else None
-    registration = Registration(meeting.run, node, seeks, endpoints, meeting.subject)
-    transport.connect(seeks, find(context, meeting.address, registration, meeting.patience))
-    driver = Driver(machine_for(node, plan, settings), transport, tell, patience=meeting.patience)
-    driver.start()
-    return driver
+    def serve(self) -> Finished:
+        """On a worker of a tree: compute what is asked for until the run is over."""
+        driver = self._talking
+        finished = next(news for news in self._computing.news(driver.post) if isinstance(news, Finished))
+        driver.join(timeout=5)
+        if driver.failure is not None:
+            raise driver.failure
+        if isinstance(driver.machine, Worker) and driver.machine.refused is not None:
+            raise JoinRefused(finished.reason)
+        return finished
 
 
-def _neighbours(plan: Plan, node: int) -> tuple[int, bool]:
-    """Whom a node connects to, and whether others connect to it."""
+def _neighbours(plan: Plan, node: int) -> tuple[int | None, bool]:
+    """Whom a node connects to, if to anybody, and whether others connect to it."""
     if isinstance(plan, RingPlan):
         return plan.ring.next(node), True
     assert isinstance(plan, TreePlan)
-    return plan.tree.parent(node), bool(plan.tree.children(node))
+    return (plan.tree.parent(node) if node else None), bool(plan.tree.children(node))
+
+
+@contextmanager
+def root_of(run: Run, journal: Journal) -> Iterator[Node]:
+    """The root of a run whose workers a launcher has started, when all of them are in."""
+    with Node(run, run.plan.first_node, journal=journal) as node:
+        node.wait_for_all()
+        yield node

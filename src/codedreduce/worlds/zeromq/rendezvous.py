@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import msgspec
 import zmq
 
-from codedreduce.errors import JoinRefused, UsageError, WireError
+from codedreduce.errors import CodedReduceError, JoinRefused, UsageError, WireError
+from codedreduce.worlds.run import Meeting
+from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, bound, connected
 from codedreduce.worlds.zeromq.transport import Endpoints
 
 #: Seconds after which the root is asked again: a root that was just leaving may have taken the question with it.
@@ -35,20 +38,14 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 class Directory:
     """The root's book of addresses, on a socket of its own."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, run: str, subject: str = "") -> None:
-        self._run = run
-        self._subject = subject
-        self.refused: str | None = None  # why somebody could not be let in
+    def __init__(self, context: Context, meeting: Meeting) -> None:
+        self._meeting = meeting
+        self.refused: list[tuple[int, str]] = []  # who could not be let in, and why, since last asked
+        self._last_refusal = ""
         self._known: dict[int, Endpoints] = {}
         self._asking: dict[int, list[bytes]] = {}
         self._decoder = msgspec.msgpack.Decoder(Registration)
-        self.socket = context.socket(zmq.ROUTER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        try:
-            self.socket.bind(address)
-        except zmq.ZMQError as error:
-            why = zmq.strerror(error.errno or 0).lower()
-            raise UsageError(f"cannot listen at {address}: {why}; choose another port") from None
+        self.socket = bound(context, meeting.address, "the root")[0]
 
     def add(self, node: int, endpoints: Endpoints) -> None:
         """A node listens here; tell those who asked."""
@@ -57,7 +54,22 @@ class Directory:
             self._answer(identity, Answer(endpoints))
 
     def _answer(self, identity: bytes, answer: Answer) -> None:
-        self.socket.send_multipart([identity, msgspec.msgpack.encode(answer)])
+        try:
+            self.socket.send_multipart([identity, msgspec.msgpack.encode(answer)], zmq.DONTWAIT)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):  # whoever asked is gone
+                raise
+
+    def wait_for(self, node: int, watch: Callable[[], None]) -> Endpoints:
+        """Serve until a node has said where it listens."""
+        deadline = time.monotonic() + self._meeting.all_within
+        while node not in self._known:
+            self.socket.poll(200)
+            self.serve()
+            watch()
+            if time.monotonic() > deadline:
+                raise CodedReduceError(f"node {node} did not come up within {self._meeting.all_within:g} s")
+        return self._known[node]
 
     def serve(self) -> None:
         """Answer everyone who has asked."""
@@ -69,12 +81,14 @@ class Directory:
                 return
             except (msgspec.MsgspecError, ValueError):
                 continue
-            if registration.run != self._run:
+            if registration.run != self._meeting.run:
                 self._answer(identity, Answer(None, "the root belongs to another run", final=False))
                 continue
-            if registration.subject != self._subject:
-                self.refused = f"node {registration.node} has {registration.subject}, and the root {self._subject}"
-                self._answer(identity, Answer(None, self.refused))
+            if registration.subject != self._meeting.subject:
+                why = f"node {registration.node} has {registration.subject}, and the root {self._meeting.subject}"
+                self.refused.append((registration.node, why))
+                self._last_refusal = why
+                self._answer(identity, Answer(None, why))
                 continue
             if registration.listens is not None:
                 self.add(registration.node, registration.listens)
@@ -85,25 +99,22 @@ class Directory:
 
     def close(self) -> None:
         """Let those go who still wait for somebody's address."""
-        why = self.refused or "the root has left"
+        why = self._last_refusal or "the root has left"
         for waiting in self._asking.values():
             for identity in waiting:
                 self._answer(identity, Answer(None, f"the run is over: {why}"))
         self._asking.clear()
-        self.socket.close(linger=200)
+        self.socket.close(linger=LAST_WORDS)
 
 
-def find(
-    context: zmq.Context[zmq.Socket[bytes]], address: str, registration: Registration, patience: float
-) -> Endpoints:
+def find(context: Context, meeting: Meeting, node: int, seeks: int, listens: Endpoints | None) -> Endpoints:
     """Ask the root where somebody listens; a clear error if the root cannot be reached in time."""
-    socket = context.socket(zmq.DEALER)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.RECONNECT_IVL, 10)
-    deadline = time.monotonic() + patience
+    address, within = meeting.address, meeting.root_within
+    registration = Registration(meeting.run, node, seeks, listens, meeting.subject)
+    deadline = time.monotonic() + within
     turned_away = False
+    socket = connected(context, address)
     try:
-        socket.connect(address)
         while True:
             socket.send(msgspec.msgpack.encode(registration))
             left = max(0.0, deadline - time.monotonic())
@@ -113,7 +124,7 @@ def find(
                 if turned_away:
                     raise UsageError(f"the root at {address} belongs to another run")
                 raise UsageError(
-                    f"node {registration.node} got no answer from the root at {address} within {patience:g} s; "
+                    f"node {node} got no answer from the root at {address} within {within:g} s; "
                     "is the root running, and are MASTER_ADDR and MASTER_PORT right?"
                 )
             answer = msgspec.msgpack.decode(socket.recv(), type=Answer)

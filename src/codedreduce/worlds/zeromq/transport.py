@@ -11,17 +11,16 @@ import time
 from collections.abc import Container, Iterator
 from typing import NamedTuple
 
-import msgspec
-import numpy as np
-import numpy.typing as npt
 import zmq
 
-from codedreduce.errors import UsageError, WireError
-from codedreduce.protocol.events import Transmit, Vector
+from codedreduce.errors import WireError
+from codedreduce.protocol import Settings
+from codedreduce.protocol.events import Transmit
 from codedreduce.protocol.messages import AnyMessage, RingChunk
-from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.wire import decode, encode
-from codedreduce.worlds.zeromq.arena import Arena, Reference
+from codedreduce.vectors import Vector
+from codedreduce.worlds.buffers import Buffers
+from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, Socket, bound, connected, watched
 
 #: Seconds a neighbour has to connect its second socket after its first; then it counts as gone.
 CONNECTING = 1.0
@@ -34,7 +33,6 @@ _MARKED = b"\x01"
 _PLAIN = b"\x00"
 _BY_REFERENCE = b"\x02"
 _MARKED_BY_REFERENCE = b"\x03"
-_reference_decoder = msgspec.msgpack.Decoder(Reference)
 
 
 class Endpoints(NamedTuple):
@@ -56,64 +54,36 @@ class Arrived(NamedTuple):
 class Transport:
     """The sockets of one node."""
 
-    def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        node: int,
-        settings: Settings,
-        dtype: npt.DTypeLike,
-        arena: Arena | None,
-        wire: np.dtype[np.generic] | None = None,
-    ) -> None:
-        self._wire = wire  # what numbers travel as, if not as they are
+    def __init__(self, context: Context, node: int, settings: Settings, buffers: Buffers) -> None:
         self.node = node
-        self.context = context
+        self._context = context
         self._settings = settings
-        self._dtype = np.dtype(dtype)
-        self._arena = arena
+        self._buffers = buffers
         self._identity = node.to_bytes(4, "big")
-        self._down: tuple[zmq.Socket[bytes], zmq.Socket[bytes]] | None = None
-        self._up: tuple[zmq.Socket[bytes], zmq.Socket[bytes]] | None = None
+        self._down: tuple[Socket, Socket] | None = None
+        self._up: tuple[Socket, Socket] | None = None
         self._up_node = -1
-        self.monitor: zmq.Socket[bytes] | None = None  # tells when the connection to the parent comes and goes
-        self.sockets: list[zmq.Socket[bytes]] = []
-        self.bytes_sent = 0
+        self.monitor: Socket | None = None  # tells when the connection to the parent comes and goes
+        self.sockets: list[Socket] = []
         self.lost: list[int] = []  # neighbours found unreachable since last asked
         self.unreadable: list[tuple[int, str]] = []  # who sent what could not be read, and why, since last asked
         self._unsent: list[tuple[float, int, int, list[bytes | memoryview]]] = []
 
     def listen(self, where: str) -> Endpoints:
         """Bind for children, at any free port of this host or at a name of this machine."""
-        control, data = self._socket(zmq.ROUTER), self._socket(zmq.ROUTER)
-        for socket in (control, data):
-            socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-            socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        if where.startswith("ipc://"):
-            names = [f"{where}-{self.node}-control", f"{where}-{self.node}-data"]
-        else:
-            names = [f"{where}:*", f"{where}:*"]
         found = []
-        for socket, name in zip((control, data), names, strict=True):
-            try:
-                socket.bind(name)
-            except zmq.ZMQError as error:
-                raise UsageError(
-                    f"node {self.node} cannot listen at {name}: {zmq.strerror(error.errno or 0).lower()}"
-                ) from None
-            found.append(socket.getsockopt_string(zmq.LAST_ENDPOINT) if name.endswith("*") else name)
-        self._down = (control, data)
-        self.sockets += self._down
+        for plane in ("control", "data"):
+            name = f"{where}-{self.node}-{plane}" if where.startswith("ipc://") else f"{where}:*"
+            socket, address = bound(self._context, name, f"node {self.node}")
+            self.sockets.append(socket)
+            found.append(address)
+        self._down = (self.sockets[0], self.sockets[1])
         return Endpoints(*found)
 
     def connect(self, parent: int, endpoints: Endpoints) -> None:
         """Connect to the parent, or to the next in the ring."""
-        control, data = self._socket(zmq.DEALER), self._socket(zmq.DEALER)
-        self.monitor = control.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        for socket, where in zip((control, data), endpoints, strict=True):
-            socket.setsockopt(zmq.ROUTING_ID, self._identity)
-            socket.setsockopt(zmq.RECONNECT_IVL, 20)
-            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-            socket.connect(where)
+        control, self.monitor = watched(self._context, endpoints.control, self._identity)
+        data = connected(self._context, endpoints.data, self._identity)
         self._up = (control, data)
         self._up_node = parent
         self.sockets += self._up
@@ -123,27 +93,17 @@ class Transport:
         """Whom this node is connected to."""
         return self._up_node
 
-    def _socket(self, kind: int) -> zmq.Socket[bytes]:
-        socket = self.context.socket(kind)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDHWM, 0)  # the protocol's windows bound what is in flight
-        socket.setsockopt(zmq.RCVHWM, 0)
-        return socket
-
     def send(self, action: Transmit) -> bool:
         """Send a message to a neighbour; whether it could be sent at once."""
         header = encode(action.message)
         data = action.data
         if data is None:
             return self._put(action.to, 0, [header])
-        reference = self._arena.refer(data) if self._arena is not None else None
+        reference = self._buffers.refer(data)
         if reference is not None:
             flag = _MARKED_BY_REFERENCE if action.marked else _BY_REFERENCE
-            return self._put(action.to, 1, [flag + header, msgspec.msgpack.encode(reference)])
-        if self._wire is not None:
-            data = data.astype(self._wire)
-        self.bytes_sent += data.nbytes
-        frame = np.ascontiguousarray(data).view(np.uint8).data
+            return self._put(action.to, 1, [flag + header, reference])
+        frame = self._buffers.to_bytes(data)
         sent = self._put(action.to, 1, [(_MARKED if action.marked else _PLAIN) + header, frame])
         if action.to != self._up_node:
             # Let ZeroMQ's thread write all of it, or every child is sent its first 8 KiB before any has the rest.
@@ -208,7 +168,7 @@ class Transport:
                     if arrived is not None:
                         yield arrived
 
-    def _take(self, socket: zmq.Socket[bytes], plane: int, from_children: bool) -> Arrived | None:
+    def _take(self, socket: Socket, plane: int, from_children: bool) -> Arrived | None:
         try:
             frames = [socket.recv(_NOW, copy=False)]
         except zmq.Again:
@@ -235,20 +195,12 @@ class Transport:
         first, buffer = frames[0].bytes, frames[1].buffer
         flag, header = first[:1], first[1:]
         if flag in (_BY_REFERENCE, _MARKED_BY_REFERENCE):
-            if self._arena is None:
-                raise WireError("a reference into shared memory, which this node does not share")
-            try:
-                reference = _reference_decoder.decode(buffer)
-            except msgspec.MsgspecError as error:
-                raise WireError(f"a reference that cannot be read: {error}") from None
+            reference, data = self._buffers.look_up(buffer)
             message = decode(header, reference.size, self._settings.chunk_bytes)
-            data = self._arena.view(reference)
         else:
             message = decode(header, buffer.nbytes, self._settings.chunk_bytes)
-            data = np.frombuffer(buffer, dtype=self._wire or self._dtype)
-            if self._wire is not None:
-                data = data.astype(self._dtype)
-        if isinstance(message, RingChunk) and data.nbytes > self._settings.length * self._dtype.itemsize:
+            data = self._buffers.from_bytes(buffer)
+        if isinstance(message, RingChunk) and len(data) > self._settings.length:
             raise WireError("a ring chunk larger than the vector")
         return Arrived(sender, message, data, flag in (_MARKED, _MARKED_BY_REFERENCE))
 
@@ -256,7 +208,7 @@ class Transport:
         """Let go of all sockets, sending what has been handed over but nothing more."""
         for socket in self.sockets:
             socket.disable_monitor()
-            socket.close(linger=200)
+            socket.close(linger=LAST_WORDS)
         self.sockets.clear()
         if self.monitor is not None:
             self.monitor.close(linger=0)

@@ -1,8 +1,8 @@
-"""Shared memory between nodes of one host: vectors are written once and read where they lie.
+"""Where a node's vectors lie, and what they are on the wire.
 
-Every node has an arena, a file in memory with room for a few vectors. A chunk that lies in an arena travels as a
-reference (whose arena, where, how long); the receiver maps that arena and gets a view. Chunks that lie elsewhere
-travel as bytes.
+Between nodes of one host they lie in shared memory: they are written once and read where they lie. Every node has an
+arena, a file in memory with room for a few vectors. A chunk that lies in an arena travels as a reference (whose arena,
+where, how long); the receiver maps that arena and gets a view. Chunks that lie elsewhere travel as bytes.
 
 The first vector of a round goes into one of two slots in turn: when a node has the model of a round, its parent has let
 go of everything of the round before. Further vectors of a round, which only redundant work makes, go into slots that
@@ -16,14 +16,16 @@ import mmap
 import os
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from codedreduce.errors import UsageError, WireError
-
-Vector = npt.NDArray[Any]
+from codedreduce.schemes import TreePlan
+from codedreduce.vectors import Vector, empty
+from codedreduce.worlds.run import Run
 
 FOLDER = Path("/dev/shm")
 
@@ -132,3 +134,70 @@ def remove_arenas(run: str) -> None:
     """Take away what a run left behind, however it ended."""
     for path in FOLDER.glob(f"{run}-*"):
         path.unlink(missing_ok=True)
+
+
+_reference_decoder = msgspec.msgpack.Decoder(Reference)
+
+
+class Buffers:
+    """One node's vectors: in shared memory if its neighbours can read them there, else in its own."""
+
+    def __init__(self, run: Run, node: int) -> None:
+        self._length = run.settings.length
+        self._dtype = run.dtype
+        self._wire = run.wire
+        self._arena: Arena | None = None
+        self._spare: Vector | None = None
+        if run.shares_memory:
+            stragglers = run.plan.scheme.stragglers if isinstance(run.plan, TreePlan) else 0
+            # a group's other shares, the parent's unit, and what may be repeated
+            slots = 3 if node == 0 else 5 + stragglers
+            self._arena = Arena(run.meeting.run, node, slots=slots, length=self._length, dtype=run.dtype)
+
+    def room(self, round_: int) -> Vector:
+        """Room for the next vector of a round."""
+        return self._arena.slot(round_) if self._arena is not None else empty(self._length, self._dtype)
+
+    def spare(self) -> Vector:
+        """Room for a vector that is needed for a moment; the same every time."""
+        if self._spare is None:
+            self._spare = empty(self._length, self._dtype)
+        return self._spare
+
+    def round_as_sent(self, vector: Vector) -> None:
+        """Round a vector as it would be on its way: a parent's own unit may come from its child."""
+        if self._wire is not None:
+            vector[:] = vector.astype(self._wire)
+
+    def refer(self, chunk: Vector) -> bytes | None:
+        """Where a chunk lies in shared memory, as bytes, if it does."""
+        reference = self._arena.refer(chunk) if self._arena is not None else None
+        return msgspec.msgpack.encode(reference) if reference is not None else None
+
+    def to_bytes(self, chunk: Vector) -> memoryview:
+        """A chunk as it travels."""
+        if self._wire is not None:
+            chunk = chunk.astype(self._wire)
+        return np.ascontiguousarray(chunk).view(np.uint8).data
+
+    def look_up(self, frame: memoryview) -> tuple[Reference, Vector]:
+        """The chunk that such bytes refer to."""
+        if self._arena is None:
+            raise WireError("a reference into shared memory, which this node does not share")
+        try:
+            reference = _reference_decoder.decode(frame)
+        except msgspec.MsgspecError as error:
+            raise WireError(f"a reference that cannot be read: {error}") from None
+        return reference, self._arena.view(reference)
+
+    def from_bytes(self, frame: memoryview) -> Vector:
+        """A chunk that has travelled; its size has been checked."""
+        if frame.nbytes % (self._wire or self._dtype).itemsize:
+            raise WireError(f"a chunk of {frame.nbytes} bytes is not whole numbers")
+        data = np.frombuffer(frame, dtype=self._wire or self._dtype)
+        return data if self._wire is None else data.astype(self._dtype)
+
+    def close(self) -> None:
+        """Take shared memory away."""
+        if self._arena is not None:
+            self._arena.close()

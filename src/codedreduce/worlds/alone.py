@@ -1,0 +1,34 @@
+"""A world of one process: every unit of a plan, one after the other, summed as a run of that plan would."""
+
+from __future__ import annotations
+
+import time
+
+from codedreduce.schemes import Piece, Plan
+from codedreduce.vectors import Vector, empty
+from codedreduce.worlds.run import Dtype
+from codedreduce.worlds.world import Gradient, RoundResult
+
+
+class Alone:
+    """Evaluates the plan directly: what every other world must give, to the bit."""
+
+    def __init__(self, plan: Plan, gradient: Gradient, length: int, dtype: Dtype) -> None:
+        self._plan = plan
+        self._gradient = gradient
+        self._length = length
+        self._dtype = dtype
+        self._round = 0
+
+    def aggregate(self, model: Vector) -> RoundResult:
+        """One round: the gradient sum of the whole batch under this model."""
+        begin = time.monotonic()
+        self._round += 1
+
+        def evaluate(piece: Piece) -> Vector:
+            out = empty(self._length, self._dtype)
+            self._gradient(piece, model, self._round, out, 1)
+            return out
+
+        vector = self._plan.reference(evaluate)
+        return RoundResult(round=self._round, vector=vector, seconds=time.monotonic() - begin)

@@ -1,0 +1,83 @@
+"""A run: where its nodes meet, what they are to do, and what they agree on. The same on every node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from codedreduce._extras import require
+from codedreduce.errors import UsageError
+from codedreduce.protocol import Settings
+from codedreduce.schemes import Plan
+from codedreduce.worlds.addresses import own_address
+from codedreduce.worlds.tuning import settings_for
+
+Dtype = np.dtype[np.generic]
+FLOAT32: Dtype = np.dtype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """Where a run meets: its name, the root's address, and whether its nodes share this machine's memory.
+
+    `root_within`: seconds a node looks for the root. `all_within`: seconds that all nodes together have to come up.
+    `orphaned_after`: seconds a node stays without its parent.
+    """
+
+    run: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    same_machine: bool = True
+    shared_memory: bool = True
+    subject: str = ""  # what is trained, in words; all nodes must say the same
+    root_within: float = 30.0
+    all_within: float = 120.0
+    orphaned_after: float = 30.0
+
+    @property
+    def address(self) -> str:
+        """Where the root answers: at a port, or without one at a name on this machine."""
+        return f"tcp://{self.host}:{self.port}" if self.port else f"ipc://@{self.run}-directory"
+
+    def listen_at(self) -> str:
+        """Where a node listens: a name on this machine, or an address others can reach."""
+        return f"ipc://@{self.run}" if self.same_machine else f"tcp://{own_address(self.host, self.port)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """All that a node must know to take part: `wire` is what numbers travel as, if not as they are."""
+
+    meeting: Meeting
+    plan: Plan
+    settings: Settings
+    dtype: Dtype = FLOAT32
+    wire: Dtype | None = None
+
+    @classmethod
+    def of(
+        cls, meeting: Meeting, plan: Plan, length: int, *, dtype: Dtype = FLOAT32, wire: str | None = None,
+        on_excess: str = "wait",
+    ) -> Run:  # fmt: skip
+        """A run for vectors of so many numbers, with settings that suit where it meets."""
+        travels_as = _wire_dtype(wire)
+        run = cls(meeting=meeting, plan=plan, settings=Settings(length=length), dtype=dtype, wire=travels_as)
+        settings = settings_for(
+            length, shared_memory=run.shares_memory, itemsize=(travels_as or dtype).itemsize, on_excess=on_excess
+        )
+        return replace(run, settings=settings)
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether vectors are read where they lie instead of being sent."""
+        return self.meeting.shared_memory and self.meeting.same_machine and self.wire is None
+
+
+def _wire_dtype(name: str | None) -> Dtype | None:
+    if name is None:
+        return None
+    if name != "bfloat16":
+        raise UsageError(f"numbers can travel as they are, or as bfloat16; not as {name!r}")
+    found: Dtype = np.dtype(require("ml_dtypes", extra="torch").bfloat16)
+    return found

@@ -1,0 +1,173 @@
+"""The local world: the first node in this process, the others in processes forked from it.
+
+On a site (a lab) each process moves to its node's place first, and they talk by TCP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from codedreduce.errors import TooManyStragglers
+from codedreduce.protocol import Settings
+from codedreduce.protocol.events import Note
+from codedreduce.schemes import Plan, RingPlan
+from codedreduce.vectors import Vector
+from codedreduce.worlds.inject import Injection
+from codedreduce.worlds.journal import Interval, Journal
+from codedreduce.worlds.processes import Processes
+from codedreduce.worlds.run import FLOAT32, Dtype, Meeting, Run
+from codedreduce.worlds.site import Site, meeting_at
+from codedreduce.worlds.world import Gradient, RoundResult, World
+from codedreduce.worlds.zeromq.node import Node
+
+#: Seconds that workers have to leave after they were told that the run is over.
+GRACE = 2.0
+
+
+def new_meeting(site: Site | None = None, *, shared_memory: bool = True) -> Meeting:
+    """Where a run of this process's own meets: by name on this machine, or on a site."""
+    run = f"codedreduce-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    return meeting_at(site, run) if site is not None else Meeting(run=run, shared_memory=shared_memory)
+
+
+class LocalCluster:
+    """A world of processes on this machine. `gradient` is inherited by the workers as it is.
+
+    On a tree the first node is the root, and the others serve. On a ring all nodes compute and begin rounds alike, each
+    for itself: `member(world)` is what the others do, and must begin as many rounds as this process does.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        gradient: Gradient,
+        *,
+        injection: Injection | None = None,
+        journal: Journal | None = None,
+        site: Site | None = None,
+        member: Callable[[World], object] | None = None,
+    ) -> None:
+        self.run = run
+        self.journal = journal or Journal()
+        self._gradient = gradient
+        self._injection = injection
+        self._site = site
+        self._member = member
+        self._stack = contextlib.ExitStack()
+        self._dead: set[int] = set()
+        self._records: _Records | None = None
+
+    @classmethod
+    def of(
+        cls, plan: Plan, gradient: Gradient, settings: Settings, *, dtype: Dtype = FLOAT32, shared_memory: bool = True,
+        injection: Injection | None = None, journal: Journal | None = None,
+        member: Callable[[World], object] | None = None,
+    ) -> LocalCluster:  # fmt: skip
+        """A cluster of a plan, by name on this machine."""
+        run = Run(meeting=new_meeting(shared_memory=shared_memory), plan=plan, settings=settings, dtype=dtype)
+        return cls(run, gradient, injection=injection, journal=journal, member=member)
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _start(self, stack: contextlib.ExitStack) -> None:
+        run, first = self.run, self.run.plan.first_node
+        if self.journal.timeline:
+            self._records = stack.enter_context(_Records())
+        place = None if self._site is None else self._site.enter
+        is_ring = isinstance(run.plan, RingPlan)
+        self._processes = Processes(run.meeting.run, (lambda node: place(node - first)) if place else None)
+        stack.callback(lambda: self._processes.end(GRACE if self._has_said_goodbye else 0.0))
+        self._has_said_goodbye = False
+        for node in range(first + 1, run.plan.workers + 1):
+            self._processes.fork(node, lambda node=node: self._live(node))  # type: ignore[misc]
+        self._node = Node(
+            run, first, gradient=self._gradient if is_ring else None, injection=self._injection if is_ring else None,
+            journal=self.journal, look=self._watch, record=self._records.write if is_ring and self._records else None,
+        )  # fmt: skip
+        with self._site.at(0) if self._site is not None else contextlib.nullcontext():
+            stack.enter_context(self._node)
+        self._has_said_goodbye = not is_ring  # on a ring there is nobody to tell the others, and nothing to wait for
+        if not is_ring:
+            self._node.wait_for_all()
+
+    def _live(self, node: int) -> None:
+        """The life of another node, in its process."""
+        record = self._records.write if self._records is not None else None
+        with Node(self.run, node, gradient=self._gradient, injection=self._injection, record=record) as member:
+            if self._member is None:
+                member.serve()
+            else:
+                self._member(member)
+                signal.pause()  # others may still need what passes through here; the first ends it
+
+    def _watch(self) -> None:
+        """A worker that raised ends the run; one that was killed is late for ever, which is what coding is for."""
+        self._processes.raise_what_was_raised()
+        for node, code in self._processes.newly_ended():
+            self._dead.add(node)
+            how = f"was killed by signal {-code}" if code < 0 else "left"
+            self.journal.note(0.0, 0, Note(kind="dead", reason=f"worker {node} {how}", round=0, nodes=(node,)))
+            if not self.run.plan.tolerates(self._dead):
+                tolerance = getattr(self.run.plan.scheme, "stragglers", 0)
+                raise TooManyStragglers(missing=self._dead, tolerance=tolerance, among="workers of this machine")
+
+    @property
+    def processes(self) -> dict[int, int]:
+        """The process id of each node that is not this process."""
+        return self._processes.pids
+
+    def aggregate(self, model: Vector) -> RoundResult:
+        """One round: the gradient sum of the whole batch under this model."""
+        result = self._node.aggregate(model)
+        if self._records is not None:
+            self._records.read(self.journal)
+        return result
+
+
+class _Records:
+    """What workers did, written by them into a pipe that the first process reads."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+        for end in (self._reading, self._writing):
+            os.set_blocking(end, False)
+        self._unread = b""
+        self._decoder = msgspec.json.Decoder(Interval)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._reading)
+        os.close(self._writing)
+
+    def write(self, interval: Interval) -> None:
+        """In a worker. What does not fit in the pipe is left out."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._writing, msgspec.json.encode(interval) + b"\n")
+
+    def read(self, journal: Journal) -> None:
+        """In the first process: what has come since."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._reading, 1 << 20):
+                self._unread += data
+        *lines, self._unread = self._unread.split(b"\n")
+        for line in lines:
+            journal.add(self._decoder.decode(line))
