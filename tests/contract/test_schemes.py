@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from codedreduce import CodedReduce, GradientCoding, LiveCompensation, MasterWorker, RingAllReduce, Tree
@@ -47,3 +48,21 @@ SCHEMES = [
 @pytest.mark.parametrize("samples", [300, 1009])
 def test_scheme(scheme, samples: int) -> None:
     check_scheme(scheme, samples)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_how_often_samples_are_held(scheme) -> None:
+    plan = scheme.plan(samples=1009)
+    holders = np.zeros(1009, dtype=int)
+    for node in range(1, plan.workers + 1):
+        mine = {
+            sample
+            for unit in plan.held(node)
+            for piece in unit.pieces
+            for part in piece
+            for sample in range(part.start, part.stop)
+        }
+        assert sorted(mine) == [sample for held in plan.holds(node) for sample in held]
+        holders[list(mine)] += 1
+    assert plan.copies() == (holders.min(), pytest.approx(holders.mean()), holders.max())
+    assert holders.min() > getattr(scheme, "stragglers", 0) or isinstance(scheme, LiveCompensation)

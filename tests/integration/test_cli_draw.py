@@ -15,6 +15,29 @@ def test_tree_as_text() -> None:
     assert run.returncode == 0, run.stderr
     assert "● 5  315 samples, 1260 at most; shares 5 then 6" in run.stdout
     assert "1 straggler in each group" in run.stdout
+    assert "a sample is held   by 4 to 10 workers, 5.2 in the mean" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "held"),
+    [
+        (["--scheme", "ring"], "once"),
+        (["--scheme", "master-worker"], "once"),
+        (["--scheme", "gradient-coding", "--stragglers", "3"], "by 4 workers"),
+        (["--tree", "4x3", "--stragglers", "3"], "by 20 to 80 workers, 65 in the mean"),
+    ],
+)
+def test_how_often_a_sample_is_held(arguments: list[str], held: str, tmp_path: Path) -> None:
+    assert f"a sample is held   {held}" in codedreduce("draw", *arguments).stdout
+    run = codedreduce("draw", *arguments, "--out", str(tmp_path / "a.svg"))
+    assert run.returncode == 0, run.stderr
+    assert f"a sample is held {held}" in (tmp_path / "a.svg").read_text()
+
+
+def test_holders_are_not_counted_in_huge_trees() -> None:
+    run = codedreduce("draw", "--tree", "10x4")
+    assert run.returncode == 0, run.stderr
+    assert "a sample is held" not in run.stdout
 
 
 @pytest.mark.parametrize("scheme", ["ring", "gradient-coding", "master-worker", "live-compensation"])

@@ -1,12 +1,10 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from codedreduce import CodedReduce, GradientCoding, MasterWorker, RingAllReduce, Tree, train
 from codedreduce.errors import Diverged, UsageError
-from codedreduce.training import SGD, Adam, Arrays, LinearRegression, LogisticRegression, Softmax, open_data, synthetic
-from codedreduce.training.gradient import BatchGradient, batch_rows
+from codedreduce.training import SGD, Adam, Arrays, LinearRegression, LogisticRegression, Softmax, synthetic
+from codedreduce.training.gradient import BatchGradient
 from codedreduce.training.loop import Job, reference_run
 
 TREE = Tree.regular(fanout=2, depth=2)
@@ -73,9 +71,6 @@ def test_optimizers_find_the_bottom(optimizer) -> None:
 
 
 def test_mini_batches_are_a_function_of_seed_and_round() -> None:
-    assert (batch_rows(1, 5, 100, 10) == batch_rows(1, 5, 100, 10)).all()
-    assert (batch_rows(1, 5, 100, 10) != batch_rows(1, 6, 100, 10)).any()
-    assert len(set(batch_rows(0, 1, 100, 100))) == 100
     one = train(LogisticRegression(), DATA, scheme=CodedReduce(TREE, 1), rounds=5, batch=60, seed=7)
     two = train(
         LogisticRegression(), DATA, scheme=CodedReduce(TREE, 1), rounds=5, batch=60, seed=7, inject="stalls:0.2:0.1s"
@@ -102,55 +97,7 @@ def test_a_worker_reads_only_what_it_may_need() -> None:
         gradient.rows(299, 300, 1)
 
 
-def write_all(folder: Path, x: np.ndarray, y: np.ndarray) -> list[Path]:
-    paths = [folder / name for name in ("d.npz", "d.csv", "named.csv", "d.libsvm")]
-    np.savez(paths[0], x=x, y=y)
-    rows = "\n".join(",".join(map(str, [*row, label])) for row, label in zip(x.tolist(), y.tolist(), strict=True))
-    paths[1].write_text(rows + "\n")
-    paths[2].write_text(",".join(f"f{i}" for i in range(x.shape[1])) + ",label\n" + rows + "\n")
-    lines = [
-        f"{'+1' if label else '-1'} " + " ".join(f"{i + 1}:{value}" for i, value in enumerate(row))
-        for row, label in zip(x.tolist(), y.tolist(), strict=True)
-    ]
-    paths[3].write_text("\n".join(lines) + "\n")
-    return paths
-
-
-def test_all_formats_hold_the_same(tmp_path: Path) -> None:
-    x, y = DATA.x[:30, :5], DATA.y[:30]
-    for path in write_all(tmp_path, x, y):
-        source = open_data(path)
-        assert source.shape() == (30, 5)
-        read_x, read_y = source.read([range(20, 25), range(3, 6)])
-        rows = [*range(20, 25), *range(3, 6)]
-        np.testing.assert_allclose(read_x, x[rows], rtol=1e-6)
-        np.testing.assert_array_equal(read_y, y[rows])
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.csv", "1,2,3\n4,5\n", "sample 1 has 2 columns; the first has 3"),
-        ("a.csv", "1,2,3\n4,oops,6\n", "sample 1 is not all numbers"),
-        ("a.csv", "1,2,3\n4,nan,6\n", "x has a value that is not a number in sample 1"),
-        ("a.csv", "1\n2\n", "1 column"),
-        ("a.txt", "1 1:2 3:x\n", "sample 0 is not LIBSVM text"),
-        ("a.npz", "no archive", "not a readable .npz"),
-    ],
-)
-def test_bad_files_are_named(tmp_path: Path, name: str, content: str, message: str) -> None:
-    path = tmp_path / name
-    path.write_text(content)
-    with pytest.raises(UsageError, match=message):
-        open_data(path).read([range(2)])
-
-
-def test_other_mistakes(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no file"):
-        open_data(tmp_path / "nothing.csv")
-    np.savez(tmp_path / "z.npz", a=np.ones(3))
-    with pytest.raises(UsageError, match="needs x"):
-        open_data(tmp_path / "z.npz").shape()
+def test_mistakes() -> None:
     with pytest.raises(UsageError, match="1 to 300 samples, as many as there are; got 301"):
         train(LogisticRegression(), DATA, rounds=1, batch=301)
     with pytest.raises(UsageError, match="above zero, got 0"):

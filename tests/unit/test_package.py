@@ -33,8 +33,8 @@ def test_every_error_is_drawn_in_the_tree() -> None:
 
 
 def test_a_missing_extra_prints_the_pip_command() -> None:
-    with pytest.raises(errors.MissingExtra, match=r"pip install 'codedreduce\[ray\]'") as caught:
-        require("a_package_nobody_has", extra="ray")
+    with pytest.raises(errors.MissingExtra, match=r"pip install 'codedreduce\[torch\]'") as caught:
+        require("a_package_nobody_has", extra="torch")
     assert isinstance(caught.value, ImportError)
 
 

@@ -16,7 +16,8 @@ from codedreduce.cli.lab import InLab, LabName, chosen_lab
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.schemes.names import parse_scheme, parse_tree
-from codedreduce.training.data import Source, open_data, synthetic
+from codedreduce.training.data import Source, synthetic
+from codedreduce.training.files import open_data
 from codedreduce.training.loop import Job, RoundLog, run_job
 from codedreduce.training.objectives import LinearRegression, LogisticRegression, Objective, Softmax
 from codedreduce.training.optimizers import parse_optimizer

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from codedreduce.errors import UsageError
 from codedreduce.report.palette import MUTED, ROOT, group_colour
-from codedreduce.report.plan_text import group_ranges
+from codedreduce.report.plan_text import copies_text, group_ranges
 from codedreduce.schemes import Plan, RingPlan, TreePlan
 
 #: More nodes than this do not fit on a page.
@@ -45,9 +45,10 @@ def _breadth(plan: Plan) -> int:
 def _caption(plan: Plan) -> str:
     last = plan.workers
     calm, most = plan.calm_load(last), plan.load(last)
-    if calm == most:
-        return f"every worker computes {_per_cent(most, plan)} of the batch"
-    return f"every worker computes {_per_cent(calm, plan)} of the batch, up to {_per_cent(most, plan)} under stragglers"
+    computes = f"every worker computes {_per_cent(calm, plan)} of the batch"
+    if calm != most:
+        computes += f", up to {_per_cent(most, plan)} under stragglers"
+    return f"{computes}\na sample is held {copies_text(plan)}"
 
 
 def _per_cent(samples: int, plan: Plan) -> str:

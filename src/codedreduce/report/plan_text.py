@@ -13,6 +13,9 @@ from codedreduce.schemes import Plan, RingPlan, TreePlan
 #: Trees with more nodes are shown with one replica of each group opened.
 SHOWN_WHOLE = 64
 
+#: With more workers it takes seconds to count how often a sample is held.
+COUNTED = 2000
+
 
 def plan_text(plan: Plan) -> Group:
     """The tree with its groups in colour and each node's load and shares, or the ring; below it a summary."""
@@ -86,8 +89,18 @@ def _summary(plan: Plan) -> Table:
     table.add_row("workers", str(plan.workers))
     table.add_row("samples", str(plan.samples))
     table.add_row("a worker computes", f"{calm} samples when nobody straggles, {most} at most")
+    if plan.workers <= COUNTED:
+        table.add_row("a sample is held", copies_text(plan))
     table.add_row("tolerates", _tolerance(plan, tolerated))
     return table
+
+
+def copies_text(plan: Plan) -> str:
+    """By how many workers a sample may be asked for."""
+    least, mean, most = plan.copies()
+    if least == most:
+        return "once" if most == 1 else f"by {most} workers"
+    return f"by {least} to {most} workers, {mean:.3g} in the mean"
 
 
 def _tolerance(plan: Plan, tolerated: int) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +49,14 @@ class NodeWork:
     load: int
 
 
+class Copies(NamedTuple):
+    """How many workers hold a sample: the least held one, the mean, the most held."""
+
+    least: int
+    mean: float
+    most: int
+
+
 class Plan(ABC):
     """A scheme laid over its workers and d samples. Immutable; says who computes what, and what the root gets.
 
@@ -71,6 +81,38 @@ class Plan(ABC):
     @abstractmethod
     def units(self, node: int) -> Iterator[Unit]:
         """A worker's units in the order it works through them; the first is what a calm round asks of it."""
+
+    def held(self, node: int) -> Iterator[Unit]:
+        """Everything a worker may be asked to compute."""
+        return self.units(node)
+
+    def holds(self, node: int) -> list[range]:
+        """The samples a worker may be asked to compute, in order."""
+        parts = sorted({(part.start, part.stop) for unit in self.held(node) for piece in unit.pieces for part in piece})
+        merged: list[range] = []
+        for start, stop in parts:
+            if merged and start <= merged[-1].stop:
+                merged[-1] = range(merged[-1].start, max(stop, merged[-1].stop))
+            else:
+                merged.append(range(start, stop))
+        return merged
+
+    def copies(self) -> Copies:
+        """How many workers hold a sample, and so can be asked for it. Goes through everything all workers hold.
+
+        >>> from codedreduce import CodedReduce, Tree
+        >>> CodedReduce(Tree.regular(fanout=4, depth=2), stragglers=1).plan(samples=6300).copies()
+        Copies(least=4, mean=5.2, most=10)
+        """
+        changes: Counter[int] = Counter({0: 0, self.samples: 0})
+        for node in range(1, self.workers + 1):
+            for one in self.holds(node):
+                changes[one.start] += 1
+                changes[one.stop] -= 1
+        places = sorted(changes)
+        holders = list(accumulate(changes[place] for place in places))[:-1]
+        total = sum(count * (stop - start) for count, (start, stop) in zip(holders, pairwise(places), strict=True))
+        return Copies(min(holders), total / self.samples, max(holders))
 
     @abstractmethod
     def needs(self, node: int, task: int) -> Needs:

@@ -17,7 +17,7 @@ from codedreduce._extras import require
 
 require("torch", extra="torch")
 
-from codedreduce.torch.batches import batch_indices  # noqa: E402
 from codedreduce.torch.cluster import Cluster, Step, join  # noqa: E402
+from codedreduce.training.batches import batch_indices  # noqa: E402
 
 __all__ = ["Cluster", "Step", "batch_indices", "join"]

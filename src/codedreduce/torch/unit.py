@@ -13,8 +13,8 @@ from torch.utils.data import IterableDataset, default_collate
 
 from codedreduce.errors import UsageError
 from codedreduce.schemes.work import Piece
-from codedreduce.torch.batches import Indices, batch_indices
 from codedreduce.torch.layout import Layout, on_device
+from codedreduce.training.batches import Batches, Indices
 
 Losses = Callable[[torch.nn.Module, Any], torch.Tensor]
 
@@ -47,7 +47,7 @@ class Task:
             raise UsageError(f"a seed cannot be negative, got {self.seed}")
         if self.micro_batch is not None and self.micro_batch < 1:
             raise UsageError(f"a micro-batch has at least one sample, got {self.micro_batch}")
-        batch_indices(len(self.dataset), self.batch_size, 1)
+        Batches(len(self.dataset), self.batch_size)
         check_samples_are_apart(self.model)
 
     def batch(self, indices: Sequence[int] | Indices) -> Any:
@@ -89,7 +89,7 @@ class UnitGradient:
         self._task = task
         self._layout = layout
         self._loaded = 0  # the round whose model the parameters are
-        self._drawn: tuple[int, Indices] | None = None
+        self._batches = Batches(len(task.dataset), task.batch_size, task.seed)
         self.should_stop: Callable[[], bool] = lambda: False
 
     def __call__(
@@ -117,12 +117,11 @@ class UnitGradient:
         A range is what workers share: seeded by its begin, it has the same dropout in everyone's pass over it.
         """
         task = self._task
-        if self._drawn is None or self._drawn[0] != round_:
-            self._drawn = (round_, batch_indices(len(task.dataset), task.batch_size, round_, task.seed))
+        batch = self._batches.indices(round_)
         for part in piece:
             size = task.micro_batch or len(part)
             for start in range(part.start, part.stop, size):
-                yield start, self._drawn[1][start : min(start + size, part.stop)], float(part.weight)
+                yield start, batch[start : min(start + size, part.stop)], float(part.weight)
 
 
 def seed_everything(seed: int, round_: int, first: int) -> None:

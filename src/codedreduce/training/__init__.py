@@ -1,6 +1,7 @@
 """Training on the root: objectives in NumPy, optimizers, data, and the loop."""
 
-from codedreduce.training.data import Arrays, CsvFile, LibsvmFile, NpzFile, Source, open_data, synthetic
+from codedreduce.training.data import Arrays, Source, synthetic
+from codedreduce.training.files import CsvFile, LibsvmFile, NpzFile, open_data
 from codedreduce.training.loop import RoundLog, TrainingResult, train
 from codedreduce.training.objectives import LinearRegression, LogisticRegression, Objective, Softmax
 from codedreduce.training.optimizers import SGD, Adam, Optimizer

@@ -8,36 +8,45 @@ import numpy as np
 import numpy.typing as npt
 
 from codedreduce.errors import UsageError
-from codedreduce.schemes import Plan, TreePlan
+from codedreduce.schemes import Plan
 from codedreduce.schemes.work import Piece
+from codedreduce.training.batches import Batches
 from codedreduce.training.data import Source
 from codedreduce.training.objectives import Objective
 
 Array = npt.NDArray[Any]
 
 
-def batch_rows(seed: int, round_: int, samples: int, batch: int) -> npt.NDArray[np.intp]:
-    """The rows of a mini-batch: a function of the seed and the round, the same on every node."""
-    return np.random.default_rng([seed, round_]).choice(samples, batch, replace=False).astype(np.intp)
-
-
 class BatchGradient:
     """Computes pieces of a batch for one worker; the last number of a vector is the sum of losses.
 
-    Data is read when it is first needed, by the worker that needs it: in full-batch training only the rows that the
-    plan may ever ask of it.
+    A worker's own rows are read by `prepare`, those of others when they are first asked for. What was read is kept:
+    views where the source has it in memory or mapped.
     """
 
     def __init__(self, objective: Objective, source: Source, plan: Plan, *, batch: int | None, seed: int) -> None:
         self._objective = objective
         self._source = source
         self._plan = plan
-        self._seed = seed
-        self._samples = source.shape().samples
-        self._batch = batch
+        self._batches = Batches(source.shape().samples, batch, seed) if batch else None
         self._node = 1
-        self._data: tuple[list[range], Array, Array] | None = None
-        self._drawn: tuple[int, npt.NDArray[np.intp]] | None = None
+        self._kept: list[tuple[range, Array, Array]] = []
+
+    def prepare(self, node: int) -> None:
+        """Have ready what a calm round asks of a worker; of mini-batches that is any row there is.
+
+        In a mapped archive numbers begin at any byte, and linear algebra copies what does not begin at a multiple of
+        their size. What every round needs is therefore copied once, here.
+        """
+        self._node = node
+        if self._batches is not None:
+            self._source = self._source.loaded()
+            return
+        for piece in next(self._plan.units(node)).pieces:
+            for part in piece:
+                rows = range(part.start, part.stop)
+                x, y = self._source.read([rows])
+                self._kept.append((rows, _aligned(x), y))
 
     def __call__(self, piece: Piece, model: Array, round_: int, out: Array, node: int) -> None:
         """Write the gradient sum of a piece and, last, its loss into `out`."""
@@ -48,37 +57,27 @@ class BatchGradient:
         weights = None
         if any(part.weight != 1 for part in piece):
             weights = np.concatenate([np.full(len(part), part.weight, dtype=x.dtype) for part in piece])
-        out[parameters] = self._objective.evaluate(model[:parameters], x, y, weights, out[:parameters])
+        out[parameters] = self._objective.evaluate(model[:parameters], _aligned(x), y, weights, out[:parameters])
 
     def rows(self, start: int, stop: int, round_: int) -> tuple[Array, Array]:
         """Samples start..stop-1 of a round's batch."""
-        if self._data is None:
-            ranges = [range(self._samples)] if self._batch else self._ranges()
-            self._data = (ranges, *self._source.read(ranges))
-        ranges, x, y = self._data
-        if self._batch:
-            if self._drawn is None or self._drawn[0] != round_:
-                self._drawn = (round_, batch_rows(self._seed, round_, self._samples, self._batch))
-            rows = self._drawn[1][start:stop]
-            return x[rows], y[rows]
-        offset = 0
-        for one in ranges:
-            if one.start <= start and stop <= one.stop:
-                place = slice(offset + start - one.start, offset + stop - one.start)
+        if self._batches is not None:
+            data = self._source = self._source.loaded()
+            chosen = self._batches.indices(round_)[start:stop]
+            return data.x[chosen], data.y[chosen]
+        for kept, x, y in self._kept:
+            if kept.start <= start and stop <= kept.stop:
+                place = slice(start - kept.start, stop - kept.start)
                 return x[place], y[place]
-            offset += len(one)
-        raise UsageError(
-            f"node {self._node} was asked for samples {start}..{stop - 1}, which its plan does not give it"
-        )
+        if not any(one.start <= start and stop <= one.stop for one in self._plan.holds(self._node)):
+            raise UsageError(
+                f"node {self._node} was asked for samples {start}..{stop - 1}, which its plan does not give it"
+            )
+        rows = range(start, stop)
+        self._kept.append((rows, *self._source.read([rows])))
+        return self._kept[-1][1:]
 
-    def _ranges(self) -> list[range]:
-        """The rows this worker may ever need, merged."""
-        units = self._plan.held(self._node) if isinstance(self._plan, TreePlan) else self._plan.units(self._node)
-        parts = sorted({(part.start, part.stop) for unit in units for piece in unit.pieces for part in piece})
-        merged: list[range] = []
-        for start, stop in parts:
-            if merged and start <= merged[-1].stop:
-                merged[-1] = range(merged[-1].start, max(stop, merged[-1].stop))
-            else:
-                merged.append(range(start, stop))
-        return merged
+
+def _aligned(values: Array) -> Array:
+    """The same numbers where linear algebra can use them as they lie."""
+    return values if values.flags.aligned else values.copy()
