@@ -27,7 +27,15 @@ def test_same_seed_same_trace(seed: int) -> None:
 
 
 SMALL = Scenario(
-    tree="4x2", samples=200, parameters=10, compute=20.0, rounds=6, rate=1e6, latency=1e-4, patience=50.0, chunk=4
+    tree="4x2",
+    samples=200,
+    parameters=10,
+    compute=20.0,
+    rounds=6,
+    rate=1e6,
+    latency=1e-4,
+    say_waiting_after=50.0,
+    chunk=4,
 )
 
 

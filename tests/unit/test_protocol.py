@@ -251,7 +251,7 @@ def test_a_worker_with_a_new_connection_takes_the_model_again() -> None:
 
 def test_a_replica_that_dies_and_returns_is_asked_again() -> None:
     plan = CodedReduce(Tree.regular(fanout=2, depth=1), 1).plan(samples=14)
-    hand = Hand(Root(plan, Settings(length=4, patience=500)))
+    hand = Hand(Root(plan, Settings(length=4, say_waiting_after=500)))
     hand.join(1, 2)
     root = hand.machine
     root.handle(happening.Begin(round=1, model=np.zeros(4, np.float32)), 5.0)

@@ -105,7 +105,7 @@ class Root(Parent):
             if child in self.present:
                 for index in range(self.settings.chunks):
                     self._put_model_chunk(child, index, actions)
-        actions.append(SetTimer(name=PATIENCE, at=now + self.settings.patience))
+        actions.append(SetTimer(name=PATIENCE, at=now + self.settings.say_waiting_after))
 
     def _collecting_first(self) -> bool:
         return self.state is COLLECTING
@@ -153,7 +153,7 @@ class Root(Parent):
         elif event.name == SETTLED and self.state is SETTLING:
             result, covered = self.collector.settle(None)
             if result is None:
-                actions.append(SetTimer(name=SETTLED, at=now + self.settings.patience))
+                actions.append(SetTimer(name=SETTLED, at=now + self.settings.say_waiting_after))
                 return
             self._result = result
             residual = math.sqrt(max(0.0, 1.0 - covered))
@@ -173,10 +173,10 @@ class Root(Parent):
             self.state = SETTLING
             for child in self.present:
                 actions.append(Transmit(to=child, message=Settle(generation=self.generation, round=self.round)))
-            wait = self.settings.patience * 0.1 * self.plan.tree.depth
+            wait = self.settings.say_waiting_after * 0.1 * self.plan.tree.depth
             actions.append(SetTimer(name=SETTLED, at=now + wait))
         else:
-            actions.append(SetTimer(name=PATIENCE, at=now + self.settings.patience))
+            actions.append(SetTimer(name=PATIENCE, at=now + self.settings.say_waiting_after))
 
     def _on_leave(self, event: Leave, now: float, actions: list[AnyAction]) -> None:
         for child in sorted(self.present):

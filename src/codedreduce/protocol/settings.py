@@ -17,8 +17,8 @@ class Settings:
 
     `head_start`: how long a parent lets a late share be late before it asks a replica for it, as a fraction of the
     time the replica took itself, and `least_head_start` seconds at least. `hold`: how long an offered share may take to
-    arrive, as a fraction of the time that had passed when it was offered. `patience`: seconds until a round that cannot
-    end says whom it waits for.
+    arrive, as a fraction of the time that had passed when it was offered. `say_waiting_after`: seconds until a round
+    that cannot end says whom it waits for.
     """
 
     length: int
@@ -28,7 +28,7 @@ class Settings:
     head_start: float = 0.2
     least_head_start: float = 0.0
     hold: float = 1.0
-    patience: float = 30.0
+    say_waiting_after: float = 30.0
     on_excess: Literal["wait", "approximate"] = "wait"
     generation: int = 0
     announce: bool = True  # offer a pushed sum ahead of its bytes; not worth it where bytes are as quick as offers
@@ -37,7 +37,7 @@ class Settings:
         for name in ("length", "itemsize", "chunk", "window"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("head_start", "least_head_start", "hold", "patience"):
+        for name in ("head_start", "least_head_start", "hold", "say_waiting_after"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
         if self.on_excess not in ("wait", "approximate"):

@@ -420,7 +420,7 @@ class Worker(Parent):
         for child in sorted(self.present):
             actions.append(Transmit(to=child, message=Settle(generation=self.generation, round=self.round)))
         height = self.plan.tree.depth - self.plan.tree.level(self.node) - 1
-        actions.append(SetTimer(name=SETTLE, at=now + 0.1 * self.settings.patience * height))
+        actions.append(SetTimer(name=SETTLE, at=now + 0.1 * self.settings.say_waiting_after * height))
 
     def _on_timer(self, event: TimerFired, now: float, actions: list[AnyAction]) -> None:
         if event.name == REDUNDANCY and self.state is WORKING and self._collects:

@@ -42,7 +42,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     chunk: int = 1 << 18
     head_start: float = 0.2
-    patience: float = 30.0
+    say_waiting_after: float = 30.0
     on_excess: str = "wait"
     faults: tuple[Fault, ...] = ()
     least_head_start: float = 0.0
@@ -89,7 +89,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             chunk=self.chunk,
             head_start=self.head_start,
             least_head_start=self.least_head_start,
-            patience=self.patience,
+            say_waiting_after=self.say_waiting_after,
             on_excess="approximate" if self.on_excess == "approximate" else "wait",
             announce=self.announce,
         )
@@ -162,7 +162,7 @@ def random_scenario(seed: int) -> Scenario:
         seed=seed,
         chunk=int(random.choice([7, 1000])),
         head_start=float(random.choice([0.0, 0.2, 1.0])),
-        patience=2000.0,
+        say_waiting_after=2000.0,
         on_excess="approximate" if random.random() < 0.3 else "wait",
         faults=tuple(faults),
         announce=bool(random.random() < 0.7),
