@@ -44,7 +44,7 @@ def changed(**changes: object) -> Scenario:
 
 
 def computed_in(scenario: Scenario, node: int, round_: int) -> bool:
-    recorder = scenario.cluster(recorder=Recorder(timeline_round=round_), checking=True).run(scenario.rounds)
+    recorder = scenario.cluster(recorder=Recorder(timeline={round_}), checking=True).run(scenario.rounds)
     return any(interval.node == node and interval.kind == "compute" for interval in recorder.intervals)
 
 

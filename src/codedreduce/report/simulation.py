@@ -10,7 +10,7 @@ import numpy as np
 from codedreduce.report.figures import bars, delay_map, distributions, timelines
 from codedreduce.report.page import HtmlTable, Section, write_page
 from codedreduce.report.tables import human_bytes, human_seconds
-from codedreduce.worlds.simulated.compare import Result
+from codedreduce.worlds.simulated.compare import Result, typical_late_round
 from codedreduce.worlds.simulated.record import Recorder
 from codedreduce.worlds.simulated.scenario import Scenario
 
@@ -18,7 +18,8 @@ from codedreduce.worlds.simulated.scenario import Scenario
 def write_simulation_report(folder: Path, base: Scenario, runs: Sequence[tuple[Result, Recorder]]) -> Path:
     """Table, bars, distributions, timelines, delays."""
     results = [result for result, _ in runs]
-    shown = runs[0][1].timeline_round
+    shown = typical_late_round(base)
+    delays = base.delay_model()
     rows = [
         (
             r.scheme, human_seconds(r.mean), human_seconds(r.median), human_seconds(r.p95), human_seconds(r.p99),
@@ -42,12 +43,15 @@ def write_simulation_report(folder: Path, base: Scenario, runs: Sequence[tuple[R
         ),
         Section(
             f"Round {shown}",
-            timelines({r.scheme: recorder.intervals for r, recorder in runs}, int(runs[0][1].delays[0].shape[0])),
+            timelines(
+                {r.scheme: [(i.node, i.kind, i.begin, i.end) for i in recorder.intervals] for r, recorder in runs},
+                base.workers,
+            ),
             "One line a node, the root on top. White is waiting. An interrupted computation was no longer needed.",
         ),
         Section(
             "Delays",
-            delay_map(np.array(runs[0][1].delays)),
+            delay_map(np.array([delays.lateness(round_ + 1) for round_ in range(base.rounds)], dtype=np.float32)),
             "How much later than a calm worker each one was, in each round.",
         ),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from codedreduce.errors import UsageError
 from codedreduce.schemes.names import SCHEMES, parse_tree
+from codedreduce.worlds.journal import listening
 from codedreduce.worlds.simulated.gradients import Gradients
 from codedreduce.worlds.simulated.record import Recorder
 from codedreduce.worlds.simulated.scenario import Scenario
@@ -84,14 +85,14 @@ def run_scenario(
     name: str,
     gradients: Gradients,
     *,
-    recorder: Recorder | None = None,
+    timeline: Container[int] = (),
     progress: Progress | None = None,
 ) -> tuple[Result, Recorder]:
     """Run one scheme and sum it up."""
-    cluster = scenario.cluster(gradients=gradients, recorder=recorder)
-    label = cluster.plan.scheme.label
-    report = (lambda done: progress(label, done, scenario.rounds)) if progress else None
-    recorder = cluster.run(scenario.rounds, progress=report)
+    label = scenario.parsed_scheme().label
+    report = (lambda log: progress(label, log.round, scenario.rounds)) if progress else None
+    recorder = Recorder(listening(on_round=report), timeline=timeline)
+    scenario.cluster(gradients=gradients, recorder=recorder).run(scenario.rounds)
     seconds = recorder.seconds()
     if len(seconds) < scenario.rounds:
         raise UsageError(f"{label} did not get through: {_last_words(recorder)}")
@@ -111,7 +112,7 @@ def run_scenario(
 
 
 def _last_words(recorder: Recorder) -> str:
-    return recorder.notes[-1][2].reason if recorder.notes else "nothing more could happen"
+    return recorder.notes[-1].note.reason if recorder.notes else "nothing more could happen"
 
 
 def gradient_coding_choices(workers: int) -> list[int]:
@@ -139,7 +140,8 @@ def best_gradient_coding(base: Scenario, gradients: Gradients, progress: Progres
 
 def typical_late_round(base: Scenario) -> int:
     """A round whose worst delay is the upper tenth of all: the one to show, the same for all schemes."""
-    delays = base.cluster(gradients=Gradients(base.samples, 1, base.seed)).conditions.delays
+    base.plan()
+    delays = base.delay_model()
     worst = [float(draw.startup.max() + draw.slowness.max()) for draw in map(delays.draw, range(1, base.rounds + 1))]
     return 1 + int(np.argsort(worst, kind="stable")[(9 * (len(worst) - 1)) // 10])
 
@@ -154,6 +156,5 @@ def compare(base: Scenario, names: Sequence[str], *, progress: Progress | None =
             scenario = best_gradient_coding(base, gradients, progress)
         else:
             scenario = scenario_for(base, name)
-        recorder = Recorder(timeline_round=shown)
-        results.append(run_scenario(scenario, name, gradients, recorder=recorder, progress=progress))
+        results.append(run_scenario(scenario, name, gradients, timeline={shown}, progress=progress))
     return results
