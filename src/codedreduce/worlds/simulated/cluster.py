@@ -5,24 +5,37 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Aggregated, Begin, Cancel, Compute, Started, Transmit
 from codedreduce.protocol.root import Root
 from codedreduce.schemes import Plan
+from codedreduce.worlds.delays import Delays
 from codedreduce.worlds.journal import RoundLog
 from codedreduce.worlds.simulated.computing import Computing
-from codedreduce.worlds.simulated.conditions import Conditions
+from codedreduce.worlds.simulated.faults import Fault, Injector
 from codedreduce.worlds.simulated.gradients import Gradients
-from codedreduce.worlds.simulated.injector import Injector
 from codedreduce.worlds.simulated.kernel import Kernel
-from codedreduce.worlds.simulated.network import Cores, Network
+from codedreduce.worlds.simulated.network import Cores, Host, Link, Network
 from codedreduce.worlds.simulated.nodes import Nodes
 from codedreduce.worlds.simulated.oracle import Oracle
 from codedreduce.worlds.simulated.post import Post, Tampering
 from codedreduce.worlds.simulated.record import Recorder
 
 OnSum = Callable[[Aggregated], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What the simulated machines and wires are like."""
+
+    link: Link = field(default_factory=Link)
+    sample_seconds: float = 0.003
+    delays: Delays
+    faults: tuple[Fault, ...] = ()
+    seed: int = 0
+    host: Host | None = None  # what all nodes share, if they do
 
 
 class SimulatedCluster:
@@ -47,7 +60,7 @@ class SimulatedCluster:
         self._kernel = kernel
         self._gradients = gradients
         self._nodes = Nodes(plan, settings, kernel, self.recorder, latency=latency, checking=checking)
-        self._computing = Computing(self._nodes, conditions, gradients, cores)
+        self._computing = Computing(self._nodes, gradients, conditions.delays, conditions.sample_seconds, cores)
         self._injector = Injector(conditions.faults, self._nodes, self._computing, self.network, tampering)
         self._oracle = Oracle(plan, gradients, checking=checking)
         self._rounds = 0
@@ -71,9 +84,9 @@ class SimulatedCluster:
         gc.disable()  # events make no cycles; looking for some among 100,000 machines takes half the time
         try:
             self._start()
-            while len(self.recorder.rounds) < rounds and self._kernel.now <= latest:
-                if not self._kernel.step():
-                    break
+            kernel, done = self._kernel, self.recorder.rounds
+            while len(done) < rounds and kernel.now <= latest and kernel.step():
+                pass
         finally:
             if enabled:
                 gc.enable()
@@ -125,12 +138,7 @@ class SimulatedCluster:
         self.recorder.judged(*self._oracle.judge(action))
 
     def _round_over(self, action: Aggregated) -> None:
-        self.recorder.round_over(
-            RoundLog(
-                round=action.round,
-                seconds=self._kernel.now - self._round_began,
-                late=tuple(action.late),
-                residual=action.residual,
-                work=self._computing.take_samples() / self.plan.samples,
-            )
-        )
+        seconds = self._kernel.now - self._round_began
+        work = self._computing.take_samples() / self.plan.samples
+        late, residual = tuple(action.late), action.residual
+        self.recorder.round_over(RoundLog(round=action.round, seconds=seconds, late=late, residual=residual, work=work))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from codedreduce.protocol.events import Cancel, Compute, Computed
 from codedreduce.schemes.work import Piece, samples_in
-from codedreduce.worlds.delays import Draw
+from codedreduce.worlds.delays import Delays
 from codedreduce.worlds.journal import Interval
-from codedreduce.worlds.simulated.conditions import Conditions
 from codedreduce.worlds.simulated.gradients import Gradients
 from codedreduce.worlds.simulated.network import Cores
 from codedreduce.worlds.simulated.nodes import Nodes
@@ -17,27 +17,29 @@ from codedreduce.worlds.simulated.nodes import Nodes
 ROUNDS_KEPT = 5
 
 
-@dataclass(slots=True, eq=False)
-class Computation:
-    """What a node computes, and since when."""
+class Computation(NamedTuple):
+    """What a node computes, since when, and how long a sample takes it."""
 
     action: Compute
     began: float
     samples: int
+    sample_seconds: float
 
 
 class Computing:
     """The computations of all nodes, one a node at a time."""
 
-    def __init__(self, nodes: Nodes, conditions: Conditions, gradients: Gradients, cores: Cores | None) -> None:
+    def __init__(
+        self, nodes: Nodes, gradients: Gradients, delays: Delays, sample_seconds: float, cores: Cores | None
+    ) -> None:
         self._nodes = nodes
         self._kernel = nodes.kernel
-        self._conditions = conditions
         self._gradients = gradients
+        self._draw = lru_cache(ROUNDS_KEPT)(delays.draw)
+        self._sample_seconds = sample_seconds
         self._cores = cores
         self._running: dict[int, Computation] = {}
         self._stalls: dict[int, tuple[int, float]] = {}  # the round whose start-up delay was met, and when it ends
-        self._draws: dict[int, Draw] = {}
         self._samples = 0.0  # computed since last asked
 
     def take_samples(self) -> float:
@@ -53,13 +55,13 @@ class Computing:
         if self._stalls.get(node, (0, 0.0))[0] != action.round:
             self._stalls[node] = (action.round, now + float(draw.startup[node - 1]))
         begin = max(now, self._stalls[node][1])
-        samples = samples_in(action.pieces)
-        duration = samples * self._conditions.sample_seconds * float(draw.slowness[node - 1])
-        running = self._running[node] = Computation(action, begin, samples)
+        samples, slowness = samples_in(action.pieces), float(draw.slowness[node - 1])
+        running = self._running[node] = Computation(action, begin, samples, self._sample_seconds * slowness)
+        due = begin + samples * self._sample_seconds * slowness
         if self._cores is None:
-            self._kernel.at(begin + duration, self._done, node, running)
+            self._kernel.at(due, self._done, node, running)
         else:
-            self._kernel.at(begin, self._share_cores, self._cores, node, running, begin + duration)
+            self._kernel.at(begin, self._share_cores, self._cores, node, running, due)
 
     def _share_cores(self, cores: Cores, node: int, running: Computation, due: float) -> None:
         """On shared cores a worker computes as long as it is said to, or longer, until a core has done it."""
@@ -71,10 +73,8 @@ class Computing:
         if self._running.get(node) is not running:
             return
         del self._running[node]
-        self._samples += running.samples
         action = running.action
-        if action.round in self._nodes.recorder.timeline:
-            self._tell(node, "compute", running, running.samples)
+        self._count(node, "compute", running, running.samples)
         vector = self._gradients.of_pieces(action.pieces, action.model)
         self._nodes.dispatch(node, Computed(round=action.round, task=action.task, vector=vector))
 
@@ -84,11 +84,8 @@ class Computing:
         if running is None:
             return
         action = running.action
-        slowness = float(self._draw(action.round).slowness[node - 1])
-        done = max(0.0, self._kernel.now - running.began) / (self._conditions.sample_seconds * slowness)
-        self._samples += min(done, running.samples)
-        if action.round in self._nodes.recorder.timeline:
-            self._tell(node, "interrupted", running, int(min(done, running.samples)))
+        done = max(0.0, self._kernel.now - running.began) / running.sample_seconds
+        self._count(node, "interrupted", running, min(done, running.samples))
         if action.salvage and (finished := _finished(action.pieces, done)):
             vector = self._gradients.of_pieces(finished, action.model)
             covered = samples_in(finished) / running.samples
@@ -99,18 +96,10 @@ class Computing:
         """The process that computed is gone, and its computation with it."""
         self._running.pop(node, None)
 
-    def _draw(self, round_: int) -> Draw:
-        if round_ not in self._draws:
-            while len(self._draws) >= ROUNDS_KEPT:
-                del self._draws[next(iter(self._draws))]
-            self._draws[round_] = self._conditions.delays.draw(round_)
-        return self._draws[round_]
-
-    def _tell(self, node: int, kind: str, running: Computation, samples: int) -> None:
-        now = self._kernel.now
-        self._nodes.recorder.add(
-            Interval(running.action.round, node, kind, min(running.began, now), now, samples=samples)
-        )
+    def _count(self, node: int, kind: str, running: Computation, samples: float) -> None:
+        self._samples += samples
+        now, round_ = self._kernel.now, running.action.round
+        self._nodes.recorder.add(Interval(round_, node, kind, min(running.began, now), now, int(samples)))
 
 
 def _finished(pieces: tuple[Piece, ...], samples: float) -> tuple[Piece, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from typing import NamedTuple
 
 import numpy as np
 
@@ -11,13 +10,6 @@ from codedreduce.protocol.events import Aggregated
 from codedreduce.schemes import Plan
 from codedreduce.vectors import Vector
 from codedreduce.worlds.simulated.gradients import LEVELS, Gradients
-
-
-class Verdict(NamedTuple):
-    """How far a gradient is from the true one, relatively, and whether it has the bits of a calm round."""
-
-    error: float
-    identical: bool
 
 
 class Oracle:
@@ -30,15 +22,15 @@ class Oracle:
         self._calm: dict[int, bytes] = {}
         self._last: tuple[Vector, int] | None = None
 
-    def judge(self, action: Aggregated) -> Verdict:
-        """Compare a round's gradient with what it must be."""
+    def judge(self, action: Aggregated) -> tuple[float, bool]:
+        """How far a gradient is from the true one, relatively, and whether it has the bits of a calm round."""
         if self._last is not None and zlib.crc32(self._last[0].data) != self._last[1]:
             raise AssertionError(f"the gradient of round {action.round - 1} changed after the round was over")
         if self._checking:
             self._last = (action.vector, zlib.crc32(action.vector.data))
         truth = self._gradients.truth(action.round)
         error = float(np.linalg.norm(action.vector - truth) / np.linalg.norm(truth))
-        return Verdict(error, action.vector.tobytes() == self._calm_bits(action.round))
+        return error, action.vector.tobytes() == self._calm_bits(action.round)
 
     def _calm_bits(self, round_: int) -> bytes:
         """Models repeat, and so do calm gradients."""

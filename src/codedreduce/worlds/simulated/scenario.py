@@ -13,8 +13,7 @@ from codedreduce.protocol import Settings
 from codedreduce.schemes import Plan, Scheme
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.delays import Delays, parse_delays
-from codedreduce.worlds.simulated.cluster import SimulatedCluster
-from codedreduce.worlds.simulated.conditions import Conditions
+from codedreduce.worlds.simulated.cluster import Conditions, SimulatedCluster
 from codedreduce.worlds.simulated.faults import Fault, random_faults
 from codedreduce.worlds.simulated.gradients import Gradients
 from codedreduce.worlds.simulated.network import Host, Link
@@ -91,22 +90,14 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             if fault.node > plan.workers:
                 raise UsageError(f"a fault at node {fault.node}, but the plan has workers 1..{plan.workers}")
         conditions = Conditions(
-            link=Link(rate=self.rate, latency=self.latency, turn=self.turn),
-            sample_seconds=self.compute / self.samples,
-            delays=self.delay_model(),
-            faults=self.faults,
-            seed=self.seed,
-            host=self._host(),
-        )
+            link=Link(rate=self.rate, latency=self.latency, turn=self.turn), delays=self.delay_model(),
+            sample_seconds=self.compute / self.samples, faults=self.faults, seed=self.seed, host=self._host(),
+        )  # fmt: skip
         settings = Settings(
-            length=self.parameters,
-            chunk=self.chunk,
-            head_start=self.head_start,
-            least_head_start=self.least_head_start,
-            say_waiting_after=self.say_waiting_after,
-            on_excess="approximate" if self.on_excess == "approximate" else "wait",
-            announce=self.announce,
-        )
+            length=self.parameters, chunk=self.chunk, head_start=self.head_start,
+            least_head_start=self.least_head_start, say_waiting_after=self.say_waiting_after,
+            on_excess="approximate" if self.on_excess == "approximate" else "wait", announce=self.announce,
+        )  # fmt: skip
         gradients = gradients or Gradients(self.samples, self.parameters, self.seed)
         return SimulatedCluster(plan, settings, conditions, gradients, recorder=recorder, checking=checking)
 
@@ -148,15 +139,9 @@ def random_scenario(seed: int) -> Scenario:
     if random.random() < 0.5:
         faults = [replace(fault, seconds=ENDLESS) for fault in faults]
     return msgspec.structs.replace(
-        scheme,
-        tolerance=min(scheme.stragglers, workers - 1),
-        compute=compute,
-        rounds=rounds,
-        seed=seed,
-        say_waiting_after=2000.0,
-        faults=tuple(faults),
-        **_random_conditions(random, workers),
-    )
+        scheme, tolerance=min(scheme.stragglers, workers - 1), compute=compute, rounds=rounds, seed=seed,
+        say_waiting_after=2000.0, faults=tuple(faults), **_random_conditions(random, workers),
+    )  # fmt: skip
 
 
 def _random_scheme(random: np.random.Generator) -> Scenario:
