@@ -4,12 +4,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from codedreduce.comparison.names import gradient_coding_choices, scheme_names
+from codedreduce.comparison.simulated import simulate_schemes
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Cancel, Compute, SetTimer, Transmit
 from codedreduce.units import rate, seconds
 from codedreduce.worlds.simulated import Fault, Gradients, Link, Recorder, load_trace, parse_delays
-from codedreduce.worlds.simulated.compare import compare, gradient_coding_choices, scheme_names
 from codedreduce.worlds.simulated.kernel import Kernel
 from codedreduce.worlds.simulated.network import SMALL_BYTES, Cores, Host, Network
 from codedreduce.worlds.simulated.nodes import Nodes
@@ -104,7 +105,7 @@ def test_the_journal_knows_who_was_late_and_by_how_much() -> None:
 
 def test_gradient_coding_is_swept() -> None:
     base = Scenario(tree="12x1", parameters=100, samples=240, rounds=10, delays="stalls:0.1:5s", compute=2.0)
-    ((result, _),) = compare(base, ["gradient-coding"])
+    (result,) = simulate_schemes(base, ["gradient-coding"]).results
     each = [compare_one(base, s) for s in gradient_coding_choices(12)]
     assert result.mean == pytest.approx(min(each))
 

@@ -1,9 +1,10 @@
 """Training on the root: objectives in NumPy, optimizers, data, and the loop."""
 
 from codedreduce.training.data import Arrays, CsvFile, LibsvmFile, NpzFile, Source, open_data, synthetic
-from codedreduce.training.loop import RoundLog, TrainingResult, train
+from codedreduce.training.loop import TrainingResult, train
 from codedreduce.training.objectives import LinearRegression, LogisticRegression, Objective, Softmax
 from codedreduce.training.optimizers import SGD, Adam, Optimizer
+from codedreduce.worlds.journal import RoundLog
 
 __all__ = [
     "SGD",

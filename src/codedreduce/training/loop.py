@@ -6,7 +6,7 @@ import copy
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,6 @@ from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import Diverged, UsageError
 from codedreduce.protocol import Settings
-from codedreduce.protocol.events import Note
 from codedreduce.schemes import CodedReduce, MasterWorker, Piece, RingPlan, Scheme
 from codedreduce.topology import Tree
 from codedreduce.training.data import Source
@@ -27,27 +26,12 @@ from codedreduce.worlds.delays import parse_delays
 from codedreduce.worlds.environment import Membership, read_membership
 from codedreduce.worlds.inject import DEFAULT_UNIT, Injection
 from codedreduce.worlds.joined import JoinedCluster, serve_joined
-from codedreduce.worlds.local import Activity, LocalCluster, LocalRing
+from codedreduce.worlds.journal import Interval, Journal, OnNote, OnRound, RoundLog
+from codedreduce.worlds.local import LocalCluster, LocalRing
 from codedreduce.worlds.site import Site
 from codedreduce.worlds.tuning import settings_for
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundLog:
-    """One round: its time, loss, who was late, and how much longer the late ones would have held it up."""
-
-    round: int
-    seconds: float
-    loss: float
-    late: tuple[int, ...] = ()
-    lateness: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def saved(self) -> float:
-        """Seconds that waiting for all would have added, as measured when the late ones stopped or delivered."""
-        return max(self.lateness.values(), default=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +41,7 @@ class TrainingResult:
     parameters: Array
     history: tuple[RoundLog, ...]
     interrupted: bool = False
-    activities: tuple[Activity, ...] = ()
+    journal: Journal = field(default_factory=Journal)
 
     @property
     def saved(self) -> float:
@@ -80,7 +64,6 @@ class Job:
     compute: float = 0.0  # seconds the whole batch takes one worker at least; the rest is slept
     shared_memory: bool = True
     start: Array | None = None
-    record: bool = False  # keep what every worker did
     site: Site | None = None  # where the processes are, if not simply on this machine
 
     def __post_init__(self) -> None:
@@ -151,14 +134,21 @@ def train(
         delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),
         shared_memory=shared_memory,
     )  # fmt: skip
-    return run_job(job, told, membership, noted=lambda note: logging.getLogger("codedreduce").warning(note.reason))
+    return run_job(
+        job,
+        on_round=told,
+        on_note=lambda note: logging.getLogger("codedreduce").warning(note.reason),
+        membership=membership,
+    )
 
 
 def run_job(
     job: Job,
-    told: Callable[[RoundLog], None] | None = None,
+    *,
+    on_round: OnRound | None = None,
+    on_note: OnNote | None = None,
     membership: Membership | None = None,
-    noted: Callable[[Note], None] | None = None,
+    timeline: Container[int] = (),
 ) -> TrainingResult:
     """Run a job in processes of its own, or as the process of a run that a launcher has made this one."""
     plan = job.scheme.plan(samples=job.samples)
@@ -167,26 +157,25 @@ def run_job(
         serve_joined(membership, plan, job.settings(), gradient, injection=job.injection())
         return TrainingResult(parameters=job.model(), history=())
     if membership is not None:
-        with JoinedCluster(membership, plan, job.settings(), noted=noted) as joined:
-            return _train_tree(job, joined, told)
+        with JoinedCluster(membership, plan, job.settings(), noted=on_note) as joined:
+            return _train_tree(job, joined, on_round, Journal(timeline=timeline))
     try:
         if isinstance(plan, RingPlan):
-            return _train_ring(job, plan, gradient, told, noted)
+            return _train_ring(job, plan, gradient, on_round, on_note, Journal(timeline=timeline))
         with LocalCluster(
             plan, gradient, job.settings(), injection=job.injection(), shared_memory=job.shared_memory,
-            record=job.record, noted=noted, site=job.site,
+            record=timeline != (), noted=on_note, site=job.site,
         ) as cluster:  # fmt: skip
-            return _train_tree(job, cluster, told)
+            return _train_tree(job, cluster, on_round, Journal(timeline=timeline))
     except KeyboardInterrupt:  # before the first round: there is nothing to show but the start
         return TrainingResult(parameters=job.model(), history=(), interrupted=True)
 
 
 def _train_tree(
-    job: Job, cluster: LocalCluster | JoinedCluster, told: Callable[[RoundLog], None] | None
+    job: Job, cluster: LocalCluster | JoinedCluster, told: OnRound | None, journal: Journal
 ) -> TrainingResult:
     model = job.model()
     history: list[RoundLog] = []
-    activities: list[Activity] = []
     interrupted = False
     sent = np.zeros(len(model) + 1, dtype=np.float32)
     try:
@@ -199,14 +188,13 @@ def _train_tree(
                 if 1 <= late.round <= len(history):
                     history[late.round - 1].lateness[late.node] = late.seconds
             history.append(RoundLog(round=round_, seconds=time.monotonic() - begin, loss=loss, late=result.late))
-            activities += cluster.activities() if isinstance(cluster, LocalCluster) else []
+            for activity in cluster.activities() if isinstance(cluster, LocalCluster) else ():
+                journal.add(Interval(*activity))
             if told is not None:
                 told(history[-1])
     except KeyboardInterrupt:
         interrupted = True
-    return TrainingResult(
-        parameters=model, history=tuple(history), interrupted=interrupted, activities=tuple(activities)
-    )
+    return TrainingResult(parameters=model, history=tuple(history), interrupted=interrupted, journal=journal)
 
 
 def take_step(job: Job, model: Array, total: Array, round_: int) -> float:
@@ -224,11 +212,11 @@ def _train_ring(
     job: Job,
     plan: RingPlan,
     gradient: BatchGradient,
-    told: Callable[[RoundLog], None] | None,
-    noted: Callable[[Note], None] | None,
+    told: OnRound | None,
+    noted: OnNote | None,
+    journal: Journal,
 ) -> TrainingResult:
     history: list[RoundLog] = []
-    activities: list[Activity] = []
 
     def update(sent: Array, total: Array, round_: int) -> Array:
         model = sent.copy()
@@ -238,7 +226,8 @@ def _train_ring(
 
     def over(round_: int, seconds: float, loss: float) -> None:
         history.append(RoundLog(round=round_, seconds=seconds, loss=loss))
-        activities.extend(ring.activities())
+        for activity in ring.activities():
+            journal.add(Interval(*activity))
         if told is not None:
             told(history[-1])
 
@@ -247,14 +236,14 @@ def _train_ring(
     model = first
     with LocalRing(
         plan, gradient, job.settings(), update=update, model=first, rounds=job.rounds, injection=job.injection(),
-        shared_memory=job.shared_memory, record=job.record, noted=noted, site=job.site,
+        shared_memory=job.shared_memory, record=journal.timeline != (), noted=noted, site=job.site,
     ) as ring:  # fmt: skip
         try:
             model = ring.run(over)
         except KeyboardInterrupt:
             interrupted = True
     return TrainingResult(
-        parameters=model[:-1].copy(), history=tuple(history), interrupted=interrupted, activities=tuple(activities)
+        parameters=model[:-1].copy(), history=tuple(history), interrupted=interrupted, journal=journal
     )
 
 
