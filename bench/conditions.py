@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 
 from bench.measure import save
-from codedreduce.worlds.simulated.compare import ALL, compare
+from codedreduce.comparison.names import ALL
+from codedreduce.comparison.simulated import simulate_schemes
 from codedreduce.worlds.simulated.scenario import Scenario
 
 MODELS = ("calm", "exponential", "bursty", "sticky", "stalls:0.05:2s")
@@ -35,8 +36,8 @@ def conditions(traces: Path | None) -> list[str]:
 def one_condition(job: tuple[str, float, int]) -> dict[str, Any]:
     """All schemes under one condition."""
     delays, compute, rounds = job
-    runs = compare(Scenario(delays=delays, compute=compute, rounds=rounds), ALL)
-    results = {result.name: msgspec.structs.asdict(result) for result, _ in runs}
+    comparison = simulate_schemes(Scenario(delays=delays, compute=compute, rounds=rounds), ALL)
+    results = {result.name: msgspec.to_builtins(result) for result in comparison.results}
     for result in results.values():
         del result["round_seconds"]
     return {"delays": delays.rpartition("/")[2], "compute": compute, "results": results}

@@ -9,8 +9,8 @@ import argparse
 from pathlib import Path
 
 from bench.measure import save
+from codedreduce.comparison.simulated import run_scenario
 from codedreduce.worlds.simulated import Gradients
-from codedreduce.worlds.simulated.compare import run_scenario
 from codedreduce.worlds.simulated.scenario import Scenario
 
 LENGTHS = (0.0, 0.1, 0.2, 0.5, 1.0)
@@ -34,7 +34,7 @@ def main() -> None:
         cells = []
         for length in LENGTHS:
             scenario = Scenario(delays=name, head_start=length, rounds=100)
-            result, _ = run_scenario(scenario, "progressive", gradients)
+            result = run_scenario(scenario, "progressive", gradients).result
             cells.append({"head_start": length, "mean": result.mean, "work": result.work})
         rows.append({"delays": name.rpartition("/")[2], "head_starts": cells})
         shown = "".join(f"{cell['mean']:8.3f} s ({cell['work']:.2f}x) " for cell in cells)

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import save
+from codedreduce.worlds.journal import listening
+from codedreduce.worlds.simulated import Recorder
 from codedreduce.worlds.simulated.scenario import Scenario
 
 
@@ -24,10 +26,11 @@ def one_size(depth: int, rounds: int, parameters: int) -> dict[str, Any]:
         compute=0.24 * workers,
     )  # fmt: skip
     begin = time.perf_counter()
-    cluster = scenario.cluster()
-    ready = time.perf_counter()
     ends: list[float] = []
-    recorder = cluster.run(rounds, progress=lambda _: ends.append(time.perf_counter()))
+    recorder = Recorder(listening(on_round=lambda _: ends.append(time.perf_counter())))
+    cluster = scenario.cluster(recorder=recorder)
+    ready = time.perf_counter()
+    cluster.run(rounds)
     end = time.perf_counter()
     each = (ends[-1] - ends[0]) / (rounds - 1)  # the first round also joins everybody and lays out their plans
     return {

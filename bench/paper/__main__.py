@@ -21,10 +21,10 @@ from bench.paper.experiments import EXPERIMENTS, RATE, UNIT, Experiment, conditi
 from bench.paper.figure import draw, table
 from bench.paper.measured import Measuring
 from bench.paper.peers import run_gloo, run_mpi
-from bench.paper.simulated import SCHEMES, Choice, best_schemes, scenario, simulate_all
+from bench.paper.simulated import Choice, best_schemes, scenario, simulate_all
+from codedreduce.comparison.names import ALL, scenario_for
 from codedreduce.lab import Lab
 from codedreduce.training.data import Arrays
-from codedreduce.worlds.simulated.compare import scenario_for
 from codedreduce.worlds.simulated.scenario import Scenario
 
 PEERS = {"gloo": run_gloo, "mpi": run_mpi}
@@ -58,11 +58,11 @@ def _run(experiment: Experiment, options: argparse.Namespace, found: dict[str, A
     todo = [
         (condition, name)
         for condition in wanted
-        for name in _some_of([*SCHEMES, *PEERS], options.schemes)
+        for name in _some_of([*ALL, *PEERS], options.schemes)
         if options.again or name not in results.get(condition, {})
     ]
     _say(f"{experiment.workers} workers ({experiment.tree}): choosing tolerances by simulation")
-    chosen = best_schemes(experiment, wanted, [job for job in todo if job[1] in SCHEMES])
+    chosen = best_schemes(experiment, wanted, [job for job in todo if job[1] in ALL])
     lab = Lab.up(nodes=experiment.workers + 1, rate=RATE, name=f"p{experiment.name}")
     try:
         measuring = Measuring(experiment, lab, options.rounds)

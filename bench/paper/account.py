@@ -16,8 +16,8 @@ import msgspec
 from bench.paper.experiments import EXPERIMENTS, RATE, Experiment
 from bench.paper.measured import Measuring
 from bench.paper.simulated import mean_round, scenario
+from codedreduce.comparison.names import scenario_for
 from codedreduce.lab import Lab
-from codedreduce.worlds.simulated.compare import scenario_for
 from codedreduce.worlds.tuning import settings_for
 
 #: Numbers in a vector.

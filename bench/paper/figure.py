@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.paper.experiments import EXPERIMENTS
-from bench.paper.simulated import SCHEMES
+from codedreduce.comparison.names import ALL
 from codedreduce.report.palette import MUTED, group_colour
 
 #: The speed-ups of CodedReduce that the paper reports, "up to".
@@ -60,7 +60,7 @@ def _speedups(results: dict[str, Any]) -> str:
 
 
 def _simulated(results: dict[str, Any]) -> str:
-    names = {name: COLUMNS[name] for name in SCHEMES}
+    names = {name: COLUMNS[name] for name in ALL}
     lines = ["\nSimulated / measured:\n", _row("condition", names)]
     worst = 0.0
     for condition, row in results.items():

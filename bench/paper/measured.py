@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -10,12 +11,14 @@ import numpy as np
 
 from bench.paper.experiments import WARM_UP, Experiment
 from bench.paper.simulated import messages_a_round
+from codedreduce.comparison.result import round_times, work_by_round
 from codedreduce.lab import Lab
 from codedreduce.schemes import LiveCompensation, MasterWorker, Scheme
 from codedreduce.training.data import Arrays, Source
 from codedreduce.training.loop import Job, reference_run, run_job
 from codedreduce.training.objectives import LinearRegression, Objective
 from codedreduce.training.optimizers import SGD
+from codedreduce.worlds.journal import ALL_ROUNDS, Interval
 from codedreduce.worlds.simulated.scenario import Scenario
 
 #: Samples a worker has where nothing is to be computed: as few as all schemes can split.
@@ -39,14 +42,12 @@ class Measuring:
         """All rounds of a scheme under a condition."""
         job = self._job(scheme, delays)
         begin = time.monotonic()
-        outcome = run_job(job)
+        outcome = run_job(job, timeline=ALL_ROUNDS)
         if outcome.interrupted:
             raise KeyboardInterrupt
         seconds = np.array([log.seconds for log in outcome.history])[WARM_UP:]
-        work = np.zeros(len(outcome.history))
-        for activity in outcome.activities:
-            if activity.round <= len(work):
-                work[activity.round - 1] += activity.samples / job.samples
+        intervals = outcome.journal.intervals
+        work = work_by_round(intervals, rounds=len(outcome.history), samples=job.samples)
         exact, error = False, None
         if not isinstance(scheme, LiveCompensation):
             parameters, error = self._reference(scheme)
@@ -54,14 +55,14 @@ class Measuring:
         return {
             "scheme": scheme.label, **summed_up(seconds), "work": float(work[WARM_UP:].mean()), "exact": exact,
             "max_error": error, "late": float(np.mean([len(log.late) for log in outcome.history[WARM_UP:]])),
-            "wall": time.monotonic() - begin, "timeline": timeline(outcome.activities),
+            "wall": time.monotonic() - begin, "timeline": timeline(intervals),
         }  # fmt: skip
 
     def _job(self, scheme: Scheme, delays: str) -> Job:
         return Job(
             objective=self.experiment.objective, source=self.data, scheme=scheme, rounds=self.rounds + WARM_UP,
             optimizer=SGD(self.experiment.learning_rate), delays=delays, compute=self.experiment.compute,
-            record=True, site=self.lab,
+            site=self.lab,
         )  # fmt: skip
 
     def _uncached_reference(self, scheme: Scheme) -> tuple[Any, float]:
@@ -92,7 +93,7 @@ class Measuring:
             objective=objective, source=source, scheme=scenario.plan().scheme, rounds=2 * CALIBRATION_ROUNDS,
             optimizer=SGD(0.1), site=self.lab,
         )  # fmt: skip
-        run_job(job, lambda log: busy.__setitem__(log.round, busy_seconds()))
+        run_job(job, on_round=lambda log: busy.__setitem__(log.round, busy_seconds()))
         return (busy[2 * CALIBRATION_ROUNDS] - busy[CALIBRATION_ROUNDS]) / CALIBRATION_ROUNDS
 
 
@@ -106,22 +107,19 @@ def busy_seconds() -> float:
 
 def summed_up(seconds: np.ndarray[Any, Any]) -> dict[str, Any]:
     """Round times, and every one of them."""
-    return {
-        "mean": float(seconds.mean()), "median": float(np.median(seconds)), "p95": float(np.percentile(seconds, 95)),
-        "rounds": [round(float(value), 5) for value in seconds],
-    }  # fmt: skip
+    return {**round_times(seconds), "rounds": [round(float(value), 5) for value in seconds]}
 
 
-def timeline(activities: tuple[Any, ...]) -> dict[str, float]:
+def timeline(intervals: Sequence[Interval]) -> dict[str, float]:
     """What a round spends, as means: from the first worker's begin to the last one's, computing, stalled."""
-    rounds: dict[int, list[Any]] = {}
-    for activity in activities:
-        if activity.round > WARM_UP:
-            rounds.setdefault(activity.round, []).append(activity)
-    begins = {r: [a.begin for a in found if a.kind == "stall"] for r, found in rounds.items()}
+    rounds: dict[int, list[Interval]] = {}
+    for interval in intervals:
+        if interval.round > WARM_UP:
+            rounds.setdefault(interval.round, []).append(interval)
+    begins = {r: [i.begin for i in found if i.kind == "stall"] for r, found in rounds.items()}
     spread = [max(found) - min(found) for found in begins.values() if found]
-    computing = [a.end - a.begin for found in rounds.values() for a in found if a.kind == "compute"]
-    stalls = [max((a.end - a.begin for a in found if a.kind == "stall"), default=0.0) for found in rounds.values()]
+    computing = [i.end - i.begin for found in rounds.values() for i in found if i.kind == "compute"]
+    stalls = [max((i.end - i.begin for i in found if i.kind == "stall"), default=0.0) for found in rounds.values()]
     return {
         "first_to_last_begin": float(np.mean(spread)), "unit": float(np.median(computing)),
         "longest_stall": float(np.mean(stalls)),

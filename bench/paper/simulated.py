@@ -7,8 +7,8 @@ from concurrent.futures import ProcessPoolExecutor
 import msgspec
 
 from bench.paper.experiments import LATENCY, PAYLOAD, RATE, TURN, UNIT, WARM_UP, Experiment
+from codedreduce.comparison.names import gradient_coding_choices, scenario_for
 from codedreduce.errors import UsageError
-from codedreduce.worlds.simulated.compare import gradient_coding_choices, scenario_for
 from codedreduce.worlds.simulated.gradients import Gradients
 from codedreduce.worlds.simulated.scenario import Scenario
 from codedreduce.worlds.tuning import LEAST_HEAD_START, worth_announcing
@@ -18,9 +18,6 @@ Choice = tuple[Scenario, dict[str, float]]
 
 #: Rounds each tolerance is tried for.
 SWEEP_ROUNDS = 25
-
-#: In the order of the tables.
-SCHEMES = ("master-worker", "gradient-coding", "live-compensation", "ring", "eager", "progressive")
 
 
 def scenario(experiment: Experiment, delays: str) -> Scenario:

@@ -7,6 +7,7 @@ The layers, each importing only from those before it:
     protocol            state machines without I/O: root, worker, ring node
     worlds              what runs them: virtual time, processes on this machine
     training            objectives, optimizers, data, the loop
+    comparison          schemes side by side, simulated or in real processes
     report              pictures and tables
     cli                 the command line
 """

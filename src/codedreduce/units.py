@@ -1,4 +1,4 @@
-"""Quantities as people write them: 60mbit, 0.5ms, 20s, 4MiB."""
+"""Quantities as people write them: 60mbit, 0.5ms, 20s; and as people read them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,30 @@ def rate(text: str) -> float:
     if not value > 0:
         raise UsageError(f"a rate must be above zero, got {text!r}; write it as 60mbit, 1gbit, 100MB/s")
     return value
+
+
+def human_seconds(value: float) -> str:
+    """Seconds with a fitting unit.
+
+    >>> human_seconds(0.0123), human_seconds(2.5)
+    ('12.3ms', '2.50s')
+    """
+    if value >= 1:
+        return f"{value:.2f}s"
+    return f"{1000 * value:.3g}ms"
+
+
+def human_bytes(value: float) -> str:
+    """Bytes with a fitting unit.
+
+    >>> human_bytes(23_200), human_bytes(5_000_000)
+    ('23.2kB', '5MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    raise AssertionError("unreachable")
 
 
 def _parse(text: str, units: dict[str, float], what: str, examples: str) -> float:

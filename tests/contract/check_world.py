@@ -35,8 +35,7 @@ def simulated(plan: Plan, gradients: Gradients, settings: Settings, rounds: int)
     delays = parse_delays("stalls:0.05:3s", workers=plan.workers, unit=0.1, seed=1)
     cluster = SimulatedCluster(plan, settings, Conditions(link=Link(), delays=delays), gradients, checking=True)
     vectors: dict[int, np.ndarray] = {}
-    cluster.listener = lambda action: vectors.setdefault(action.round, action.vector.copy())
-    cluster.run(rounds)
+    cluster.run(rounds, on_sum=lambda action: vectors.setdefault(action.round, action.vector.copy()))
     return [vectors[round_] for round_ in sorted(vectors)]
 
 

@@ -82,7 +82,7 @@ def test_a_stopped_worker_is_done_without_and_used_again(node: int) -> None:
 
 
 def test_rounds_wait_when_too_many_are_stopped() -> None:
-    settings = Settings(length=1000, patience=0.2)
+    settings = Settings(length=1000, say_waiting_after=0.2)
     with LocalCluster(PLAN, counting, settings) as cluster:
         cluster.aggregate(MODEL)
         stop_and_go(cluster.processes[1], 1.0)

@@ -27,7 +27,15 @@ def test_same_seed_same_trace(seed: int) -> None:
 
 
 SMALL = Scenario(
-    tree="4x2", samples=200, parameters=10, compute=20.0, rounds=6, rate=1e6, latency=1e-4, say_waiting_after=50.0, chunk=4
+    tree="4x2",
+    samples=200,
+    parameters=10,
+    compute=20.0,
+    rounds=6,
+    rate=1e6,
+    latency=1e-4,
+    say_waiting_after=50.0,
+    chunk=4,
 )
 
 
@@ -36,7 +44,7 @@ def changed(**changes: object) -> Scenario:
 
 
 def computed_in(scenario: Scenario, node: int, round_: int) -> bool:
-    recorder = scenario.cluster(recorder=Recorder(timeline_round=round_), checking=True).run(scenario.rounds)
+    recorder = scenario.cluster(recorder=Recorder(timeline={round_}), checking=True).run(scenario.rounds)
     return any(interval.node == node and interval.kind == "compute" for interval in recorder.intervals)
 
 

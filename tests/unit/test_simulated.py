@@ -1,13 +1,19 @@
+import io
+
 import msgspec
 import numpy as np
 import pytest
 
+from codedreduce.comparison.names import gradient_coding_choices, scheme_names
+from codedreduce.comparison.simulated import simulate_schemes
 from codedreduce.errors import UsageError
+from codedreduce.protocol import Settings
+from codedreduce.protocol.events import Cancel, Compute, SetTimer, Transmit
 from codedreduce.units import rate, seconds
-from codedreduce.worlds.simulated import Fault, Gradients, Link, load_trace, parse_delays
-from codedreduce.worlds.simulated.compare import compare, gradient_coding_choices, scheme_names
+from codedreduce.worlds.simulated import Fault, Gradients, Link, Recorder, load_trace, parse_delays
 from codedreduce.worlds.simulated.kernel import Kernel
 from codedreduce.worlds.simulated.network import SMALL_BYTES, Cores, Host, Network
+from codedreduce.worlds.simulated.nodes import Nodes
 from codedreduce.worlds.simulated.scenario import Scenario
 
 
@@ -73,9 +79,33 @@ def test_gradients_depend_on_the_model_and_match_the_truth() -> None:
     assert not np.allclose(gradients.truth(3), gradients.truth(2))
 
 
+def test_a_timer_of_a_process_that_is_gone_never_fires_in_its_place() -> None:
+    """The one that came back sets a timer of the same name: it has a token of its own."""
+    plan, kernel, trace = Scenario(tree="2x1", samples=20).plan(), Kernel(), io.StringIO()
+    nodes = Nodes(plan, Settings(length=4), kernel, Recorder(trace=trace), latency=0.1, checking=True)
+    nodes.have_done(dict.fromkeys((Transmit, Compute, Cancel), lambda node, action: None))
+    set_timer = nodes._performers[SetTimer]
+    set_timer(1, SetTimer(name="redundancy", at=5.0))
+    crash = nodes.crash(1)
+    nodes.come_back(1, crash)
+    set_timer(1, SetTimer(name="redundancy", at=7.0))
+    kernel.run()
+    assert [line for line in trace.getvalue().splitlines() if "timer" in line] == ["7.0 node 1 timer redundancy"]
+
+
+def test_the_journal_knows_who_was_late_and_by_how_much() -> None:
+    """In an eager 4x1 tree with s=1 the second copy of a share is late by the time it takes to arrive."""
+    scenario = Scenario(tree="4x1", order="eager", samples=40, parameters=100, rounds=4, delays="one:0.1s", compute=4.0)
+    recorder = scenario.cluster().run(4)
+    assert all(set(log.lateness) <= set(log.late) for log in recorder.rounds)
+    assert recorder.saved == pytest.approx(sum(log.saved for log in recorder.rounds))
+    assert recorder.saved > 0
+    assert not recorder.of_kind("late")
+
+
 def test_gradient_coding_is_swept() -> None:
     base = Scenario(tree="12x1", parameters=100, samples=240, rounds=10, delays="stalls:0.1:5s", compute=2.0)
-    ((result, _),) = compare(base, ["gradient-coding"])
+    (result,) = simulate_schemes(base, ["gradient-coding"]).results
     each = [compare_one(base, s) for s in gradient_coding_choices(12)]
     assert result.mean == pytest.approx(min(each))
 

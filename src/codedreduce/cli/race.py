@@ -5,26 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from codedreduce.cli.files import open_to_write
+from codedreduce.cli.files import write_results
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
+from codedreduce.comparison.names import ALL, scheme_names
+from codedreduce.comparison.raced import race_schemes, racing_schemes
+from codedreduce.comparison.result import Comparison
 from codedreduce.lab import DEFAULT_NAME
-from codedreduce.report.race import race_table, write_race_report
-from codedreduce.report.tables import human_seconds
+from codedreduce.report.comparison import comparison_table, write_comparison
+from codedreduce.schemes import Scheme
 from codedreduce.schemes.names import parse_tree
 from codedreduce.training.data import synthetic
-from codedreduce.training.loop import Job, RoundLog
+from codedreduce.training.loop import Job
 from codedreduce.training.objectives import LogisticRegression
 from codedreduce.training.optimizers import SGD
-from codedreduce.training.race import racing_schemes, run_race
+from codedreduce.units import human_seconds
 from codedreduce.units import seconds as parse_seconds
 from codedreduce.worlds.delays import parse_delays
-from codedreduce.worlds.simulated.compare import ALL, scheme_names
+from codedreduce.worlds.journal import RoundLog
 
 
 def race(
@@ -57,36 +59,43 @@ def race(
     for scheme in chosen.values():
         scheme.plan(samples=samples)  # refuse what cannot be before anything is started
     console = Console()
-    logs: dict[str, list[RoundLog]] = {name: [] for name in chosen}
-    with Live(console=console, refresh_per_second=8, transient=True) as live:
-
-        def told(name: str, log: RoundLog) -> None:
-            logs[name].append(log)
-            live.update(_progress({chosen[n].label: found for n, found in logs.items()}, rounds))
-
-        live.update(_progress({scheme.label: [] for scheme in chosen.values()}, rounds))
-        runs = run_race(job, chosen, told, lambda note: live.console.print(note.reason, markup=False))
-    interrupted = len(runs) < len(chosen) or runs[-1][1].interrupted
-    if not runs:
+    comparison = _race(job, chosen, console)
+    if not comparison.runs:
         raise typer.Exit(130)
-    results = [result for result, _ in runs]
-    console.print(race_table(results))
-    lead = (
-        f"{rounds} rounds of logistic regression, {samples} samples, {parameters} parameters, {shape.workers} workers "
-        f"({tree}, s={stragglers}), delays {delays.rpartition('/')[2]}, {batch_seconds:g} s of computation, seed {seed}"
-    )
+    console.print(comparison_table(comparison.results))
     if json is not None:
         conditions = {
             "tree": tree, "stragglers": stragglers, "delays": delays, "compute": batch_seconds, "rounds": rounds,
             "parameters": parameters, "samples": samples,
         }  # fmt: skip
-        with open_to_write(json) as file:
-            document = {"conditions": conditions, "seed": seed, "results": results}
-            file.write(msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n")
+        write_results(json, conditions=conditions, seed=seed, results=comparison.results)
         console.print(f"wrote {json}")
-    console.print(f"wrote {write_race_report(report, job, runs, lead)}")
-    if interrupted:
+    lead = (
+        f"{rounds} rounds of logistic regression in real processes, {samples} samples, {parameters} parameters, "
+        f"{shape.workers} workers ({tree}, s={stragglers}), delays {delays.rpartition('/')[2]}, "
+        f"{batch_seconds:g} s of computation, seed {seed}"
+    )
+    console.print(f"wrote {write_comparison(report, 'Race', lead, comparison)}")
+    if comparison.interrupted:
         raise typer.Exit(130)
+
+
+def _race(job: Job, schemes: dict[str, Scheme], console: Console) -> Comparison:
+    """Let them run, with a table that grows."""
+    logs: dict[str, list[RoundLog]] = {name: [] for name in schemes}
+    with Live(console=console, refresh_per_second=8, transient=True) as live:
+
+        def show() -> None:
+            live.update(_progress({schemes[name].label: found for name, found in logs.items()}, job.rounds))
+
+        def on_round(name: str, log: RoundLog) -> None:
+            logs[name].append(log)
+            show()
+
+        show()
+        return race_schemes(
+            job, schemes, on_round=on_round, on_note=lambda note: live.console.print(note.reason, markup=False)
+        )
 
 
 def _progress(logs: dict[str, list[RoundLog]], rounds: int) -> Table:
@@ -100,15 +109,9 @@ def _progress(logs: dict[str, list[RoundLog]], rounds: int) -> Table:
             continue
         seconds = [log.seconds for log in found]
         late = sum(len(log.late) for log in found)
-        done = len(found) == rounds
         mean, slowest = human_seconds(sum(seconds) / len(seconds)), human_seconds(max(seconds))
         table.add_row(
-            label,
-            f"{len(found)}/{rounds}",
-            mean,
-            slowest,
-            f"{found[-1].loss:.5f}",
-            str(late),
-            style="" if done else "bold",
-        )
+            label, f"{len(found)}/{rounds}", mean, slowest, f"{found[-1].loss:.5f}", str(late),
+            style="" if len(found) == rounds else "bold",
+        )  # fmt: skip
     return table

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from codedreduce.cli.files import open_to_write
-from codedreduce.report.simulation import write_simulation_report
-from codedreduce.report.tables import results_table
+from codedreduce.cli.files import open_to_write, write_results
+from codedreduce.comparison.names import ALL, scenario_for, scheme_names
+from codedreduce.comparison.result import Comparison
+from codedreduce.comparison.simulated import simulate_schemes
+from codedreduce.report.comparison import comparison_table, write_comparison
 from codedreduce.units import rate as parse_rate
 from codedreduce.units import seconds as parse_seconds
-from codedreduce.worlds.simulated.compare import ALL, compare, scenario_for, scheme_names
 from codedreduce.worlds.simulated.scenario import Scenario, write_trace
 
 
@@ -43,36 +43,41 @@ def simulate(
     base = Scenario(
         tree=tree, stragglers=stragglers, delays=delays, rate=parse_rate(rate), latency=parse_seconds(latency),
         parameters=parameters, samples=samples, compute=parse_seconds(compute), rounds=rounds, seed=seed,
-        head_start=head_start,
+        head_start=head_start, code=code,
     )  # fmt: skip
     names = scheme_names(schemes)
-    if code != "repetition":
-        base = msgspec.structs.replace(base, code=code)
     console = Console()
     if trace is not None:
         with open_to_write(trace) as file:
             write_trace(scenario_for(base, names[0]), file)
         console.print(f"wrote {trace}; step through it with: codedreduce replay {trace}")
+    comparison = _simulate(base, names, console)
+    console.print(comparison_table(comparison.results))
+    if json is not None:
+        write_results(json, conditions=base, seed=seed, results=comparison.results)
+        console.print(f"wrote {json}")
+    if report is not None:
+        console.print(f"wrote {write_comparison(report, 'Simulated round times', _lead(base), comparison)}")
+
+
+def _simulate(base: Scenario, names: list[str], console: Console) -> Comparison:
+    """Run all of them behind a bar."""
     with Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} rounds"),
         TimeElapsedColumn(), console=console, transient=True,
     ) as bar:  # fmt: skip
-        task = bar.add_task("starting", total=rounds)
+        task = bar.add_task("starting", total=base.rounds)
 
-        def told(what: str, done: int, total: int) -> None:
+        def show(what: str, done: int, total: int) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        runs = compare(base, names, progress=told)
-    results = [result for result, _ in runs]
-    console.print(results_table(results))
-    if json is not None:
-        with open_to_write(json) as file:
-            file.write(
-                msgspec.json.format(
-                    msgspec.json.encode({"conditions": base, "seed": seed, "results": results}), indent=1
-                ).decode()
-                + "\n"
-            )
-        console.print(f"wrote {json}")
-    if report is not None:
-        console.print(f"wrote {write_simulation_report(report, base, runs)}")
+        return simulate_schemes(base, names, progress=show)
+
+
+def _lead(base: Scenario) -> str:
+    return (
+        f"{base.rounds} simulated rounds, tree {base.tree}, s={base.stragglers}, "
+        f"delays {base.delays.rpartition('/')[2]}, {base.parameters} parameters, "
+        f"{base.samples} samples, {base.compute:g} s of computation, "
+        f"{base.rate * 8 / 1e6:g} Mbit/s, {base.latency * 1e3:g} ms, seed {base.seed}"
+    )

@@ -18,9 +18,10 @@ from codedreduce.lab import DEFAULT_NAME
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.training.data import Source, synthetic
 from codedreduce.training.files import open_data
-from codedreduce.training.loop import Job, RoundLog, run_job
+from codedreduce.training.loop import Job, run_job
 from codedreduce.training.objectives import LinearRegression, LogisticRegression, Objective, Softmax
 from codedreduce.training.optimizers import parse_optimizer
+from codedreduce.worlds.journal import RoundLog
 
 
 def train(
@@ -78,7 +79,7 @@ def train(
             late += len(entry.late)
             bar.update(task, completed=entry.round, loss=entry.loss, rate=entry.round / spent, late=late)
 
-        result = run_job(job, told, noted=lambda note: bar.console.print(note.reason, markup=False))
+        result = run_job(job, on_round=told, on_note=lambda note: bar.console.print(note.reason, markup=False))
     if file is not None:
         with file:
             _write_log(file, result.history)

@@ -10,12 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from codedreduce.report.palette import MUTED, group_colour
+from codedreduce.worlds.journal import Interval
 
 #: The colour of what a node does in a timeline.
 ACTIVITY = {"stall": "#D55E00", "compute": "#0072B2", "send": "#E69F00", "interrupted": "#C9C9C9"}
-
-#: node, what it did, from when, until when
-Interval = tuple[int, str, float, float]
 
 
 def bars(means: Mapping[str, float], p95: Mapping[str, float]) -> Figure:
@@ -42,10 +40,7 @@ def distributions(seconds: Mapping[str, Sequence[float]]) -> Figure:
         ordered = np.sort(values)
         longer = 1 - np.arange(len(ordered)) / len(ordered)
         ax.step(ordered, longer, where="post", color=group_colour(index), label=name, lw=1.6)
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_xlabel("seconds")
-    ax.set_ylabel("part of the rounds that took longer")
+    ax.set(xscale="log", yscale="log", xlabel="seconds", ylabel="part of the rounds that took longer")
     ax.legend(fontsize=8, frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
     return figure
@@ -57,8 +52,7 @@ def losses_over_time(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]]
     ax = figure.subplots()
     for index, (name, (seconds, losses)) in enumerate(runs.items()):
         ax.plot(np.cumsum(seconds), losses, color=group_colour(index), label=name, lw=1.6)
-    ax.set_xlabel("seconds")
-    ax.set_ylabel("loss")
+    ax.set(xlabel="seconds", ylabel="loss")
     ax.legend(fontsize=8, frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
     return figure
@@ -69,13 +63,13 @@ def timelines(rounds: Mapping[str, Sequence[Interval]], workers: int) -> Figure:
     figure = Figure(figsize=(9, min(2.6, 0.6 + 0.03 * workers) * len(rounds) + 0.8), layout="constrained")
     axes = figure.subplots(len(rounds), 1, sharex=True, squeeze=False)[:, 0]
     for ax, (name, intervals) in zip(axes, rounds.items(), strict=True):
-        begin = min((interval[2] for interval in intervals), default=0.0)
+        begin = min((interval.begin for interval in intervals), default=0.0)
         for kind, colour in ACTIVITY.items():
-            spans = [(i[0], i[2] - begin, i[3] - i[2]) for i in intervals if i[1] == kind]
+            spans = [(i.node, i.begin - begin, i.end - i.begin) for i in intervals if i.kind == kind]
             if spans:
                 nodes, starts, widths = (np.array(column) for column in zip(*spans, strict=True))
                 ax.barh(nodes, widths, left=starts, height=1.0, color=colour, linewidth=0)
-        end = max((interval[3] for interval in intervals if interval[1] in ("compute", "send")), default=begin)
+        end = max((interval.end for interval in intervals if interval.kind in ("compute", "send")), default=begin)
         ax.axvline(end - begin, color="black", lw=0.8)
         ax.set_ylim(workers + 0.5, -0.5)
         ax.set_ylabel("node", fontsize=8)
@@ -83,13 +77,13 @@ def timelines(rounds: Mapping[str, Sequence[Interval]], workers: int) -> Figure:
         ax.tick_params(labelsize=8)
         ax.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel("seconds since the round began (black line: the last result that counted)")
-    seen = {interval[1] for intervals in rounds.values() for interval in intervals}
+    seen = {interval.kind for intervals in rounds.values() for interval in intervals}
     handles = [Patch(color=colour, label=kind) for kind, colour in ACTIVITY.items() if kind in seen]
     figure.legend(handles=handles, loc="outside upper right", ncols=4, fontsize=8, frameon=False)
     return figure
 
 
-def delay_map(delays: npt.NDArray[np.float32]) -> Figure:
+def delay_map(delays: npt.NDArray[np.float64]) -> Figure:
     """Delays of workers (down) over rounds (across)."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     ax = figure.subplots()

@@ -2,9 +2,10 @@
 
 from codedreduce.training.data import Arrays, Source, synthetic
 from codedreduce.training.files import CsvFile, LibsvmFile, NpzFile, open_data
-from codedreduce.training.loop import RoundLog, TrainingResult, train
+from codedreduce.training.loop import TrainingResult, train
 from codedreduce.training.objectives import LinearRegression, LogisticRegression, Objective, Softmax
 from codedreduce.training.optimizers import SGD, Adam, Optimizer
+from codedreduce.worlds.journal import RoundLog
 
 __all__ = [
     "SGD",

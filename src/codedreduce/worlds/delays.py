@@ -38,6 +38,11 @@ class Delays(ABC):
     def draw(self, round_: int) -> Draw:
         """The delays of a round."""
 
+    def lateness(self, round_: int) -> Floats:
+        """By how many seconds each worker is later with its part than one without delay."""
+        draw = self.draw(round_)
+        return draw.startup + (draw.slowness - 1) * self.unit
+
     def _random(self, *key: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *key])
 

@@ -1,13 +1,19 @@
-"""What can go wrong, at a given node in a given round."""
+"""What can go wrong, at a given node in a given round, and who makes it happen."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
 
 from codedreduce.errors import UsageError
+from codedreduce.worlds.simulated.computing import Computing
+from codedreduce.worlds.simulated.network import Network
+from codedreduce.worlds.simulated.nodes import Nodes
+from codedreduce.worlds.simulated.post import Tampering
 
 Kind = Literal["crash", "pause", "cut", "slow", "duplicate", "reorder", "corrupt"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -61,3 +67,47 @@ def random_faults(workers: int, rounds: int, unit: float, seed: int) -> list[Fau
             )
         )
     return faults
+
+
+class Injector:
+    """Asks those whom faults befall to fail, so long after their round began, and to recover when it is time."""
+
+    def __init__(
+        self, faults: Sequence[Fault], nodes: Nodes, computing: Computing, network: Network, tampering: Tampering
+    ) -> None:
+        self._faults = faults
+        self._nodes = nodes
+        self._kernel = nodes.kernel
+        self._computing = computing
+        self._network = network
+        self._tampering = tampering
+
+    def round_begins(self, round_: int) -> None:
+        """Let this round's faults come."""
+        for fault in self._faults:
+            if fault.round == round_:
+                self._kernel.at(self._kernel.now + fault.after, self._begin, fault, priority=0)
+
+    def _begin(self, fault: Fault) -> None:
+        node = fault.node
+        match fault.kind:
+            case "crash":
+                crash = self._nodes.crash(node)
+                if crash is None:
+                    return
+                self._computing.lose(node)
+                end = partial(self._nodes.come_back, node, crash)
+            case "pause":
+                self._nodes.pause(node)
+                end = partial(self._nodes.resume, node)
+            case "cut":
+                self._nodes.cut(node)
+                end = partial(self._nodes.mend, node)
+            case "slow":
+                self._network.slow_down(node, fault.factor)
+                end = partial(self._network.slow_down, node, 1 / fault.factor)
+            case "duplicate" | "reorder" | "corrupt":
+                self._tampering.begin(node, fault.kind)
+                end = partial(self._tampering.end, node, fault.kind)
+        if fault.seconds < float("inf"):
+            self._kernel.at(self._kernel.now + fault.seconds, end, priority=0)

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from codedreduce.errors import UsageError
 from codedreduce.schemes.work import Piece
-
-Vector = npt.NDArray[np.float32]
+from codedreduce.vectors import Vector
 
 #: Models of consecutive rounds differ, and the four values are exact in float32.
 LEVELS = (1.0, 0.75, 1.25, 0.5)

@@ -1,9 +1,9 @@
-"""What a simulated run leaves behind: round times, the oracle's verdicts, a timeline of one round, a trace of all."""
+"""What a simulated run leaves behind: its journal, the oracle's verdict, and a trace of every event."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, TextIO
+from collections.abc import Container, Sequence
+from typing import TextIO
 
 import numpy as np
 import numpy.typing as npt
@@ -19,82 +19,43 @@ from codedreduce.protocol.events import (
     TimerFired,
     Transmit,
 )
-
-#: Notes kept; a run that makes more says the same again and again.
-MOST_NOTES = 1000
-
-
-class RoundRecord(NamedTuple):
-    """One round."""
-
-    round: int
-    seconds: float
-    work: float
-    residual: float
-    late: tuple[int, ...]
+from codedreduce.schemes.work import samples_in
+from codedreduce.worlds.journal import Journal, Reader, RoundLog
 
 
-class Interval(NamedTuple):
-    """What a node did for a while."""
+class Recorder(Journal):
+    """The journal of a simulated run, and what only a simulation can know."""
 
-    node: int
-    kind: str
-    begin: float
-    end: float
-
-
-class Recorder:
-    """Keeps what happened; everything it keeps is bounded by rounds x workers."""
-
-    def __init__(self, *, timeline_round: int = -1, trace: TextIO | None = None) -> None:
-        self.rounds: list[RoundRecord] = []
-        self.notes: list[tuple[float, int, Note]] = []
-        self.intervals: list[Interval] = []
-        self.delays: list[npt.NDArray[np.float32]] = []
-        self.timeline_round = timeline_round
-        self.timeline_span = (0.0, 0.0)
+    def __init__(self, *readers: Reader, timeline: Container[int] = (), trace: TextIO | None = None) -> None:
+        super().__init__(*readers, timeline=timeline)
         self.max_error = 0.0
         self.identical = True
         self.busiest_bytes = 0
         self.steps = 0
         self._trace = trace
-        self._elapsed = 0.0
 
     @property
     def tracing(self) -> bool:
         """Whether every event is to be written down."""
         return self._trace is not None
 
-    def round_over(
-        self,
-        *,
-        round_: int,
-        seconds: float,
-        work: float,
-        residual: float,
-        late: Sequence[int],
-        delays: npt.NDArray[np.float64],
-    ) -> None:
+    def round_over(self, log: RoundLog) -> None:
         """A round is over."""
-        self.rounds.append(RoundRecord(round_, seconds, work, residual, tuple(late)))
-        self.delays.append(delays.astype(np.float32))
         if self._trace is not None:
-            self._trace.write(f"== round {round_} took {seconds!r} s, work {work!r}, late {list(late)}\n")
+            self._trace.write(
+                f"== round {log.round} took {log.seconds!r} s, work {log.work!r}, late {list(log.late)}\n"
+            )
+        self.add(log)
 
     def judged(self, error: float, identical: bool) -> None:
         """The oracle has looked at a gradient."""
         self.max_error = max(self.max_error, error)
         self.identical = self.identical and identical
 
-    def note(self, now: float, node: int, note: Note) -> None:
-        """A machine had something to tell."""
-        if len(self.notes) < MOST_NOTES:
-            self.notes.append((now, node, note))
-
-    def interval(self, node: int, kind: str, begin: float, end: float) -> None:
-        """A node was busy."""
-        if end > begin:
-            self.intervals.append(Interval(node, kind, begin, end))
+    def run_over(self, *, busiest_bytes: int, steps: int) -> None:
+        """The run is over: the most bytes that any interface carried, and the steps it took to simulate."""
+        self.busiest_bytes = busiest_bytes
+        self.steps = steps
 
     def trace(self, now: float, node: int, event: Event, actions: Sequence[AnyAction]) -> None:
         """Write down an event and what came of it, a line each."""
@@ -105,7 +66,7 @@ class Recorder:
 
     def seconds(self) -> npt.NDArray[np.float64]:
         """The round times."""
-        return np.array([record.seconds for record in self.rounds])
+        return np.array([log.seconds for log in self.rounds])
 
 
 def describe(thing: Event | AnyAction) -> str:
@@ -118,9 +79,7 @@ def describe(thing: Event | AnyAction) -> str:
         case Computed(round=round_, task=task, vector=vector):
             return f"computed task {task} of round {round_}: {vector[0]!r}..."
         case Compute(round=round_, task=task, pieces=pieces):
-            return (
-                f"compute task {task} of round {round_}: {sum(len(part) for piece in pieces for part in piece)} samples"
-            )
+            return f"compute task {task} of round {round_}: {samples_in(pieces)} samples"
         case TimerFired(name=name):
             return f"timer {name}"
         case SetTimer(name=name, at=at):

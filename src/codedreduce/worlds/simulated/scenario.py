@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TextIO
+from typing import Any, TextIO
 
 import msgspec
 import numpy as np
 
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
-from codedreduce.schemes import Plan
+from codedreduce.schemes import Plan, Scheme
 from codedreduce.schemes.names import parse_scheme, parse_tree
-from codedreduce.worlds.delays import parse_delays
+from codedreduce.worlds.delays import Delays, parse_delays
 from codedreduce.worlds.simulated.cluster import Conditions, SimulatedCluster
 from codedreduce.worlds.simulated.faults import Fault, random_faults
 from codedreduce.worlds.simulated.gradients import Gradients
@@ -42,7 +42,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     chunk: int = 1 << 18
     head_start: float = 0.2
-    say_waiting_after: float = 30.0
+    say_waiting_after: float = 30.0  # that a round which cannot end is silent about whom it waits for
     on_excess: str = "wait"
     faults: tuple[Fault, ...] = ()
     least_head_start: float = 0.0
@@ -52,47 +52,52 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     arithmetic_seconds: float = 0.0  # that such a core is busy with a sample, whatever a worker is said to take for it
     announce: bool = True  # offer a pushed sum ahead of its bytes
 
-    def plan(self) -> Plan:
-        """Who computes what."""
-        tolerance = self.stragglers if self.tolerance is None else self.tolerance
-        scheme = parse_scheme(
-            self.scheme, tree=parse_tree(self.tree, self.stragglers), code=self.code, order=self.order,
-            stragglers=self.stragglers if self.scheme == "coded-reduce" else tolerance,
-        )  # fmt: skip
-        return scheme.plan(samples=self.samples)
-
-    def cluster(
-        self, *, gradients: Gradients | None = None, recorder: Recorder | None = None, checking: bool = False
-    ) -> SimulatedCluster:
-        """The simulated cluster of this scenario, ready to run."""
+    def __post_init__(self) -> None:
         if not self.compute > 0:
             raise UsageError(f"the compute time of the batch must be above zero, got {self.compute}")
         if self.rounds < 1:
             raise UsageError(f"at least one round is needed, got {self.rounds}")
         if self.on_excess not in ("wait", "approximate"):
             raise UsageError(f"on_excess must be 'wait' or 'approximate', got {self.on_excess!r}")
+
+    @property
+    def workers(self) -> int:
+        """How many compute."""
+        return parse_tree(self.tree, self.stragglers).workers
+
+    def parsed_scheme(self) -> Scheme:
+        """The scheme that is named, with its tolerance."""
+        tolerance = self.stragglers if self.tolerance is None else self.tolerance
+        return parse_scheme(
+            self.scheme, tree=parse_tree(self.tree, self.stragglers), code=self.code, order=self.order,
+            stragglers=self.stragglers if self.scheme == "coded-reduce" else tolerance,
+        )  # fmt: skip
+
+    def plan(self) -> Plan:
+        """Who computes what."""
+        return self.parsed_scheme().plan(samples=self.samples)
+
+    def delay_model(self) -> Delays:
+        """How late workers are."""
+        return parse_delays(self.delays, workers=self.workers, unit=self.compute / self.workers, seed=self.seed)
+
+    def cluster(
+        self, *, gradients: Gradients | None = None, recorder: Recorder | None = None, checking: bool = False
+    ) -> SimulatedCluster:
+        """The simulated cluster of this scenario, ready to run."""
         plan = self.plan()
         for fault in self.faults:
             if fault.node > plan.workers:
                 raise UsageError(f"a fault at node {fault.node}, but the plan has workers 1..{plan.workers}")
-        unit = self.compute / plan.workers
         conditions = Conditions(
-            link=Link(rate=self.rate, latency=self.latency, turn=self.turn),
-            sample_seconds=self.compute / self.samples,
-            delays=parse_delays(self.delays, workers=plan.workers, unit=unit, seed=self.seed),
-            faults=self.faults,
-            seed=self.seed,
-            host=self._host(),
-        )
+            link=Link(rate=self.rate, latency=self.latency, turn=self.turn), delays=self.delay_model(),
+            sample_seconds=self.compute / self.samples, faults=self.faults, seed=self.seed, host=self._host(),
+        )  # fmt: skip
         settings = Settings(
-            length=self.parameters,
-            chunk=self.chunk,
-            head_start=self.head_start,
-            least_head_start=self.least_head_start,
-            say_waiting_after=self.say_waiting_after,
-            on_excess="approximate" if self.on_excess == "approximate" else "wait",
-            announce=self.announce,
-        )
+            length=self.parameters, chunk=self.chunk, head_start=self.head_start,
+            least_head_start=self.least_head_start, say_waiting_after=self.say_waiting_after,
+            on_excess="approximate" if self.on_excess == "approximate" else "wait", announce=self.announce,
+        )  # fmt: skip
         gradients = gradients or Gradients(self.samples, self.parameters, self.seed)
         return SimulatedCluster(plan, settings, conditions, gradients, recorder=recorder, checking=checking)
 
@@ -121,8 +126,26 @@ def write_trace(scenario: Scenario, file: TextIO, *, checking: bool = False, lat
 
 
 def random_scenario(seed: int) -> Scenario:
-    """A small tree, any scheme, some delays, and faults that are short or as good as endless."""
+    """A small tree, any scheme, some delays, and faults that are short or as good as endless.
+
+    Numbers are drawn in the order in which they stand here: in another order a seed would mean another scenario.
+    """
     random = np.random.default_rng([seed, 5])
+    scheme = _random_scheme(random)
+    workers = scheme.workers
+    rounds = int(random.integers(3, 9))
+    compute = float(random.uniform(0.5, 3.0)) * workers
+    faults = random_faults(workers, rounds, compute / workers, seed)
+    if random.random() < 0.5:
+        faults = [replace(fault, seconds=ENDLESS) for fault in faults]
+    return msgspec.structs.replace(
+        scheme, tolerance=min(scheme.stragglers, workers - 1), compute=compute, rounds=rounds, seed=seed,
+        say_waiting_after=2000.0, faults=tuple(faults), **_random_conditions(random, workers),
+    )  # fmt: skip
+
+
+def _random_scheme(random: np.random.Generator) -> Scenario:
+    """A scenario of which the tree and the scheme are chosen."""
     fanout, depth = [(2, 1), (3, 1), (5, 1), (2, 2), (3, 2), (4, 2), (5, 2), (2, 3)][int(random.integers(8))]
     stragglers = int(random.integers(0, min(fanout, 3)))
     scheme, order, code = (
@@ -139,31 +162,19 @@ def random_scenario(seed: int) -> Scenario:
     tree = f"{fanout}x{depth}"
     if scheme == "coded-reduce" and order == "progressive" and random.random() < 0.3:
         tree = f"{int(random.integers(6, 25))}/{fanout + 2}"
-    workers = parse_tree(tree, stragglers).workers
-    rounds = int(random.integers(3, 9))
-    compute = float(random.uniform(0.5, 3.0)) * workers
-    faults = random_faults(workers, rounds, compute / workers, seed)
-    if random.random() < 0.5:
-        faults = [replace(fault, seconds=ENDLESS) for fault in faults]
-    return Scenario(
-        tree=tree,
-        stragglers=stragglers,
-        scheme=scheme,
-        order=order,
-        code=code,
-        tolerance=min(stragglers, workers - 1),
-        delays=("calm", "exponential", "bursty", "sticky")[int(random.integers(4))],
-        rate=float(random.choice([1e4, 1e6])),
-        latency=float(random.choice([1e-4, 1e-2])),
-        parameters=int(random.integers(8, 60)),  # with few numbers a sum can vanish, and its relative error grow
-        samples=workers * 8 * int(random.integers(1, 4)),
-        compute=compute,
-        rounds=rounds,
-        seed=seed,
-        chunk=int(random.choice([7, 1000])),
-        head_start=float(random.choice([0.0, 0.2, 1.0])),
-        say_waiting_after=2000.0,
-        on_excess="approximate" if random.random() < 0.3 else "wait",
-        faults=tuple(faults),
-        announce=bool(random.random() < 0.7),
-    )
+    return Scenario(tree=tree, stragglers=stragglers, scheme=scheme, order=order, code=code)
+
+
+def _random_conditions(random: np.random.Generator, workers: int) -> dict[str, Any]:
+    """Delays, links, sizes, and what parents do about lateness."""
+    return {
+        "delays": ("calm", "exponential", "bursty", "sticky")[int(random.integers(4))],
+        "rate": float(random.choice([1e4, 1e6])),
+        "latency": float(random.choice([1e-4, 1e-2])),
+        "parameters": int(random.integers(8, 60)),  # with few numbers a sum can vanish, and its relative error grow
+        "samples": workers * 8 * int(random.integers(1, 4)),
+        "chunk": int(random.choice([7, 1000])),
+        "head_start": float(random.choice([0.0, 0.2, 1.0])),
+        "on_excess": "approximate" if random.random() < 0.3 else "wait",
+        "announce": bool(random.random() < 0.7),
+    }

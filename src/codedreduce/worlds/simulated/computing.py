@@ -1,0 +1,111 @@
+"""Who computes what until when: stalls and slowness, cores that are shared, and what is left of a computation."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from codedreduce.protocol.events import Cancel, Compute, Computed
+from codedreduce.schemes.work import Piece, samples_in
+from codedreduce.worlds.delays import Delays
+from codedreduce.worlds.journal import Interval
+from codedreduce.worlds.simulated.gradients import Gradients
+from codedreduce.worlds.simulated.network import Cores
+from codedreduce.worlds.simulated.nodes import Nodes
+
+#: Rounds whose delays are kept: late workers may still be at one of the last.
+ROUNDS_KEPT = 5
+
+
+class Computation(NamedTuple):
+    """What a node computes, since when, and how long a sample takes it."""
+
+    action: Compute
+    began: float
+    samples: int
+    sample_seconds: float
+
+
+class Computing:
+    """The computations of all nodes, one a node at a time."""
+
+    def __init__(
+        self, nodes: Nodes, gradients: Gradients, delays: Delays, sample_seconds: float, cores: Cores | None
+    ) -> None:
+        self._nodes = nodes
+        self._kernel = nodes.kernel
+        self._gradients = gradients
+        self._draw = lru_cache(ROUNDS_KEPT)(delays.draw)
+        self._sample_seconds = sample_seconds
+        self._cores = cores
+        self._running: dict[int, Computation] = {}
+        self._stalls: dict[int, tuple[int, float]] = {}  # the round whose start-up delay was met, and when it ends
+        self._samples = 0.0  # computed since last asked
+
+    def take_samples(self) -> float:
+        """How many samples were computed since this was last asked."""
+        samples, self._samples = self._samples, 0.0
+        return samples
+
+    def start(self, node: int, action: Compute) -> None:
+        """Compute this, in place of whatever the node computes."""
+        self.stop(node)
+        draw = self._draw(action.round)
+        now = self._kernel.now
+        if self._stalls.get(node, (0, 0.0))[0] != action.round:
+            self._stalls[node] = (action.round, now + float(draw.startup[node - 1]))
+        begin = max(now, self._stalls[node][1])
+        samples, slowness = samples_in(action.pieces), float(draw.slowness[node - 1])
+        running = self._running[node] = Computation(action, begin, samples, self._sample_seconds * slowness)
+        due = begin + samples * self._sample_seconds * slowness
+        if self._cores is None:
+            self._kernel.at(due, self._done, node, running)
+        else:
+            self._kernel.at(begin, self._share_cores, self._cores, node, running, due)
+
+    def _share_cores(self, cores: Cores, node: int, running: Computation, due: float) -> None:
+        """On shared cores a worker computes as long as it is said to, or longer, until a core has done it."""
+        if self._running.get(node) is running:
+            done = cores.calculated_at(self._kernel.now, running.samples)
+            self._kernel.at(max(due, done), self._done, node, running)
+
+    def _done(self, node: int, running: Computation) -> None:
+        if self._running.get(node) is not running:
+            return
+        del self._running[node]
+        action = running.action
+        self._count(node, "compute", running, running.samples)
+        vector = self._gradients.of_pieces(action.pieces, action.model)
+        self._nodes.dispatch(node, Computed(round=action.round, task=action.task, vector=vector))
+
+    def stop(self, node: int, _: Cancel | None = None) -> None:
+        """Interrupt a computation: what was done of it counts as work, and is reported if it is to be salvaged."""
+        running = self._running.pop(node, None)
+        if running is None:
+            return
+        action = running.action
+        done = max(0.0, self._kernel.now - running.began) / running.sample_seconds
+        self._count(node, "interrupted", running, min(done, running.samples))
+        if action.salvage and (finished := _finished(action.pieces, done)):
+            vector = self._gradients.of_pieces(finished, action.model)
+            covered = samples_in(finished) / running.samples
+            event = Computed(round=action.round, task=action.task, vector=vector, covered=covered)
+            self._kernel.at(self._kernel.now, self._nodes.dispatch, node, event)
+
+    def lose(self, node: int) -> None:
+        """The process that computed is gone, and its computation with it."""
+        self._running.pop(node, None)
+
+    def _count(self, node: int, kind: str, running: Computation, samples: float) -> None:
+        self._samples += samples
+        now, round_ = self._kernel.now, running.action.round
+        self._nodes.recorder.add(Interval(round_, node, kind, min(running.began, now), now, int(samples)))
+
+
+def _finished(pieces: tuple[Piece, ...], samples: float) -> tuple[Piece, ...]:
+    """The pieces, from the first one on, that are done when so many samples are."""
+    for place, piece in enumerate(pieces):
+        samples -= samples_in((piece,))
+        if samples < 0:
+            return pieces[:place]
+    return pieces

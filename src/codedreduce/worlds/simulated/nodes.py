@@ -1,0 +1,183 @@
+"""The nodes of a simulated cluster: each has a machine, handles events while it lives, and has its actions done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from codedreduce.protocol import Machine, Settings, machine_for
+from codedreduce.protocol.events import (
+    Drained,
+    Event,
+    EveryoneIn,
+    Finished,
+    Note,
+    PeerFound,
+    PeerLost,
+    SetTimer,
+    Started,
+    TimerFired,
+)
+from codedreduce.schemes import Plan, TreePlan
+from codedreduce.worlds.simulated.kernel import Kernel
+from codedreduce.worlds.simulated.record import Recorder
+
+
+class Node:
+    """What the world keeps of a node beside its machine."""
+
+    __slots__ = ("alive", "cuts", "epoch", "held", "machine", "pauses", "timers", "tokens")
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.alive = True
+        self.epoch = 0  # of its connections: another one with every process that goes or comes
+        self.pauses = 0
+        self.held: list[tuple[Event, int]] = []  # events that came during a pause
+        self.cuts = 0
+        self.timers: dict[str, int] = {}  # the token of the timer that counts
+        self.tokens = 0  # only grows, also when a process takes another's place
+
+
+class Nodes:
+    """All nodes of a plan; what happens to them, whether by the protocol or by a fault, happens here."""
+
+    def __init__(
+        self, plan: Plan, settings: Settings, kernel: Kernel, recorder: Recorder, *, latency: float, checking: bool
+    ) -> None:
+        self.plan = plan
+        self.kernel = kernel
+        self.recorder = recorder
+        self.rooted = isinstance(plan, TreePlan)
+        self.numbers = range(plan.first_node, plan.workers + 1)
+        self._settings = settings
+        self._latency = latency
+        self._checking = checking
+        self._nodes = {number: Node(self._machine(number)) for number in self.numbers}
+        self._performers: dict[type, Callable[[int, Any], None]] = {
+            SetTimer: self._set_timer,
+            EveryoneIn: lambda number, action: None,  # the cluster looks for itself
+            Note: self._note,
+            Finished: self._finished,
+        }
+
+    def _machine(self, number: int) -> Machine:
+        return machine_for(number, self.plan, self._settings)
+
+    def have_done(self, performers: Mapping[type, Callable[[int, Any], None]]) -> None:
+        """Who does actions of these types."""
+        self._performers.update(performers)
+
+    def machine(self, number: int) -> Machine:
+        """The machine of a node."""
+        return self._nodes[number].machine
+
+    def dispatch(self, number: int, event: Event, drained: int = -1) -> None:
+        """Let a machine handle an event, and do what it says; then acknowledge it to `drained`, if somebody asked."""
+        node = self._nodes[number]
+        if not node.alive:
+            return
+        if node.pauses:
+            node.held.append((event, drained))
+            return
+        now = self.kernel.now
+        actions = node.machine.handle(event, now)
+        if self.recorder.tracing:
+            self.recorder.trace(now, number, event, actions)
+        if self._checking:
+            node.machine.check_invariants()
+        performers = self._performers
+        for action in actions:
+            performers[type(action)](number, action)
+        if drained >= 0:
+            self.kernel.at(now + self._latency, self.dispatch, drained, Drained(peer=number))
+
+    # -- what machines ask for
+
+    def _set_timer(self, number: int, action: SetTimer) -> None:
+        node = self._nodes[number]
+        node.tokens += 1
+        node.timers[action.name] = node.tokens
+        self.kernel.at(action.at, self._fire, number, action.name, node.tokens)
+
+    def _fire(self, number: int, name: str, token: int) -> None:
+        if self._nodes[number].timers.get(name) == token:
+            self.dispatch(number, TimerFired(name=name))
+
+    def _note(self, number: int, action: Note) -> None:
+        self.recorder.note(self.kernel.now, number, action)
+
+    def _finished(self, number: int, action: Finished) -> None:
+        self._nodes[number].alive = False
+
+    # -- connections
+
+    def connection(self, one: int, other: int) -> tuple[int, int]:
+        """The connection that two nodes have now; it ends with either of their processes."""
+        return self._nodes[one].epoch, self._nodes[other].epoch
+
+    def carries(self, connection: tuple[int, int], sender: int, receiver: int) -> bool:
+        """Whether what was sent over a connection arrives: it is the one they still have, and is not cut."""
+        one, other = self._nodes[sender], self._nodes[receiver]
+        if one.epoch != connection[0] or other.epoch != connection[1]:
+            return False
+        if not (one.cuts or other.cuts):
+            return True
+        child = max(sender, receiver) if self.rooted else sender  # a cut is on the link from a node to its parent
+        return not self._nodes[child].cuts
+
+    def _neighbours(self, number: int) -> list[int]:
+        """A node's parent, then its children."""
+        assert isinstance(self.plan, TreePlan)
+        return [self.plan.tree.parent(number), *self.plan.tree.children(number)]
+
+    # -- what faults do
+
+    def crash(self, number: int) -> int | None:
+        """Take a process away; which crash of it this was, or None if there was no process."""
+        node = self._nodes[number]
+        if not node.alive:
+            return None
+        node.alive = False
+        node.epoch += 1
+        for peer in self._neighbours(number):
+            self.kernel.at(self.kernel.now + self._latency, self.dispatch, peer, PeerLost(peer=number))
+        return node.epoch
+
+    def come_back(self, number: int, crash: int) -> None:
+        """Start a new process in place of one that is gone, unless one has been since that crash."""
+        node = self._nodes[number]
+        if node.epoch != crash:
+            return
+        node.epoch += 1
+        node.alive = True
+        node.machine = self._machine(number)
+        node.held.clear()
+        node.timers.clear()
+        self.dispatch(number, Started())
+        for peer in self._neighbours(number)[1:]:
+            self.dispatch(peer, PeerFound(peer=number))
+
+    def pause(self, number: int) -> None:
+        """Let a node handle nothing for now."""
+        self._nodes[number].pauses += 1
+
+    def resume(self, number: int) -> None:
+        """End one pause; after the last, the node handles what came meanwhile."""
+        node = self._nodes[number]
+        node.pauses -= 1
+        if not node.pauses:
+            held, node.held = node.held, []
+            for event, drained in held:
+                self.dispatch(number, event, drained)
+
+    def cut(self, number: int) -> None:
+        """Lose whatever goes over the link to a node's parent."""
+        self._nodes[number].cuts += 1
+
+    def mend(self, number: int) -> None:
+        """End one cut; after the last, the node finds its parent again."""
+        node = self._nodes[number]
+        node.cuts -= 1
+        if not node.cuts and node.alive:
+            self.dispatch(number, PeerFound(peer=self._neighbours(number)[0]))
