@@ -13,7 +13,7 @@ from torch import nn
 import codedreduce.torch as cr
 from codedreduce import GradientCoding, MasterWorker
 from codedreduce.torch.layout import Layout
-from codedreduce.torch.unit import Task, UnitGradient
+from codedreduce.torch.unit import Training, UnitGradient
 
 from .test_launcher import wait_until
 from .torch_model import BATCH, Model, data, losses, run_ranks
@@ -240,7 +240,7 @@ def test_a_straggler_stops_at_the_next_micro_batch() -> None:
 
     model = Model()
     layout = Layout(model)
-    task = Task(model=model, dataset=data(), losses=counted, batch_size=BATCH, steps=1, micro_batch=1)
+    task = Training(model=model, dataset=data(), losses=counted, batch_size=BATCH, steps=1, micro_batch=1)
     gradient = UnitGradient(task, layout)
     (unit,) = MasterWorker(6).plan(samples=BATCH).units(2)
     (piece,) = unit.pieces

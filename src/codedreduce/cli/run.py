@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
+from codedreduce.cli.options import OnExcess
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.report.palette import group_colour
@@ -25,25 +26,29 @@ def run(
     scheme: Annotated[str, typer.Option(help="coded-reduce, master-worker, gradient-coding, ...")] = "coded-reduce",
     order: Annotated[str, typer.Option(help="progressive or eager.")] = "progressive",
     inject: Annotated[str | None, typer.Option(help="Make workers late: stalls:0.05:0.5s, bursty, ...")] = None,
+    on_excess: OnExcess = "wait",
     port: Annotated[int, typer.Option(help="Where the root answers; 0 for any free port.")] = 0,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
 ) -> None:
     """Start a root and its workers, prefix what they print, and end them all when the root is done."""
     command = python_command(script, arguments or [])
+    count = workers or DEFAULT_WORKERS
     if tree is None:
-        tree = f"{workers or 6}/{max(4, stragglers + 1)}" if (workers or 6) > stragglers else f"{workers or 6}x1"
+        tree = f"{count}/{max(4, stragglers + 1)}" if count > stragglers else f"{count}x1"
     shape = parse_tree(tree, stragglers)
     if workers is not None and workers != shape.workers:
         raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}")
+    if on_excess not in ON_EXCESS:
+        raise UsageError(f"on_excess must be one of {', '.join(ON_EXCESS)}; got {on_excess!r}")
     parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order)
-    settings = {
+    variables = {
         "CODEDREDUCE_TREE": tree, "CODEDREDUCE_STRAGGLERS": str(stragglers), "CODEDREDUCE_SCHEME": scheme,
-        "CODEDREDUCE_ORDER": order,
+        "CODEDREDUCE_ORDER": order, "CODEDREDUCE_ON_EXCESS": on_excess,
     }  # fmt: skip
     if inject is not None:
         parse_delays(inject, workers=shape.workers, unit=1.0, seed=0)
-        settings["CODEDREDUCE_INJECT"] = inject
+        variables["CODEDREDUCE_INJECT"] = inject
     console = Console(highlight=False, soft_wrap=True, markup=False)
 
     def say(who: str, line: str) -> None:
@@ -52,4 +57,4 @@ def run(
         console.print(line)
 
     site = chosen_lab(in_lab, lab_name, shape.workers)
-    launch(command, shape.workers, settings, port=port, site=site, say=say)
+    launch(command, shape.workers, variables, port=port, site=site, say=say)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
-from typing import Annotated, BinaryIO, TextIO
+from typing import IO, Annotated
 
 import msgspec
 import numpy as np
@@ -11,14 +12,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from codedreduce.cli.files import open_to_write
+from codedreduce.cli.files import open_to_write, open_to_write_bytes
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
+from codedreduce.cli.options import OnExcess
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.schemes.names import parse_scheme, parse_tree
-from codedreduce.training.data import Source, synthetic
+from codedreduce.training.data import synthetic
 from codedreduce.training.files import open_data
-from codedreduce.training.loop import Job, run_job
+from codedreduce.training.loop import Job, TrainingResult, run_job
 from codedreduce.training.objectives import LinearRegression, LogisticRegression, Objective, Softmax
 from codedreduce.training.optimizers import parse_optimizer
 from codedreduce.worlds.journal import RoundLog
@@ -39,64 +41,71 @@ def train(
     batch: Annotated[int | None, typer.Option(help="Samples a round; all of them without.")] = None,
     seed: Annotated[int, typer.Option(help="Of the batches and the delays.")] = 0,
     inject: Annotated[str | None, typer.Option(help="Make workers late: stalls:0.05:0.5s, bursty, ...")] = None,
+    on_excess: OnExcess = "wait",
     save: Annotated[Path | None, typer.Option(help="Write the parameters here, as .npz.")] = None,
     log: Annotated[Path | None, typer.Option(help="Write a line of JSON a round here.")] = None,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
 ) -> None:
     """Train a model; without --data, on data made for it."""
-    objective = _objective(model)
-    source: Source = (
-        open_data(data) if data else synthetic(6300, 1000, kind="linear" if model == "linear" else "logistic")
-    )
     shape = parse_tree(tree, stragglers)
+    made = synthetic(6300, 1000, kind="linear" if model == "linear" else "logistic")
     job = Job(
-        objective=objective,
-        source=source,
-        rounds=rounds,
-        optimizer=parse_optimizer(optimizer, lr),
-        batch=batch,
-        seed=seed,
-        scheme=parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order),
-        delays=inject,
+        objective=_objective(model), source=open_data(data) if data else made, rounds=rounds, batch=batch, seed=seed,
+        scheme=parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order), delays=inject,
+        optimizer=parse_optimizer(optimizer, lr), on_excess=on_excess,
         site=chosen_lab(in_lab, lab_name, shape.workers),
-    )
-    job.scheme.plan(samples=job.samples)
-    target = _open_binary(save) if save is not None else None
-    console = Console()
-    file = open_to_write(log) if log else None
-    columns = (
-        TextColumn("{task.completed}/{task.total}"), BarColumn(),
-        TextColumn("loss {task.fields[loss]:.5f}  {task.fields[rate]:.1f} rounds/s  {task.fields[late]} late"),
     )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=rounds, loss=float("nan"), rate=0.0, late=0)
-        spent, late = 0.0, 0
-
-        def told(entry: RoundLog) -> None:
-            nonlocal spent, late
-            spent += entry.seconds
-            late += len(entry.late)
-            bar.update(task, completed=entry.round, loss=entry.loss, rate=entry.round / spent, late=late)
-
-        result = run_job(job, on_round=told, on_note=lambda note: bar.console.print(note.reason, markup=False))
-    if file is not None:
-        with file:
-            _write_log(file, result.history)
-    if target is not None:
-        with target:
-            np.savez(target, parameters=result.parameters)
-    how = "interrupted after" if result.interrupted else "trained for"
-    last = result.history[-1].loss if result.history else float("nan")
-    console.print(f"{how} {len(result.history)} rounds in {spent:.1f} s, loss {last:.6g}")
-    seen = sorted({node for entry in result.history for node in entry.late})
-    if seen:
-        console.print(f"stragglers seen: {_names(seen)}; {result.saved:.1f} s saved against waiting for all")
+    job.plan()
+    job.injection()
+    console = Console()
+    with contextlib.ExitStack() as files:  # opened before anything is computed: it would be a pity to find out after
+        parameters = files.enter_context(open_to_write_bytes(save)) if save else None
+        lines = files.enter_context(open_to_write(log)) if log else None
+        result = _run(job, console)
+        if lines is not None:
+            _write_log(lines, result.history)
+        if parameters is not None:
+            np.savez(parameters, parameters=result.parameters)
+    _sum_up(result, console)
     for path in (save, log):
         if path is not None:
             console.print(f"wrote {path}")
     if result.interrupted:
         raise typer.Exit(130)
+
+
+def _run(job: Job, console: Console) -> TrainingResult:
+    """Run a job behind a progress bar."""
+    columns = (
+        TextColumn("{task.completed}/{task.total}"), BarColumn(),
+        TextColumn("loss {task.fields[loss]:.5f}  {task.fields[rate]:.1f} rounds/s  {task.fields[late]} late"),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=job.rounds, loss=float("nan"), rate=0.0, late=0)
+        spent, late = 0.0, 0
+
+        def on_round(log: RoundLog) -> None:
+            nonlocal spent, late
+            spent += log.seconds
+            late += len(log.late)
+            bar.update(task, completed=log.round, loss=log.loss, rate=log.round / spent, late=late)
+
+        return run_job(job, on_round=on_round, on_note=lambda note: bar.console.print(note.reason, markup=False))
+
+
+def _sum_up(result: TrainingResult, console: Console) -> None:
+    how = "interrupted after" if result.interrupted else "trained for"
+    last = result.history[-1].loss if result.history else float("nan")
+    spent = sum(log.seconds for log in result.history)
+    console.print(f"{how} {len(result.history)} rounds in {spent:.1f} s, loss {last:.6g}")
+    seen = sorted({node for log in result.history for node in log.late})
+    if seen:
+        console.print(f"stragglers seen: {_names(seen)}; {result.saved:.1f} s saved against waiting for all")
+    approximate = [log for log in result.history if log.residual]
+    if approximate:
+        worst = max(log.residual for log in approximate)
+        console.print(f"{len(approximate)} rounds went on without all of the batch; residual up to {worst:.3g}")
 
 
 def _objective(text: str) -> Objective:
@@ -110,15 +119,7 @@ def _objective(text: str) -> Objective:
     raise UsageError(f"unknown model {text!r}; there are linear, logistic and softmax:CLASSES")
 
 
-def _open_binary(path: Path) -> BinaryIO:
-    """Opened before anything is computed: it would be a pity to find out afterwards."""
-    try:
-        return path.open("wb")
-    except OSError as error:
-        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None
-
-
-def _write_log(file: TextIO, history: tuple[RoundLog, ...]) -> None:
+def _write_log(file: IO[str], history: tuple[RoundLog, ...]) -> None:
     for entry in history:
         lateness = {str(node): round(seconds, 6) for node, seconds in entry.lateness.items()}
         line = {
@@ -128,6 +129,7 @@ def _write_log(file: TextIO, history: tuple[RoundLog, ...]) -> None:
             "late": entry.late,
             "lateness": lateness,
             "saved": entry.saved,
+            "residual": entry.residual,
         }
         file.write(msgspec.json.encode(line).decode() + "\n")
 

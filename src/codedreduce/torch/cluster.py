@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,20 +14,22 @@ import numpy as np
 import torch
 
 from codedreduce.errors import UsageError
-from codedreduce.protocol import Settings
-from codedreduce.protocol.events import Note
-from codedreduce.schemes import CodedReduce, MasterWorker, Plan, Scheme
-from codedreduce.schemes.work import Piece
-from codedreduce.topology import Tree
+from codedreduce.schemes import MasterWorker, Scheme
 from codedreduce.torch.layout import Layout
-from codedreduce.torch.unit import Losses, Task, UnitGradient
-from codedreduce.worlds.delays import parse_delays
+from codedreduce.torch.unit import Losses, Training, UnitGradient
+from codedreduce.training.rounds import rounds
+from codedreduce.worlds.alone import Alone
 from codedreduce.worlds.environment import Membership, read_membership
-from codedreduce.worlds.inject import DEFAULT_UNIT, Injection
-from codedreduce.worlds.joined import JoinedCluster, check_membership, serve_joined
-from codedreduce.worlds.tuning import settings_for
+from codedreduce.worlds.inject import Injection
+from codedreduce.worlds.journal import Journal, OnNote, listening
+from codedreduce.worlds.run import Run
+from codedreduce.worlds.world import World
+from codedreduce.worlds.zeromq.node import Node, root_of
 
 log = logging.getLogger("codedreduce")
+
+#: Rounds that are remembered, to learn how late the late ones were.
+REMEMBERED = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,7 @@ class Step:
 
     `late` names the workers whose part somebody else delivered. `saved` is how much longer the rounds so far would
     have taken had they waited for all, as far as it is known by now: late workers are measured when they stop.
+    `residual` is above 0 if more were late than tolerated and `on_excess="approximate"` left some of the batch out.
     """
 
     round: int
@@ -44,16 +46,7 @@ class Step:
     seconds: float
     late: tuple[int, ...] = ()
     saved: float = 0.0
-
-
-@dataclass
-class _Lateness:
-    """How late workers would have been, by round."""
-
-    worst: dict[int, float] = field(default_factory=dict)
-
-    def saved(self) -> float:
-        return sum(self.worst.values())
+    residual: float = 0.0
 
 
 def join(
@@ -61,7 +54,8 @@ def join(
     stragglers: int = 1,
     *,
     inject: str | None = None,
-    noted: Callable[[str], None] | None = None,
+    on_excess: str | None = None,
+    on_note: OnNote | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Cluster:
     """Join the run that a launcher has started this process for.
@@ -69,32 +63,27 @@ def join(
     Rank, size and the root's address come from the environment, as `codedreduce run` and torchrun set them; mpiexec and
     srun set the first two, and MASTER_ADDR and MASTER_PORT must be set beside them. Rank 0 is the root. `scheme` is
     CodedReduce over a balanced tree by default, in which `stragglers` are tolerated under each parent. `inject` makes
-    workers late on purpose, to try it out. `noted` is told what a person should hear of (logged by default). Without a
-    launcher this process is alone, and computes everything itself.
+    workers late on purpose, to try it out. With `on_excess="approximate"` a round goes on with the best approximation
+    when more are late than tolerated, instead of waiting. `on_note` is told what a person should hear of (logged by
+    default). Without a launcher this process is alone, and computes everything itself.
     """
     membership = read_membership(os.environ if environment is None else environment)
-    if scheme is None and membership is not None:
-        scheme = membership.scheme or _default(membership.workers, stragglers)
-    return Cluster(membership, scheme, inject or (membership.inject if membership else None), noted or log.warning)
-
-
-def _default(workers: int, stragglers: int) -> Scheme:
-    if workers <= stragglers:
-        return CodedReduce(Tree.regular(fanout=workers, depth=1), 0)
-    fanout = max(4, stragglers + 1)
-    return CodedReduce(Tree.balanced(workers=workers, fanout=fanout, stragglers=stragglers), stragglers)
+    if scheme is None:
+        scheme = membership.scheme_or_default(stragglers) if membership is not None else MasterWorker(1)
+    if membership is not None:
+        membership = replace(
+            membership, inject=inject or membership.inject, on_excess=on_excess or membership.on_excess
+        )
+    return Cluster(membership, scheme, on_note or (lambda note: log.warning(note.reason)))
 
 
 class Cluster:
     """This process's place in a run. Use it in a `with` block; leaving it ends the run for everyone."""
 
-    def __init__(
-        self, membership: Membership | None, scheme: Scheme | None, inject: str | None, noted: Callable[[str], None]
-    ) -> None:
+    def __init__(self, membership: Membership | None, scheme: Scheme, on_note: OnNote) -> None:
         self._membership = membership
-        self._scheme = scheme or MasterWorker(1)
-        self._inject = inject
-        self._noted = noted
+        self._scheme = scheme
+        self._on_note = on_note
         self._trainings = 0
         self._running: contextlib.ExitStack | None = None
 
@@ -149,90 +138,63 @@ class Cluster:
         where = torch.device(device) if device is not None else None
         if where is not None:
             model.to(where)
-        task = Task(
+        training = Training(
             model=model, dataset=dataset, losses=losses, batch_size=batch_size, steps=steps, seed=seed,
             collate_fn=collate_fn, micro_batch=micro_batch, device=where,
         )  # fmt: skip
         layout = Layout(model)
         if wire is not None and layout.dtype != np.float32:
             raise UsageError(f"wire={wire!r} would lose what float64 parameters are for; leave it out")
-        task.rehearse()
+        training.rehearse()
         plan = self._scheme.plan(samples=batch_size)
         if self._membership is None:
-            return self._alone(task, layout, plan)
-        membership = self._meeting(task, layout, wire)
-        check_membership(membership, plan)
-        wire_dtype = membership.meeting.wire_dtype()
-        shared = membership.meeting.same_machine and wire_dtype is None
-        itemsize = (wire_dtype or layout.dtype).itemsize
-        settings = settings_for(layout.length, shared_memory=shared, itemsize=itemsize)
-        if membership.rank:
-            return self._serve(task, layout, plan, settings, membership)
-        return self._train(task, layout, plan, settings, membership)
+            alone = Alone(plan, UnitGradient(training, layout), layout.length, layout.dtype)
+            return self._train(training, layout, contextlib.nullcontext(alone), Journal(remember=REMEMBERED))
+        self._membership.check(plan)
+        meeting = replace(self._membership.meeting, run=self._name(), subject=_subject(training, layout, wire))
+        on_excess = self._membership.on_excess or "wait"
+        run = Run.of(meeting, plan, layout.length, dtype=layout.dtype, wire=wire, on_excess=on_excess)
+        if self._membership.rank:
+            return self._serve(training, layout, run, self._membership)
+        journal = Journal(listening(on_note=self._on_note), remember=REMEMBERED)
+        return self._train(training, layout, root_of(run, journal), journal)
 
-    def _meeting(self, task: Task, layout: Layout, wire: str | None) -> Membership:
-        """The run of this training: the second one of a script is another than the first."""
+    def _name(self) -> str:
+        """The name of this training's run: the second one of a script is another than the first."""
         assert self._membership is not None
         self._trainings += 1
-        meeting = self._membership.meeting
-        size = "whole" if task.micro_batch is None else f"by {task.micro_batch}"
-        subject = (
-            f"{layout.digest()}, {len(task.dataset)} samples, batches of {task.batch_size} computed {size}, "
-            f"seed {task.seed}" + (f", sent as {wire}" if wire else "")
-        )
-        name = meeting.run if self._trainings == 1 else f"{meeting.run}-{self._trainings}"
-        return replace(self._membership, meeting=replace(meeting, run=name, subject=subject, wire=wire))
+        name = self._membership.meeting.run
+        return name if self._trainings == 1 else f"{name}-{self._trainings}"
 
     def _train(
-        self, task: Task, layout: Layout, plan: Plan, settings: Settings, membership: Membership
+        self, training: Training, layout: Layout, where: contextlib.AbstractContextManager[World], journal: Journal
     ) -> Iterator[Step]:
-        lateness = _Lateness()
         vector = np.zeros(layout.length, dtype=layout.dtype)
-        cluster = JoinedCluster(membership, plan, settings, dtype=layout.dtype, noted=self._hear)
         with contextlib.ExitStack() as stack:
             self._running = stack
-            stack.enter_context(cluster)
-            for round_ in range(1, task.steps + 1):
-                layout.read_model(vector)
-                result = cluster.aggregate(vector)
-                for late in result.lateness:
-                    lateness.worst[late.round] = max(late.seconds, lateness.worst.get(late.round, 0.0))
-                loss = layout.write_gradients(result.vector, task.batch_size)
+            world = stack.enter_context(where)
+            for round_ in rounds(world, journal, training.steps, vector, layout.read_model):
+                over = round_.over(layout.write_gradients(round_.total, training.batch_size))
                 yield Step(
-                    round=round_, loss=loss, seconds=result.seconds, late=result.late, saved=lateness.saved()
+                    round=over.round, loss=over.loss, seconds=round_.result.seconds, late=over.late,
+                    saved=journal.saved, residual=over.residual,
                 )  # fmt: skip
             self._running = None
 
-    def _serve(
-        self, task: Task, layout: Layout, plan: Plan, settings: Settings, membership: Membership
-    ) -> Iterator[Step]:
-        if membership.meeting.same_machine and "OMP_NUM_THREADS" not in os.environ:
+    def _serve(self, training: Training, layout: Layout, run: Run, membership: Membership) -> Iterator[Step]:
+        if run.meeting.same_machine and "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)  # workers share this machine's cores
-        injection = None
-        if self._inject is not None:
-            delays = parse_delays(self._inject, workers=plan.workers, unit=DEFAULT_UNIT, seed=task.seed)
-            injection = Injection(delays=delays)
-        serve_joined(
-            membership, plan, settings, UnitGradient(task, layout), dtype=layout.dtype, injection=injection
-        )  # fmt: skip
+        injection = Injection.of(membership.inject, workers=run.plan.workers, seed=training.seed)
+        with Node(run, membership.rank, gradient=UnitGradient(training, layout), injection=injection) as node:
+            node.serve()
         return
         yield  # a generator that yields nothing
 
-    def _alone(self, task: Task, layout: Layout, plan: Plan) -> Iterator[Step]:
-        """All units of the plan, one after the other, summed as a run of that plan would."""
-        gradient = UnitGradient(task, layout)
-        vector = np.zeros(layout.length, dtype=layout.dtype)
-        for round_ in range(1, task.steps + 1):
-            begin = time.monotonic()
-            layout.read_model(vector)
 
-            def evaluate(piece: Piece, round_: int = round_) -> np.ndarray[Any, Any]:
-                out = np.empty(layout.length, dtype=layout.dtype)
-                gradient(piece, vector, round_, out, 0)
-                return out
-
-            loss = layout.write_gradients(plan.reference(evaluate), task.batch_size)
-            yield Step(round=round_, loss=loss, seconds=time.monotonic() - begin)
-
-    def _hear(self, note: Note) -> None:
-        self._noted(note.reason)
+def _subject(training: Training, layout: Layout, wire: str | None) -> str:
+    """What is trained, in words: all nodes must say the same."""
+    size = "whole" if training.micro_batch is None else f"by {training.micro_batch}"
+    return (
+        f"{layout.digest()}, {len(training.dataset)} samples, batches of {training.batch_size} computed {size}, "
+        f"seed {training.seed}" + (f", sent as {wire}" if wire else "")
+    )

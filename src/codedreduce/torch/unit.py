@@ -20,7 +20,7 @@ Losses = Callable[[torch.nn.Module, Any], torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class Training:
     """What is trained, on what, and how its batches are drawn: the same on every node."""
 
     model: torch.nn.Module
@@ -85,11 +85,11 @@ def check_samples_are_apart(model: torch.nn.Module) -> None:
 class UnitGradient:
     """Computes pieces of a round's batch with PyTorch; looks up after every micro-batch."""
 
-    def __init__(self, task: Task, layout: Layout) -> None:
-        self._task = task
+    def __init__(self, training: Training, layout: Layout) -> None:
+        self._training = training
         self._layout = layout
         self._loaded = 0  # the round whose model the parameters are
-        self._batches = Batches(len(task.dataset), task.batch_size, task.seed)
+        self._batches = Batches(len(training.dataset), training.batch_size, training.seed)
         self.should_stop: Callable[[], bool] = lambda: False
 
     def __call__(
@@ -104,8 +104,8 @@ class UnitGradient:
         for first, indices, weight in self._micro_batches(piece, round_):
             if self.should_stop():
                 return False
-            seed_everything(self._task.seed, round_, first)
-            total = self._task.evaluate(indices).sum() * weight
+            seed_everything(self._training.seed, round_, first)
+            total = self._training.evaluate(indices).sum() * weight
             total.backward()  # type: ignore[no-untyped-call]
             loss += float(total.detach())
         self._layout.read_gradients(out, loss)
@@ -116,10 +116,10 @@ class UnitGradient:
 
         A range is what workers share: seeded by its begin, it has the same dropout in everyone's pass over it.
         """
-        task = self._task
+        training = self._training
         batch = self._batches.indices(round_)
         for part in piece:
-            size = task.micro_batch or len(part)
+            size = training.micro_batch or len(part)
             for start in range(part.start, part.stop, size):
                 yield start, batch[start : min(start + size, part.stop)], float(part.weight)
 

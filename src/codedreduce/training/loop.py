@@ -143,9 +143,9 @@ def train(
 
     `scheme` says how many workers and how they are arranged; a tree of 2x2 with one straggler tolerated by default.
     `inject` makes workers late on purpose: `stalls:0.05:0.5s` or any delay model of the simulator. `on_round` is called
-    after every round, `on_note` with what a person should hear of (logged by default). `on_excess="approximate"` goes on
-    with the best approximation when more are late than tolerated, instead of waiting. An interrupt (Ctrl-C) ends the
-    run with the parameters reached.
+    after every round, `on_note` with what a person should hear of (logged by default). `on_excess="approximate"` goes
+    on with the best approximation when more are late than tolerated, instead of waiting. An interrupt (Ctrl-C) ends
+    the run with the parameters reached.
 
     Under a launcher (`codedreduce run`, torchrun, mpiexec) every process calls this with the same arguments: rank 0 is
     the root and returns the result, the others serve until the run is over and return the model they began with.

@@ -54,7 +54,9 @@ class Computing:
         self._record = record
         self._orders: queue.SimpleQueue[tuple[float, Outward]] = queue.SimpleQueue()
         self._stop = threading.Event()
-        if gradient is not None and hasattr(gradient, "should_stop"):  # a gradient that takes long can look up in between
+        if gradient is not None and hasattr(
+            gradient, "should_stop"
+        ):  # a gradient that takes long can look up in between
             gradient.should_stop = self._stop.is_set
         self._changing = threading.Lock()  # an order and the stop it brings are one
         self._stopped_at = 0.0
