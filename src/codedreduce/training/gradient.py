@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ class BatchGradient:
         self._plan = plan
         self._batches = Batches(source.shape().samples, batch, seed) if batch else None
         self._node = 1
+        self._holds = cache(plan.holds)
         self._kept: list[tuple[range, Array, Array]] = []
 
     def prepare(self, node: int) -> None:
@@ -69,7 +71,7 @@ class BatchGradient:
             if kept.start <= start and stop <= kept.stop:
                 place = slice(start - kept.start, stop - kept.start)
                 return x[place], y[place]
-        if not any(one.start <= start and stop <= one.stop for one in self._plan.holds(self._node)):
+        if not any(one.start <= start and stop <= one.stop for one in self._holds(self._node)):
             raise UsageError(
                 f"node {self._node} was asked for samples {start}..{stop - 1}, which its plan does not give it"
             )
