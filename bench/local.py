@@ -24,8 +24,8 @@ from codedreduce.protocol import Settings
 from codedreduce.schemes import Piece
 from codedreduce.training import SGD, LogisticRegression, synthetic
 from codedreduce.training.loop import Job, run_job
-from codedreduce.worlds.local import LocalCluster
 from codedreduce.worlds.tuning import LOCAL_CHUNK
+from codedreduce.worlds.zeromq.local import LocalCluster
 
 Vector = npt.NDArray[np.float32]
 
@@ -56,7 +56,7 @@ def aggregate_ms(scheme: Scheme, length: int, repeats: int, *, shared_memory: bo
     settings = Settings(length=length, chunk=chunk, announce=False, least_head_start=0.5)
     model = np.ones(length, np.float32)
     ready = Ready(slots=shared_memory)
-    with LocalCluster(scheme.plan(samples=scheme.workers), ready, settings, shared_memory=shared_memory) as cluster:
+    with LocalCluster.of(scheme.plan(samples=scheme.workers), ready, settings, shared_memory=shared_memory) as cluster:
         for _ in range(6):  # memory is touched for the first time in the first rounds
             cluster.aggregate(model)
         times = []
@@ -141,14 +141,14 @@ def overhead() -> dict[str, Any]:
         found = []
         for _ in range(3):
             settings = Settings(length=length, chunk=LOCAL_CHUNK, announce=False, least_head_start=0.5)
-            with LocalCluster(CodedReduce(TWENTY, 1).plan(samples=20), nothing, settings) as cluster:
+            with LocalCluster.of(CodedReduce(TWENTY, 1).plan(samples=20), nothing, settings) as cluster:
                 model = np.ones(length, np.float32)
                 found.append(1000 * statistics.median(cluster.aggregate(model).seconds for _ in range(repeats)))
         rounds[str(length)] = statistics.median(found)
         print(f"  20 workers (4x2), {length:9,} float32: {rounds[str(length)]:.2f} ms a round")
     begin = time.perf_counter()
     plan = CodedReduce(Tree.regular(fanout=4, depth=3), 1).plan(samples=84)
-    with LocalCluster(plan, nothing, Settings(length=5000)) as cluster:
+    with LocalCluster.of(plan, nothing, Settings(length=5000)) as cluster:
         cluster.aggregate(np.ones(5000, np.float32))
         up = time.perf_counter() - begin
     print(f"  84 workers up and through the first round: {up:.2f} s")
@@ -163,14 +163,14 @@ def memory() -> dict[str, Any]:
 
     plan = CodedReduce(TWENTY, 1).plan(samples=20)
     length = 4_000_000
-    with LocalCluster(plan, nothing, Settings(length=length, chunk=1 << 18), shared_memory=False) as cluster:
+    with LocalCluster.of(plan, nothing, Settings(length=length, chunk=1 << 18), shared_memory=False) as cluster:
         pids = [psutil.Process(), *(psutil.Process(cluster.processes[node]) for node in (1, 5))]
         before = [process.memory_info().rss for process in pids]
         for _ in range(12):
             cluster.aggregate(np.ones(length, np.float32))
         held = [(process.memory_info().rss - old) / (4 * length) for process, old in zip(pids, before, strict=True)]
     print(f"  vectors held: root {held[0]:.1f}, inner worker {held[1]:.1f} (4 children), leaf {held[2]:.1f}")
-    with LocalCluster(plan, nothing, Settings(length=5000, least_head_start=0.5)) as cluster:
+    with LocalCluster.of(plan, nothing, Settings(length=5000, least_head_start=0.5)) as cluster:
         pids = [psutil.Process(), *map(psutil.Process, cluster.processes.values())]
         model = np.ones(5000, np.float32)
         for _ in range(1000):

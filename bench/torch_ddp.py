@@ -30,11 +30,11 @@ from torch.utils.data import TensorDataset
 
 import codedreduce.torch as cr
 from bench import torch_ft
+from bench.forked import Outcome, run_forked
 from bench.measure import save
 from bench.torch_overhead import overhead
 from codedreduce.report.palette import MUTED, group_colour
 from codedreduce.worlds.delays import parse_delays
-from codedreduce.worlds.forked import Outcome, run_forked
 from codedreduce.worlds.inject import Injection, Injector
 
 WORKERS = 6
@@ -161,16 +161,16 @@ def run(side: str, size: str, delays: str, killed: bool = False, steps: int | No
         if side == "codedreduce":
             settings = {"CODEDREDUCE_TREE": "2x2", "CODEDREDUCE_INJECT": delays}
             outcome = run_forked(
-                lambda: codedreduce_rank(size, steps, killed, file.name), WORKERS + 1, settings, patience=300
+                lambda: codedreduce_rank(size, steps, killed, file.name), WORKERS + 1, settings, within=300
             )
         elif side == "torchft":
             with torch_ft.lighthouse(WORKERS) as address:
                 outcome = run_forked(
                     lambda: torchft_rank(size, steps, delays, killed, file.name), WORKERS,
-                    {"TORCHFT_LIGHTHOUSE": address}, patience=300,
+                    {"TORCHFT_LIGHTHOUSE": address}, within=300,
                 )  # fmt: skip
         else:
-            outcome = run_forked(lambda: ddp_rank(size, steps, delays, killed, file.name), WORKERS, patience=300)
+            outcome = run_forked(lambda: ddp_rank(size, steps, delays, killed, file.name), WORKERS, within=300)
         wall = time.monotonic() - begin
         lines = [tuple(map(float, line.split())) for line in Path(file.name).read_text().splitlines()]
     if not lines:

@@ -22,9 +22,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from codedreduce.worlds.addresses import free_port
 from codedreduce.worlds.delays import parse_delays
 from codedreduce.worlds.inject import Injection, Injector
-from codedreduce.worlds.zeromq.node import free_port
 
 #: Seconds torchft waits for a collective; longer than any stall here, as one would set it.
 TIMEOUT = 60

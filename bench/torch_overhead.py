@@ -13,8 +13,8 @@ from bench.measure import interleaved
 from codedreduce import CodedReduce, Tree
 from codedreduce.schemes.work import Piece
 from codedreduce.torch.layout import Layout
-from codedreduce.worlds.local import LocalCluster
 from codedreduce.worlds.tuning import settings_for
+from codedreduce.worlds.zeromq.local import LocalCluster
 
 REPEATS = 15
 
@@ -51,6 +51,6 @@ def _round(layout: Layout) -> float:
 
     settings = settings_for(layout.length, shared_memory=True)
     model = np.zeros(layout.length, dtype=layout.dtype)
-    with LocalCluster(plan, ones, settings, dtype=layout.dtype) as cluster:
+    with LocalCluster.of(plan, ones, settings, dtype=layout.dtype) as cluster:
         seconds = [cluster.aggregate(model).seconds for _ in range(REPEATS)]
     return statistics.median(seconds[3:])

@@ -32,7 +32,7 @@ from codedreduce.training.gradient import BatchGradient
 from codedreduce.training.loop import Job
 from codedreduce.training.optimizers import SGD
 from codedreduce.worlds.inject import Injector
-from codedreduce.worlds.local import die_with_parent
+from codedreduce.worlds.processes import die_with_parent
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -126,9 +126,9 @@ def _gloo_rank(experiment: Experiment, data: Arrays, lab: Lab, rank: int, condit
         os._exit(code)
 
 
-def _wait(ranks: list[int], patience: float) -> None:
+def _wait(ranks: list[int], within: float) -> None:
     """Wait for forked ranks; when one fails, or time is up, end them all."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + within
     running = set(ranks)
     failed = False
     while running and not failed and time.monotonic() < deadline:

@@ -7,8 +7,8 @@ import numpy as np
 from codedreduce import Scheme
 from codedreduce.protocol import Settings
 from codedreduce.schemes import Piece, Plan
-from codedreduce.worlds.local import LocalCluster
 from codedreduce.worlds.simulated import Conditions, Gradients, Link, SimulatedCluster, parse_delays
+from codedreduce.worlds.zeromq.local import LocalCluster
 
 #: Runs a plan for some rounds with these gradients and settings; the vectors the root got.
 World = Callable[[Plan, Gradients, Settings, int], list[np.ndarray]]
@@ -44,7 +44,7 @@ def local(*, shared_memory: bool) -> World:
         def gradient(piece: Piece, model: np.ndarray, round_: int, out: np.ndarray, node: int) -> None:
             out[:] = gradients.of_piece(piece, model)
 
-        with LocalCluster(plan, gradient, settings, shared_memory=shared_memory) as cluster:
+        with LocalCluster.of(plan, gradient, settings, shared_memory=shared_memory) as cluster:
             return [cluster.aggregate(gradients.model(round_)).vector.copy() for round_ in range(1, rounds + 1)]
 
     return world

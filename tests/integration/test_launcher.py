@@ -22,11 +22,11 @@ SCRIPT = """
 import os, sys
 from codedreduce.training import LogisticRegression, SGD, synthetic, train
 {before}
-def told(log):
+def on_round(log):
     if log.round == 5:
         open(__file__ + ".five", "w").close()
 
-result = train(LogisticRegression(), synthetic(600, 50), rounds={rounds}, optimizer=SGD(1.0), told=told)
+result = train(LogisticRegression(), synthetic(600, 50), rounds={rounds}, optimizer=SGD(1.0), on_round=on_round)
 if os.environ["RANK"] == "0":
     print("loss", result.history[-1].loss, "rounds", len(result.history), "interrupted", result.interrupted)
 """
@@ -38,9 +38,9 @@ def script(folder: Path, before: str = "", rounds: int = 8) -> str:
     return str(path)
 
 
-def wait_until(condition, patience: float = 30.0) -> bool:
+def wait_until(condition, within: float = 30.0) -> bool:
     """Whether something came to be; nothing is decided by how long it took."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + within
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
     return bool(condition())
@@ -108,7 +108,7 @@ def test_a_busy_port(tmp_path: Path) -> None:
 def test_a_worker_without_a_root(tmp_path: Path) -> None:
     environment = {
         **os.environ, "RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1",
-        "CODEDREDUCE_PATIENCE": "0.3",
+        "CODEDREDUCE_ROOT_WITHIN": "0.3",
     }  # fmt: skip
     run = subprocess.run(
         [sys.executable, script(tmp_path)], env=environment, capture_output=True, text=True, timeout=60, check=False

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,11 @@ from codedreduce.errors import TooManyStragglers, UsageError, WorkerFailed
 from codedreduce.protocol import Settings
 from codedreduce.schemes import Piece
 from codedreduce.worlds.inject import Injection
-from codedreduce.worlds.local import LocalCluster, LocalRing
+from codedreduce.worlds.journal import Journal, Lateness, listening
+from codedreduce.worlds.run import Meeting
 from codedreduce.worlds.simulated import parse_delays
+from codedreduce.worlds.world import World
+from codedreduce.worlds.zeromq.local import LocalCluster
 from codedreduce.worlds.zeromq.rendezvous import Registration, find
 
 SCHEME = CodedReduce(Tree.regular(fanout=2, depth=2), 1)
@@ -56,7 +60,7 @@ def stop_and_go(pid: int, seconds: float) -> None:
 
 @pytest.mark.parametrize("node", [1, 4])
 def test_a_killed_worker_is_done_without(node: int) -> None:
-    with LocalCluster(PLAN, counting, SETTINGS) as cluster:
+    with LocalCluster.of(PLAN, counting, SETTINGS) as cluster:
         expect_whole_batch(cluster.aggregate(MODEL).vector)
         os.kill(cluster.processes[node], signal.SIGKILL)
         for _ in range(5):
@@ -65,7 +69,7 @@ def test_a_killed_worker_is_done_without(node: int) -> None:
 
 @pytest.mark.parametrize("node", [2, 5])
 def test_a_stopped_worker_is_done_without_and_used_again(node: int) -> None:
-    with LocalCluster(PLAN, counting, SETTINGS) as cluster:
+    with LocalCluster.of(PLAN, counting, SETTINGS) as cluster:
         cluster.aggregate(MODEL)
         stop(cluster.processes[node])
         results = [cluster.aggregate(MODEL) for _ in range(4)]
@@ -83,12 +87,12 @@ def test_a_stopped_worker_is_done_without_and_used_again(node: int) -> None:
 
 def test_rounds_wait_when_too_many_are_stopped() -> None:
     settings = Settings(length=1000, say_waiting_after=0.2)
-    with LocalCluster(PLAN, counting, settings) as cluster:
+    with LocalCluster.of(PLAN, counting, settings) as cluster:
         cluster.aggregate(MODEL)
         stop_and_go(cluster.processes[1], 1.0)
         stop_and_go(cluster.processes[2], 1.0)
         expect_whole_batch(cluster.aggregate(MODEL).vector)
-        waiting = [note for note in cluster.notes if note.kind == "waiting"]
+        waiting = cluster.journal.of_kind("waiting")
         assert waiting
         assert waiting[0].nodes == (1, 2)
 
@@ -102,15 +106,14 @@ def test_a_stall_does_not_outlast_its_round() -> None:
     tolerated = (s for s in range(1000) if all(PLAN.tolerates(late_in(s, r)) for r in rounds))
     seed = next(s for s in tolerated if sum(bool(late_in(s, r)) for r in rounds[:5]) >= 3)
     delays = parse_delays("stalls:0.15:60s", workers=6, unit=1.0, seed=seed)
-    with LocalCluster(PLAN, counting, SETTINGS, injection=Injection(delays=delays)) as cluster:
-        saved: dict[int, float] = {}
+    heard: list[Lateness] = []
+    journal = Journal(lambda entry: heard.append(entry) if isinstance(entry, Lateness) else None)
+    with LocalCluster.of(PLAN, counting, SETTINGS, injection=Injection(delays=delays), journal=journal) as cluster:
         for _ in rounds:
             result = cluster.aggregate(MODEL)
             expect_whole_batch(result.vector)
             assert result.seconds < 30
-            for late in result.lateness:
-                saved[late.round] = max(saved.get(late.round, 0.0), late.seconds)
-    assert any(seconds > 50 for seconds in saved.values()), "what waiting would have cost is measured"
+    assert any(late.seconds > 50 for late in heard), "what waiting would have cost is measured"
 
 
 def test_a_worker_that_raises_ends_the_run() -> None:
@@ -119,7 +122,7 @@ def test_a_worker_that_raises_ends_the_run() -> None:
             raise ValueError("this sample is cursed")
         counting(piece, model, round_, out, node)
 
-    with LocalCluster(MasterWorker(6).plan(samples=60), broken, SETTINGS) as cluster:
+    with LocalCluster.of(MasterWorker(6).plan(samples=60), broken, SETTINGS) as cluster:
         cluster.aggregate(MODEL)
         cluster.aggregate(MODEL)
         with pytest.raises(WorkerFailed, match="worker 5 failed: ValueError: this sample is cursed"):
@@ -133,7 +136,7 @@ def test_a_worker_that_raises_is_noticed_when_nobody_waits_for_it() -> None:
         counting(piece, model, round_, out, node)
 
     def run() -> None:
-        with LocalCluster(PLAN, broken, SETTINGS) as cluster:
+        with LocalCluster.of(PLAN, broken, SETTINGS) as cluster:
             for _ in range(500):
                 cluster.aggregate(MODEL)
 
@@ -143,7 +146,7 @@ def test_a_worker_that_raises_is_noticed_when_nobody_waits_for_it() -> None:
 
 def test_more_dead_than_tolerated_ends_the_run() -> None:
     said = []
-    with LocalCluster(PLAN, counting, SETTINGS, noted=said.append) as cluster:
+    with LocalCluster.of(PLAN, counting, SETTINGS, journal=Journal(listening(on_note=said.append))) as cluster:
         cluster.aggregate(MODEL)
         for node in (1, 2):
             os.kill(cluster.processes[node], signal.SIGKILL)
@@ -154,25 +157,29 @@ def test_more_dead_than_tolerated_ends_the_run() -> None:
     ]
 
 
+def begin_rounds(world: World) -> None:
+    for _ in range(10**6):
+        world.aggregate(MODEL)
+
+
 def test_a_killed_ring_worker_ends_the_run() -> None:
     plan = RingAllReduce(3).plan(samples=60)
-    model = np.zeros(1000, np.float32)
-    ring = LocalRing(plan, counting, SETTINGS, update=lambda m, total, r: m, model=model, rounds=10**6)
-    with ring:
-        threading.Timer(0.5, os.kill, (ring.processes[2], signal.SIGKILL)).start()
+    with LocalCluster.of(plan, counting, SETTINGS, member=begin_rounds) as ring:
+        expect_whole_batch(ring.aggregate(MODEL).vector)
+        os.kill(ring.processes[2], signal.SIGKILL)
         with pytest.raises(TooManyStragglers, match=r"missing \{2\}, but only 0"):
-            ring.run(lambda round_, seconds, loss: None)
+            begin_rounds(ring)
 
 
 def test_a_parent_that_dies_and_returns_is_found_by_its_children() -> None:
     """A new process in the place of an inner worker: its children come back to it, and it is used again."""
     context = multiprocessing.get_context("fork")
-    with LocalCluster(PLAN, counting, SETTINGS) as cluster:
+    with LocalCluster.of(PLAN, counting, SETTINGS) as cluster:
         cluster.aggregate(MODEL)
         os.kill(cluster.processes[1], signal.SIGKILL)
         for _ in range(3):
             expect_whole_batch(cluster.aggregate(MODEL).vector)
-        again = context.Process(target=cluster._serve, args=(1,), daemon=True)
+        again = context.Process(target=cluster._live, args=(1,), daemon=True)
         again.start()
         try:
             for _ in range(600):
@@ -188,8 +195,8 @@ def test_a_parent_that_dies_and_returns_is_found_by_its_children() -> None:
 
 
 def test_rubbish_at_the_door_changes_nothing() -> None:
-    with LocalCluster(PLAN, counting, SETTINGS) as cluster:
-        run = cluster.meeting.run
+    with LocalCluster.of(PLAN, counting, SETTINGS) as cluster:
+        run = cluster.run.meeting.run
         context = zmq.Context.instance()
         random = np.random.default_rng(0)
         for name in ("directory", "0-control", "0-data", "1-control", "1-data"):
@@ -202,16 +209,17 @@ def test_rubbish_at_the_door_changes_nothing() -> None:
         for _ in range(5):
             expect_whole_batch(cluster.aggregate(MODEL).vector)
         with pytest.raises(UsageError, match="belongs to another run"):
-            find(context, cluster.meeting.address, Registration("somebody else's", 9, 0, None), 5.0)
+            meeting = replace(cluster.run.meeting, root_within=5.0)
+            find(context, meeting, Registration("somebody else's", 9, 0, None))
 
 
 def test_a_worker_that_cannot_reach_the_root_says_so() -> None:
     with pytest.raises(UsageError, match=r"node 3 got no answer from the root at .* within 0.2 s"):
-        find(zmq.Context.instance(), "ipc://@nobody-is-here", Registration("x", 3, 0, None), 0.2)
+        find(zmq.Context.instance(), Meeting(run="nobody", root_within=0.2), Registration("x", 3, 0, None))
 
 
 def test_memory_does_not_grow() -> None:
-    with LocalCluster(PLAN, counting, SETTINGS) as cluster:
+    with LocalCluster.of(PLAN, counting, SETTINGS) as cluster:
         processes = [psutil.Process(), *map(psutil.Process, cluster.processes.values())]
         for _ in range(300):
             cluster.aggregate(MODEL)
@@ -225,6 +233,6 @@ def test_memory_does_not_grow() -> None:
 def test_forty_workers_come_and_go() -> None:
     scheme = CodedReduce(Tree.balanced(workers=40, fanout=4, stragglers=1), 1)
     begin = time.monotonic()
-    with LocalCluster(scheme.plan(samples=80), counting, SETTINGS) as cluster:
+    with LocalCluster.of(scheme.plan(samples=80), counting, SETTINGS) as cluster:
         np.testing.assert_array_equal(cluster.aggregate(MODEL).vector, 80 * MODEL)
     assert time.monotonic() - begin < 60

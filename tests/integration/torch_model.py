@@ -2,10 +2,9 @@
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from bench.forked import Outcome, run_forked
 from torch import nn
 from torch.utils.data import TensorDataset
-
-from codedreduce.worlds.forked import Outcome, run_forked
 
 torch.set_num_threads(1)
 torch.optim.AdamW([torch.zeros(1, requires_grad=True)]).step()  # loads what optimizers need, once for all ranks

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from codedreduce.errors import WireError
-from codedreduce.worlds.zeromq.arena import FOLDER, Arena, Reference, remove_arenas
+from codedreduce.worlds.buffers import FOLDER, Arena, Reference, remove_arenas
 
 RUN = f"codedreduce-{os.getpid()}-arena-test"
 

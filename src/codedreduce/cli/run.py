@@ -11,8 +11,9 @@ from codedreduce.cli.lab import InLab, LabName, chosen_lab
 from codedreduce.cli.options import OnExcess
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
+from codedreduce.protocol.settings import check_on_excess
 from codedreduce.report.palette import group_colour
-from codedreduce.schemes.names import parse_scheme, parse_tree
+from codedreduce.schemes.names import DEFAULT_WORKERS, parse_scheme, parse_tree
 from codedreduce.worlds.delays import parse_delays
 from codedreduce.worlds.launcher import launch, python_command
 
@@ -39,8 +40,7 @@ def run(
     shape = parse_tree(tree, stragglers)
     if workers is not None and workers != shape.workers:
         raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}")
-    if on_excess not in ON_EXCESS:
-        raise UsageError(f"on_excess must be one of {', '.join(ON_EXCESS)}; got {on_excess!r}")
+    check_on_excess(on_excess)
     parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order)
     variables = {
         "CODEDREDUCE_TREE": tree, "CODEDREDUCE_STRAGGLERS": str(stragglers), "CODEDREDUCE_SCHEME": scheme,

@@ -54,9 +54,9 @@ def processes_by_namespace() -> dict[int, list[int]]:
     return found
 
 
-def wait_until_gone(processes: list[int], patience: float = 5.0) -> None:
+def wait_until_gone(processes: list[int], within: float = 5.0) -> None:
     """Wait a while for processes that were told to end."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + within
     while any(is_running(process) for process in processes) and time.monotonic() < deadline:
         time.sleep(0.01)
 

@@ -39,8 +39,7 @@ class Settings:
         for name in ("head_start", "least_head_start", "hold", "say_waiting_after"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
-        if self.on_excess not in ("wait", "approximate"):
-            raise UsageError(f"on_excess must be 'wait' or 'approximate', got {self.on_excess!r}")
+        check_on_excess(self.on_excess)
 
     def to_settle(self, levels: int) -> float:
         """Seconds that so many levels of a tree have to send what they have, when a round cannot end."""
@@ -65,3 +64,9 @@ class Settings:
             return -1
         where = self.chunk_slice(index)
         return int(where.stop - where.start) * self.itemsize
+
+
+def check_on_excess(text: str) -> None:
+    """Refuse what cannot be done when more are late than tolerated."""
+    if text not in ("wait", "approximate"):
+        raise UsageError(f"on_excess must be 'wait' or 'approximate', got {text!r}")

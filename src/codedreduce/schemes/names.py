@@ -21,6 +21,10 @@ from codedreduce.topology import Tree
 SCHEMES = ("coded-reduce", "master-worker", "ring", "gradient-coding", "live-compensation")
 
 
+#: Workers that are started when nothing is said.
+DEFAULT_WORKERS = 6
+
+
 def parse_tree(text: str, stragglers: int = 0) -> Tree:
     """A tree from `4x2` (fan-out x depth), or `50/4` (50 workers, fan-out up to 4).
 
@@ -59,7 +63,7 @@ def parse_scheme(
     raise UsageError(f"unknown scheme {name!r}; there are {', '.join(SCHEMES)}")
 
 
-def default_scheme(workers: int, stragglers: int = 1) -> Scheme:
+def default_scheme(workers: int = DEFAULT_WORKERS, stragglers: int = 1) -> Scheme:
     """What is done when nothing is said: CodedReduce over a balanced tree with fan-outs up to 4.
 
     >>> str(default_scheme(6)), str(default_scheme(1))

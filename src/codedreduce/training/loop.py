@@ -14,6 +14,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import Diverged, UsageError
+from codedreduce.protocol.settings import check_on_excess
 from codedreduce.schemes import MasterWorker, Plan, RingPlan, Scheme
 from codedreduce.schemes.names import default_scheme
 from codedreduce.training.data import Shape, Source
@@ -31,9 +32,6 @@ from codedreduce.worlds.site import Site
 from codedreduce.worlds.world import World
 from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
 from codedreduce.worlds.zeromq.node import Node, root_of
-
-#: Workers that are started when nothing is said.
-DEFAULT_WORKERS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +76,7 @@ class Job:
             raise UsageError(f"at least one round is needed, got {self.rounds}")
         if self.seed < 0:
             raise UsageError(f"a seed cannot be negative, got {self.seed}")
-        if self.on_excess not in ("wait", "approximate"):
-            raise UsageError(f"on_excess must be 'wait' or 'approximate', got {self.on_excess!r}")
+        check_on_excess(self.on_excess)
         samples = self.shape.samples
         if self.batch is not None and not 1 <= self.batch <= samples:
             raise UsageError(f"a batch has 1 to {samples} samples, as many as there are; got {self.batch}")
@@ -152,7 +149,7 @@ def train(
     """
     membership = read_membership(os.environ)
     if scheme is None:
-        scheme = membership.scheme_or_default() if membership else default_scheme(DEFAULT_WORKERS)
+        scheme = membership.scheme_or_default() if membership else default_scheme()
     job = Job(
         objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, start=start,
         delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import TextIO
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from codedreduce.worlds.journal import Journal, Reader, RoundLog
 class Recorder(Journal):
     """The journal of a simulated run, and what only a simulation can know."""
 
-    def __init__(self, *readers: Reader, timeline: Container[int] = (), trace: TextIO | None = None) -> None:
+    def __init__(self, *readers: Reader, timeline: Container[int] = (), trace: IO[str] | None = None) -> None:
         super().__init__(*readers, timeline=timeline)
         self.max_error = 0.0
         self.identical = True

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TextIO
+from typing import IO, Any
 
 import msgspec
 import numpy as np
 
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
+from codedreduce.protocol.settings import check_on_excess
 from codedreduce.schemes import Plan, Scheme
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.delays import Delays, parse_delays
@@ -57,8 +58,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"the compute time of the batch must be above zero, got {self.compute}")
         if self.rounds < 1:
             raise UsageError(f"at least one round is needed, got {self.rounds}")
-        if self.on_excess not in ("wait", "approximate"):
-            raise UsageError(f"on_excess must be 'wait' or 'approximate', got {self.on_excess!r}")
+        check_on_excess(self.on_excess)
 
     @property
     def workers(self) -> int:
@@ -96,7 +96,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         settings = Settings(
             length=self.parameters, chunk=self.chunk, head_start=self.head_start,
             least_head_start=self.least_head_start, say_waiting_after=self.say_waiting_after,
-            on_excess="approximate" if self.on_excess == "approximate" else "wait", announce=self.announce,
+            on_excess=self.on_excess, announce=self.announce,
         )  # fmt: skip
         gradients = gradients or Gradients(self.samples, self.parameters, self.seed)
         return SimulatedCluster(plan, settings, conditions, gradients, recorder=recorder, checking=checking)
@@ -119,7 +119,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"not a scenario: {error}") from None
 
 
-def write_trace(scenario: Scenario, file: TextIO, *, checking: bool = False, latest: float = float("inf")) -> Recorder:
+def write_trace(scenario: Scenario, file: IO[str], *, checking: bool = False, latest: float = float("inf")) -> Recorder:
     """Run a scenario and write down everything that happened; the first line is the scenario."""
     file.write(scenario.to_json() + "\n")
     return scenario.cluster(recorder=Recorder(trace=file), checking=checking).run(scenario.rounds, latest=latest)

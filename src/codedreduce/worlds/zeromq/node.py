@@ -22,7 +22,7 @@ from codedreduce.worlds.run import Run
 from codedreduce.worlds.world import Gradient, RoundResult
 from codedreduce.worlds.zeromq.computing import Computing, News
 from codedreduce.worlds.zeromq.driver import Driver
-from codedreduce.worlds.zeromq.rendezvous import Directory, find
+from codedreduce.worlds.zeromq.rendezvous import Directory, Registration, find
 from codedreduce.worlds.zeromq.sockets import Context
 from codedreduce.worlds.zeromq.transport import Transport
 
@@ -91,7 +91,8 @@ class Node:
         if seeks is not None and directory is not None:
             transport.connect(seeks, directory.wait_for(seeks, self._look or (lambda: None)))
         elif seeks is not None:
-            transport.connect(seeks, find(self._context, run.meeting, number, seeks, endpoints))
+            registration = Registration(run.meeting.run, number, seeks, endpoints, run.meeting.subject)
+            transport.connect(seeks, find(self._context, run.meeting, registration))
         self._computing = Computing(number, self._buffers, self._gradient, self._injector, self._record)
         machine = machine_for(number, run.plan, run.settings)
         self._driver = Driver(

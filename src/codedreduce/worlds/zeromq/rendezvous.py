@@ -107,10 +107,9 @@ class Directory:
         self.socket.close(linger=LAST_WORDS)
 
 
-def find(context: Context, meeting: Meeting, node: int, seeks: int, listens: Endpoints | None) -> Endpoints:
+def find(context: Context, meeting: Meeting, registration: Registration) -> Endpoints:
     """Ask the root where somebody listens; a clear error if the root cannot be reached in time."""
     address, within = meeting.address, meeting.root_within
-    registration = Registration(meeting.run, node, seeks, listens, meeting.subject)
     deadline = time.monotonic() + within
     turned_away = False
     socket = connected(context, address)
@@ -124,7 +123,7 @@ def find(context: Context, meeting: Meeting, node: int, seeks: int, listens: End
                 if turned_away:
                     raise UsageError(f"the root at {address} belongs to another run")
                 raise UsageError(
-                    f"node {node} got no answer from the root at {address} within {within:g} s; "
+                    f"node {registration.node} got no answer from the root at {address} within {within:g} s; "
                     "is the root running, and are MASTER_ADDR and MASTER_PORT right?"
                 )
             answer = msgspec.msgpack.decode(socket.recv(), type=Answer)
