@@ -208,8 +208,8 @@ def test_rubbish_at_the_door_changes_nothing() -> None:
             socket.close(linger=100)
         for _ in range(5):
             expect_whole_batch(cluster.aggregate(MODEL).vector)
+        meeting = replace(cluster.run.meeting, root_within=5.0)
         with pytest.raises(UsageError, match="belongs to another run"):
-            meeting = replace(cluster.run.meeting, root_within=5.0)
             find(context, meeting, Registration("somebody else's", 9, 0, None))
 
 

@@ -24,7 +24,7 @@ MESSAGES = [
     said.Welcome(),
     said.Refuse(reason="no"),
     said.Ready(),
-    said.Heartbeat(),
+
     said.Goodbye(reason="bye"),
     *(said.ModelChunk(round=r, index=i) for r in (0, 1, 2) for i in (0, 1, 2)),
     *(said.ShareChunk(round=r, task=t, index=i) for r in (0, 1) for t in (0, 3, 9) for i in (0, 2)),
