@@ -30,8 +30,8 @@ def empty(length: int, dtype: npt.DTypeLike) -> Vector:
 
 
 def joined(chunks: Sequence[Vector]) -> Vector:
-    """Chunks laid end to end."""
-    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+    """Chunks laid end to end, in a vector of their own: what came from a neighbour may lie in its memory."""
+    return np.concatenate(chunks)
 
 
 def is_finite(vector: Vector) -> bool:

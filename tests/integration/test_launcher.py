@@ -120,7 +120,7 @@ def test_a_worker_without_a_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"RANK": "x"}, "must be numbers"),
+        ({"RANK": "x"}, "RANK must be a number, got 'x'"),
         ({"RANK": "5"}, "RANK=5 of WORLD_SIZE=3 cannot be"),
         ({"WORLD_SIZE": "1", "RANK": "0"}, "a root and a worker at least"),
     ],

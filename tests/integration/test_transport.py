@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 import zmq
 
+from codedreduce import MasterWorker
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Transmit
 from codedreduce.protocol.messages import ModelChunk, Offer, ShareChunk
 from codedreduce.protocol.wire import encode
+from codedreduce.worlds.buffers import Buffers
+from codedreduce.worlds.run import Meeting, Run
 from codedreduce.worlds.zeromq.transport import Arrived, Endpoints, Transport
 
 SETTINGS = Settings(length=6)
+RUN = Run(meeting=Meeting(run="x", shared_memory=False), plan=MasterWorker(3).plan(samples=6), settings=SETTINGS)
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
@@ -27,7 +31,7 @@ def context() -> Iterator[Context]:
 
 
 def listening(context: Context) -> tuple[Transport, Endpoints]:
-    parent = Transport(context, 0, SETTINGS, np.float32, arena=None)
+    parent = Transport(context, 0, SETTINGS, Buffers(RUN, 0))
     return parent, parent.listen("tcp://127.0.0.1")
 
 
@@ -46,7 +50,7 @@ def taken(node: Transport, count: int) -> list[Arrived]:
 
 def test_vectors_and_small_messages_come_through_both_ways(context: Context) -> None:
     parent, endpoints = listening(context)
-    child = Transport(context, 3, SETTINGS, np.float32, arena=None)
+    child = Transport(context, 3, SETTINGS, Buffers(RUN, 3))
     child.connect(0, endpoints)
     vector = np.arange(6, dtype=np.float32)
     share, offer = ShareChunk(round=2, task=3, index=0), Offer(round=2, task=3)
@@ -67,7 +71,7 @@ def test_vectors_and_small_messages_come_through_both_ways(context: Context) -> 
 
 def test_a_socket_that_is_not_named_is_not_asked(context: Context) -> None:
     parent, endpoints = listening(context)
-    child = Transport(context, 3, SETTINGS, np.float32, arena=None)
+    child = Transport(context, 3, SETTINGS, Buffers(RUN, 3))
     child.connect(0, endpoints)
     child.send(Transmit(to=0, message=Offer(round=1, task=3)))
     control, data = parent.sockets
