@@ -39,7 +39,7 @@ def losses(model: nn.Module, batch) -> torch.Tensor:
     return F.cross_entropy(model(x), y, reduction="none")
 
 
-def run_ranks(function, workers: int = 6, tree: str = "2x2", **settings) -> Outcome:
-    """A root and its workers; settings as the launcher gives them."""
-    named = {f"CODEDREDUCE_{key.upper()}": str(value) for key, value in {"tree": tree, **settings}.items()}
-    return run_forked(function, workers + 1, named)
+def run_ranks(function, workers: int = 6, tree: str = "2x2", **variables) -> Outcome:
+    """A root and its workers; variables as the launcher sets them."""
+    chosen = {"tree": tree, "orphaned_after": 3, **variables}  # whose parent was killed need not wait for long
+    return run_forked(function, workers + 1, {f"CODEDREDUCE_{key.upper()}": str(chosen[key]) for key in chosen})

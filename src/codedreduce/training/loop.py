@@ -107,7 +107,9 @@ class Job:
     def subject(self) -> str:
         """What is trained, in words: all nodes must say the same."""
         batch = f"batches of {self.batch}" if self.batch else "whole batches"
-        return f"{self.objective!r} on {self.source.digest()}, {batch}, seed {self.seed}"
+        kind = type(self.objective)
+        objective = kind.__qualname__ if kind.__repr__ is object.__repr__ else repr(self.objective)
+        return f"{objective} on {self.source.digest()}, {batch}, seed {self.seed}"
 
     def run(self, meeting: Meeting, plan: Plan) -> Run:
         """The run of this job, wherever it meets. A vector has one number more than parameters: the loss."""

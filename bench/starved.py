@@ -1,0 +1,133 @@
+"""What redundancy costs where cores are few and nobody is late: 84 workers (4x3) with real arithmetic on this machine.
+
+python -m bench.starved [calm|busy|first ...] [--repeats 5] [--out FILE.json]
+
+calm: nothing injected. busy: as many processes as there are cores spin beside it. first: the first round, from when all
+workers are ready, and what memory the workers have of their own by then. All schemes take turns; medians over repeats
+of the mean of a round, the first two rounds left out (`first` is about these).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.measure import save
+from codedreduce import CodedReduce, MasterWorker, Scheme, Tree
+from codedreduce.training import SGD, LinearRegression, synthetic
+from codedreduce.training.gradient import BatchGradient
+from codedreduce.training.loop import Job, run_job
+from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
+
+TREE = Tree.regular(fanout=4, depth=3)
+SCHEMES: dict[str, Scheme] = {
+    "master-worker": MasterWorker(84),
+    "s=0": CodedReduce(TREE, 0),
+    "s=1": CodedReduce(TREE, 1),
+    "s=3": CodedReduce(TREE, 3),
+}
+DATA = synthetic(6300, 5800, kind="linear")
+ROUNDS, WARM_UP = 40, 2
+
+
+def job_of(scheme: Scheme, rounds: int) -> Job:
+    return Job(objective=LinearRegression(), source=DATA, scheme=scheme, rounds=rounds, optimizer=SGD(1e-5))
+
+
+@contextlib.contextmanager
+def cores_kept_busy(count: int) -> Iterator[None]:
+    """So many processes that do nothing but keep a core from others."""
+    context = multiprocessing.get_context("fork")
+    spinning = [context.Process(target=_spin, daemon=True) for _ in range(count)]
+    for process in spinning:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.join()
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+def rounds_of(scheme: Scheme) -> float:
+    history = run_job(job_of(scheme, ROUNDS + WARM_UP)).history
+    return statistics.fmean(log.seconds for log in history[WARM_UP:])
+
+
+def compared(repeats: int, busy: int) -> dict[str, Any]:
+    """Mean seconds of a round by scheme, and over master-worker's."""
+    found: dict[str, list[float]] = {name: [] for name in SCHEMES}
+    with cores_kept_busy(busy):
+        for _ in range(repeats):
+            for name, scheme in SCHEMES.items():
+                found[name].append(rounds_of(scheme))
+    uncoded = found["master-worker"]
+    rows = {}
+    for name, seconds in found.items():
+        over = statistics.median(one / other for one, other in zip(seconds, uncoded, strict=True))
+        rows[name] = {"seconds": statistics.median(seconds), "over_master_worker": over}
+        print(f"  {name:14} {1000 * rows[name]['seconds']:7.1f} ms a round, {over:.2f} of master-worker", flush=True)
+    return rows
+
+
+def first(repeats: int) -> dict[str, Any]:
+    """The first round, and the memory that workers have of their own after three."""
+    seconds: dict[str, list[float]] = {name: [] for name in SCHEMES}
+    memory: dict[str, list[float]] = {name: [] for name in SCHEMES}
+    for _ in range(repeats):
+        for name, scheme in SCHEMES.items():
+            job = job_of(scheme, 3)
+            plan = job.plan()
+            gradient = BatchGradient(job.objective, DATA, plan, batch=None, seed=0)
+            model = job.model()
+            sent = [0.0] * (len(model) + 1)
+            with LocalCluster(job.run(new_meeting(), plan), gradient) as cluster:
+                times = [cluster.aggregate(sent).seconds for _ in range(3)]  # type: ignore[arg-type]
+                own = [psutil.Process(pid).memory_full_info().uss for pid in cluster.processes.values()]
+            seconds[name].append(times[0])
+            memory[name].append(sum(own) / 1e6)
+    rows = {}
+    for name, times in seconds.items():
+        over = statistics.median(one / other for one, other in zip(times, seconds["master-worker"], strict=True))
+        rows[name] = {
+            "seconds": statistics.median(times), "over_master_worker": over, "own_megabytes": statistics.median(memory[name]),
+        }  # fmt: skip
+        print(
+            f"  {name:14} first round {1000 * rows[name]['seconds']:7.1f} ms, {over:.2f} of master-worker; "
+            f"84 workers have {rows[name]['own_megabytes']:.0f} MB of their own",
+            flush=True,
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["calm", "busy", "first"])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    results: dict[str, Any] = {}
+    for part in options.parts:
+        print(part, flush=True)
+        if part == "first":
+            results[part] = first(options.repeats)
+        else:
+            results[part] = compared(options.repeats, busy=(os.cpu_count() or 1) if part == "busy" else 0)
+    save(options.out, {"rounds": ROUNDS, "repeats": options.repeats, **results})
+
+
+if __name__ == "__main__":
+    main()
