@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 import uuid
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 import msgspec
+from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import TooManyStragglers
 from codedreduce.protocol import Settings
@@ -88,10 +90,13 @@ class LocalCluster:
 
     def _start(self, stack: contextlib.ExitStack) -> None:
         run, first = self.run, self.run.plan.first_node
+        is_ring = isinstance(run.plan, RingPlan)
         if self.journal.timeline:
             self._records = stack.enter_context(_Records())
+            stack.callback(self._records.read, self.journal)  # what was written after the last round
+        if is_ring:
+            stack.enter_context(threadpool_limits(1))  # this process computes as the others do
         place = None if self._site is None else self._site.enter
-        is_ring = isinstance(run.plan, RingPlan)
         self._processes = Processes(run.meeting.run, (lambda node: place(node - first)) if place else None)
         stack.callback(lambda: self._processes.end(GRACE if self._has_said_goodbye else 0.0))
         self._has_said_goodbye = False
@@ -123,7 +128,8 @@ class LocalCluster:
         for node, code in self._processes.newly_ended():
             self._dead.add(node)
             how = f"was killed by signal {-code}" if code < 0 else "left"
-            self.journal.note(0.0, 0, Note(kind="dead", reason=f"worker {node} {how}", round=0, nodes=(node,)))
+            note = Note(kind="dead", reason=f"worker {node} {how}", round=0, nodes=(node,))
+            self.journal.note(time.monotonic(), 0, note)
             if not self.run.plan.tolerates(self._dead):
                 tolerance = getattr(self.run.plan.scheme, "stragglers", 0)
                 raise TooManyStragglers(missing=self._dead, tolerance=tolerance, among="workers of this machine")
