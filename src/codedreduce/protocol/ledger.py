@@ -96,7 +96,8 @@ class Ledger:
                 self._experience.bet_won(task, counted=child in self._bets)
             else:
                 self._experience.on_time(task)
-            self._lose_bets([(one, task) for one in self.at_work_on(task) if one != child])
+            if self._instead:
+                self._lose_bets([(one, task) for one in self.at_work_on(task) if one != child])
         return arrival
 
     def arrived_late(self, child: int, index: int, data: Vector, covered: float) -> None:
@@ -125,7 +126,7 @@ class Ledger:
         if self._assigned.get(child) != task:
             return None
         del self._assigned[child]
-        if child not in self._worked and child not in self._instead:
+        if self._redundant and child not in self._worked and child not in self._instead:
             self._first_at[child] = now - self.since
             self._worked[child] = worked
             if self.shares.task == self._first_task:  # begun with a model, like everyone's

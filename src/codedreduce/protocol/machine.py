@@ -107,7 +107,7 @@ class Machine(ABC):
         cls._rights = frozenset((row.trigger, row.sender) for row in cls.ROWS)
 
     def __init__(self) -> None:
-        self._story: deque[tuple[float, str, type]] = deque(maxlen=STORY)
+        self._story: deque[tuple[float, State, type]] = deque(maxlen=STORY)
 
     def handle(self, event: Event, now: float) -> list[AnyAction]:
         """Take an event at a time; return what is to be done."""
@@ -115,37 +115,45 @@ class Machine(ABC):
         if type(event) is Received:
             self._hear(event, now, actions)
             return actions
-        entry = self._table.get((self.state, type(event), OWN))
+        trigger = type(event)
+        entry = self._table.get((self.state, trigger, OWN))
         if entry is None:
-            what = type(event).__name__
-            raise ProtocolError(f"{what} cannot happen to {self.describe()}; before it: {self.story()}")
-        self._enter(entry, (event,), now, actions)
+            raise ProtocolError(f"{trigger.__name__} cannot happen to {self.describe()}; before it: {self.story()}")
+        self._story.append((now, self.state, trigger))
+        method, then = entry
+        if method is not None:
+            method(self, event, now, actions)
+            if self.state not in then:
+                self._complain(trigger)
         return actions
 
     def _hear(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        message, sender, data = event.message, event.sender, event.data
-        kind: type[Any] = type(message)
+        message, sender = event.message, event.sender
+        trigger: type[Any] = type(message)
         who = self._who(sender)
-        entry = self._table.get((self.state, kind, who))
+        entry = self._table.get((self.state, trigger, who))
         if entry is None:
-            if (kind, who) not in self._rights:
-                self._object(sender, f"{kind.__name__}, which {who.value} has no right to send", actions)
-        elif message.generation != self.generation and kind not in OF_ANY_GENERATION:
-            pass
-        elif not isinstance(message, DATA):
-            self._enter(entry, (message, sender), now, actions)
-        elif data is None or not self._fits(message, data):
+            if (trigger, who) not in self._rights:
+                self._object(sender, f"{trigger.__name__}, which {who.value} has no right to send", actions)
+            return
+        if message.generation != self.generation and trigger not in OF_ANY_GENERATION:
+            return
+        method, then = entry
+        assert method is not None, "a message that is taken is handled"
+        if trigger not in DATA:
+            self._story.append((now, self.state, trigger))
+            method(self, message, sender, now, actions)
+        elif event.data is None or not self._fits(message, event.data):
             self._object(sender, "a chunk that is none of this run's vector", actions, kind="unreadable")
+            return
         else:
-            self._enter(entry, (message, sender, data), now, actions)
+            self._story.append((now, self.state, trigger))
+            method(self, message, sender, event.data, now, actions)
+        if self.state not in then:
+            self._complain(trigger)
 
-    def _enter(self, entry: Entry, what: tuple[Any, ...], now: float, actions: list[AnyAction]) -> None:
-        self._story.append((now, self.state.name, type(what[0])))
-        if entry.method is not None:
-            entry.method(self, *what, now, actions)
-            if self.state not in entry.then:
-                name = type(what[0]).__name__
-                raise ProtocolError(f"{name} led {self.describe()}, against the table; before it: {self.story()}")
+    def _complain(self, trigger: type) -> None:
+        raise ProtocolError(f"{trigger.__name__} led {self.describe()}, against the table; before it: {self.story()}")
 
     def _object(self, sender: int, what: str, actions: list[AnyAction], kind: str = "stranger") -> None:
         """Tell that a neighbour said something that is not its to say."""
@@ -167,7 +175,8 @@ class Machine(ABC):
     def story(self) -> str:
         """The last events, oldest first."""
         return (
-            ", ".join(f"{trigger.__name__} at {now:.6f} in {state}" for now, state, trigger in self._story) or "nothing"
+            ", ".join(f"{trigger.__name__} at {now:.6f} in {state.name}" for now, state, trigger in self._story)
+            or "nothing"
         )
 
     @abstractmethod

@@ -51,6 +51,7 @@ class Experience:
         self._children = children
         self._lag: dict[int, float] = {}  # by how much a child's round is longer than its work
         self._after: deque[float] = deque(maxlen=REMEMBERED)  # how much later than it could have each one delivered
+        self._news = 0
         self._spread = 0.0
         self._needy: set[int] = set()  # shares that another delivered last time
         self._credit = self._most_credit = SAVED * children
@@ -71,9 +72,10 @@ class Experience:
         known = self._lag.get(child)
         self._lag[child] = lag if known is None else 0.75 * known + 0.25 * lag
         self._after.append(max(0.0, after - self._lag[child] - quickest))
-        if len(self._after) % max(1, self._children) == 0 or len(self._after) == REMEMBERED:
-            ordered = sorted(self._after)
-            self._spread = ordered[int(QUICKER * (len(ordered) - 1))]
+        self._news += 1
+        if self._news >= self._children:  # about a round's
+            self._news = 0
+            self._spread = sorted(self._after)[int(QUICKER * (len(self._after) - 1))]
 
     def head_start(self, took: float) -> float:
         """Seconds that a child may be later than one that took so long."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from codedreduce.errors import UsageError
 
@@ -30,6 +30,7 @@ class Settings:
     say_waiting_after: float = 30.0
     on_excess: str = "wait"
     generation: int = 0
+    chunks: int = field(init=False)  # how many chunks a vector has
     announce: bool = True  # offer a pushed sum ahead of its bytes; not worth it where bytes are as quick as offers
 
     def __post_init__(self) -> None:
@@ -40,15 +41,11 @@ class Settings:
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
         check_on_excess(self.on_excess)
+        object.__setattr__(self, "chunks", -(-self.length // self.chunk))
 
     def to_settle(self, levels: int) -> float:
         """Seconds that so many levels of a tree have to send what they have, when a round cannot end."""
         return 0.1 * self.say_waiting_after * levels
-
-    @property
-    def chunks(self) -> int:
-        """How many chunks a vector has."""
-        return -(-self.length // self.chunk)
 
     def chunk_slice(self, index: int) -> slice:
         """Where chunk `index` lies in the vector."""

@@ -109,6 +109,7 @@ class Worker(Machine):
         self.round = 0
         self.parent = plan.tree.parent(node)
         self.below = Collecting(node, plan, settings) if plan.tree.children(node) else None
+        self._collecting = self.below  # unless the task needs nothing of the children
         self.refused: str | None = None
         self._up = Outbox(self.parent, settings.window)
         self._reload = False  # the connection is new, and the model of this round may come again
@@ -246,16 +247,12 @@ class Worker(Machine):
 
     def _begin_task(self, task: int, *, push: bool, now: float) -> None:
         self.task = task
+        self._collecting = None if self.plan.is_delegated(task) else self.below
         self.total = None
         self._began = now
         self._push = push
         self._offered = False
         self._next_chunk = 0
-
-    @property
-    def _collecting(self) -> Collecting | None:
-        """The children, if the task needs something of them: a unit done in the parent's place does not."""
-        return None if self.plan.is_delegated(self.task) else self.below
 
     def _compute(self, actions: list[AnyAction]) -> None:
         assert self._model is not None
