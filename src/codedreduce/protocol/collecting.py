@@ -23,6 +23,7 @@ from codedreduce.protocol.messages import (
     Refuse,
     Send,
     ShareChunk,
+    Welcome,
 )
 from codedreduce.protocol.outbox import Outbox
 from codedreduce.protocol.settings import Settings
@@ -57,9 +58,10 @@ class Collecting:
 
     # -- children come and go
 
-    def adopt(self, generation: int) -> None:
-        """The plan is of another generation now."""
+    def adopt(self, generation: int, actions: list[AnyAction]) -> None:
+        """The plan is of another generation now: the children that are in must know."""
         self._generation = generation
+        self.tell_all(Welcome(generation=generation, round=self.round), actions)
 
     def hello(self, hello: Hello, child: int, actions: list[AnyAction], *, is_needed: bool) -> bool:
         """Answer a child that says hello; whether it is in, and is put to work in the round that is on."""
