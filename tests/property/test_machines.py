@@ -18,7 +18,7 @@ from codedreduce.protocol.machine import State
 from codedreduce.protocol.membership import run_name
 from codedreduce.protocol.wire import decode, encode
 from codedreduce.schemes import TreePlan
-from tests.unit.conversation import MACHINES, SETTINGS, Talk, led_to, led_to_every_state, size_of, state_of
+from tests.unit.conversation import SETTINGS, led_to, led_to_every_state
 from tests.unit.peers import chunks, messages
 
 EXAMPLES = int(os.environ.get("CODEDREDUCE_EXAMPLES", "5"))

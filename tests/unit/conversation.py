@@ -20,12 +20,14 @@ from codedreduce.protocol.membership import run_name
 from codedreduce.protocol.ring import RingState
 from codedreduce.protocol.root import RootState
 from codedreduce.protocol.worker import WorkerState
+from codedreduce.schemes.names import parse_tree
 
 #: Three chunks, of which two are sent at a time: what cannot be sent yet waits.
 SETTINGS = Settings(length=10, chunk=4, window=2, say_waiting_after=100.0, on_excess="approximate")
 
 PROGRESSIVE = CodedReduce(Tree.regular(fanout=2, depth=2), 1).plan(samples=60)
 DEEP = CodedReduce(Tree.regular(fanout=2, depth=3), 1).plan(samples=1400)
+UNEVEN = CodedReduce(parse_tree("5/3", 1), 1).plan(samples=60)
 EAGER = CodedReduce(Tree.regular(fanout=2, depth=2), 1, order="eager").plan(samples=60)
 CYCLIC = CodedReduce(Tree.regular(fanout=3, depth=2), 1, code="cyclic", order="eager").plan(samples=600)
 UNCODED = MasterWorker(3).plan(samples=60)
@@ -37,6 +39,8 @@ MACHINES: dict[str, Callable[[], Machine]] = {
     "inner worker": lambda: Worker(1, PROGRESSIVE, SETTINGS),
     "leaf": lambda: Worker(3, PROGRESSIVE, SETTINGS),
     "inner worker below another": lambda: Worker(3, DEEP, SETTINGS),
+    "inner worker of an uneven tree": lambda: Worker(1, UNEVEN, SETTINGS),
+    "leaf beside inner workers": lambda: Worker(2, UNEVEN, SETTINGS),
     "eager root": lambda: Root(EAGER, SETTINGS),
     "eager inner worker": lambda: Worker(2, EAGER, SETTINGS),
     "eager leaf": lambda: Worker(4, EAGER, SETTINGS),

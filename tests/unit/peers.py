@@ -1,4 +1,4 @@
-"""Whatever a neighbour may say, as strategies: any message that can be read off the wire."""
+"""Whatever a neighbour may say: any message that can be read off the wire."""
 
 from __future__ import annotations
 
@@ -11,6 +11,28 @@ from codedreduce.protocol import messages as said
 
 #: The largest number a message can carry.
 LARGEST = 2**53
+
+#: Some of every type, as they are said in a run, and as nobody should say them.
+MESSAGES: list[said.AnyMessage] = [
+    said.Hello(plan="the plan, 60 samples, 10 numbers"),
+    said.Hello(plan="something else"),
+    said.Welcome(),
+    said.Refuse(reason="no"),
+    said.Ready(),
+    said.Goodbye(reason="bye"),
+    *(said.ModelChunk(round=r, index=i) for r in (0, 1, 2) for i in (0, 1, 2)),
+    *(said.ShareChunk(round=r, task=t, index=i) for r in (0, 1) for t in (0, 3, 9) for i in (0, 2)),
+    *(said.ShareChunk(round=1, task=t, index=i, covered=0.5) for t in (0, 3, 9) for i in (0, 2)),
+    *(said.Offer(round=r, task=t) for r in (0, 1) for t in (0, 3, 4, 99)),
+    *(said.Send(round=r, task=3, chunks=c) for r in (0, 1) for c in ((), (1,), (50,))),
+    *(said.Next(round=r, task=t, push=p) for r in (0, 1) for t in (3, 4) for p in (True, False)),
+    *(said.Enough(round=r, task=t) for r in (0, 1) for t in (1, 3)),
+    said.Settle(round=1),
+    said.Late(round=1, node=4, seconds=0.5),
+    said.RingChunk(round=1, segment=0, index=0, finished=False),
+    said.RingChunk(round=1, segment=99, index=7, finished=True),
+    said.Welcome(generation=5),
+]  # fmt: skip
 
 rounds = st.sampled_from([0, 1, 1, 1, 2, 2, 3, 4, LARGEST])
 indices = st.sampled_from([0, 0, 1, 1, 2, 2, 3, LARGEST])
