@@ -21,7 +21,7 @@ from codedreduce.schemes import TreePlan
 from tests.unit.conversation import SETTINGS, led_to, led_to_every_state
 from tests.unit.peers import chunks, messages
 
-EXAMPLES = int(os.environ.get("CODEDREDUCE_EXAMPLES", "5"))
+EXAMPLES = int(os.environ.get("CODEDREDUCE_EXAMPLES", "8"))
 TIMERS = ("redundancy", "waiting", "settled", "settle", "a timer of nobody's")
 STRANGER = 99
 
@@ -47,6 +47,7 @@ class GoingOn(RuleBasedStateMachine):
         self.talk = led_to(self.name, self.begins_in)
         machine = self.machine = self.talk.machine
         self.seen = len(self.talk.done)
+        self.workers = set(range(1, machine.plan.workers + 1))
         parents = [machine.plan.ring.previous(machine.node)] if isinstance(machine, RingNode) else []
         if not isinstance(machine, RingNode) and machine.node:
             parents = [self.talk.parent]
@@ -121,6 +122,11 @@ class GoingOn(RuleBasedStateMachine):
                 assert action.to in self.talk.neighbours
                 payload = 0 if action.data is None else 4 * len(action.data)
                 assert decode(encode(action.message), payload, SETTINGS.chunk_bytes) == action.message
+                assert set(getattr(action.message, "late", ())) <= self.workers
+            elif isinstance(action, happening.Aggregated):
+                assert len(action.vector) == SETTINGS.length
+                assert set(action.late) <= self.workers
+                assert 0 <= action.residual < 1
             elif isinstance(action, happening.SetTimer):
                 assert self.talk.now <= action.at <= self.talk.now + 10 * said.LONGEST
         self.seen = len(self.talk.done)

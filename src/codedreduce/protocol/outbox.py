@@ -36,7 +36,7 @@ class Outbox:
         return len(self._queue)
 
     def put(self, message: AnyChunk, data: Vector, actions: list[AnyAction]) -> None:
-        """Send a chunk now if the window is open, else when it opens; once, however often it is asked for until then."""
+        """Send a chunk now if the window is open, else when it opens; once, however often it is put there."""
         if self._queue or self._unanswered == 2:
             self._queue[message.place] = (message, data)
         else:
