@@ -11,7 +11,7 @@ from codedreduce.errors import WireError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.messages import AnyMessage, Hello, ModelChunk, Offer, RingChunk, ShareChunk, Welcome
 from codedreduce.protocol.wire import LARGEST_HEADER, decode, encode
-from tests.unit.test_protocol import MESSAGES
+from tests.unit.peers import MESSAGES
 
 LAYOUT = Settings(length=10, chunk=4)
 

@@ -1,4 +1,4 @@
-"""Machines fed by hand: whatever is said to them, they do not fall over."""
+"""What machines do, told by conversations."""
 
 import subprocess
 import sys
@@ -6,140 +6,47 @@ import sys
 import numpy as np
 import pytest
 
-from codedreduce import CodedReduce, LiveCompensation, MasterWorker, RingAllReduce, Tree
+from codedreduce import CodedReduce, LiveCompensation, MasterWorker, Tree
 from codedreduce.errors import ProtocolError
-from codedreduce.protocol import RingNode, Root, Settings, Worker, diagram
+from codedreduce.protocol import Root, Settings, Worker
 from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
+from codedreduce.protocol.membership import run_name
 from codedreduce.protocol.outbox import Outbox
-from tests.simulation.diagrams import DOCUMENT, with_diagrams
+from codedreduce.protocol.root import RootState
+from codedreduce.protocol.shares import Arrival, Shares
+from codedreduce.protocol.worker import WorkerState
+from tests.unit.conversation import PROGRESSIVE, SETTINGS, Talk, led_to, of_type, sent, state_of
 
-SETTINGS = Settings(length=10, chunk=4)
-PLAN = CodedReduce(Tree.regular(fanout=2, depth=2), 1).plan(samples=60)
 VECTOR = np.ones(10, np.float32)
-
-MESSAGES = [
-    said.Hello(plan=f"{PLAN.scheme}, 60 samples, 10 numbers"),
-    said.Hello(plan="something else"),
-    said.Welcome(),
-    said.Refuse(reason="no"),
-    said.Ready(),
-
-    said.Goodbye(reason="bye"),
-    *(said.ModelChunk(round=r, index=i) for r in (0, 1, 2) for i in (0, 1, 2)),
-    *(said.ShareChunk(round=r, task=t, index=i) for r in (0, 1) for t in (0, 3, 9) for i in (0, 2)),
-    *(said.ShareChunk(round=1, task=t, index=i, covered=0.5) for t in (0, 3, 9) for i in (0, 2)),
-    *(said.Offer(round=r, task=t) for r in (0, 1) for t in (0, 3, 4, 99)),
-    *(said.Send(round=r, task=3, chunks=c) for r in (0, 1) for c in ((), (1,), (50,))),
-    *(said.Next(round=r, task=t, push=p) for r in (0, 1) for t in (3, 4) for p in (True, False)),
-    *(said.Enough(round=r, task=t) for r in (0, 1) for t in (1, 3)),
-    said.Settle(round=1),
-    said.Late(round=1, node=4, seconds=0.5),
-    said.RingChunk(round=1, segment=0, index=0, finished=False),
-    said.RingChunk(round=1, segment=99, index=7, finished=True),
-    said.Welcome(generation=5),
-]  # fmt: skip
-
-
-def machines() -> list:
-    settled = LiveCompensation(4, wait_for=3, blocks=2).plan(samples=60)
-    return [
-        lambda: Root(PLAN, SETTINGS),
-        lambda: Worker(1, PLAN, SETTINGS),
-        lambda: Worker(4, PLAN, SETTINGS),
-        lambda: Root(settled, SETTINGS),
-        lambda: Worker(2, settled, SETTINGS),
-        lambda: RingNode(1, RingAllReduce(3).plan(samples=60), SETTINGS),
-    ]
-
-
-def data_for(message) -> np.ndarray | None:
-    if not isinstance(message, said.DATA):
-        return None
-    if isinstance(message, said.RingChunk):
-        return np.ones(3, np.float32)
-    return VECTOR[SETTINGS.chunk_slice(message.index)]
-
-
-@pytest.mark.parametrize("make", machines())
-def test_any_message_in_any_state_is_handled_or_dropped(make) -> None:
-    states = list(type(make().state))
-    for state in states:
-        for message in MESSAGES:
-            for sender in (0, 1, 3, 4, 77):
-                machine = make()
-                machine.state = state
-                received = happening.Received(sender=sender, message=message, data=data_for(message))
-                try:
-                    actions = machine.handle(received, 1.0)
-                except (AssertionError, KeyError):
-                    if state.name in ("WAITING", "JOINING", "IDLE", "STOPPED", "LEFT"):
-                        raise
-                    continue  # a state set by hand, without what a real machine has in it by then
-                assert isinstance(actions, list)
-
-
-@pytest.mark.parametrize("make", machines())
-def test_random_conversations(make) -> None:
-    random = np.random.default_rng(0)
-    for _ in range(300):
-        machine = make()
-        now = 0.0
-        local = [
-            lambda: happening.Drained(peer=int(random.integers(0, 5))),
-            lambda: happening.PeerLost(peer=int(random.integers(0, 5))),
-            lambda: happening.PeerFound(peer=int(random.integers(0, 5))),
-            lambda: happening.TimerFired(name=str(random.choice(["redundancy", "patience", "settle", "settled"]))),
-        ]
-        if isinstance(machine, Worker):
-            local.append(lambda: happening.Computed(round=1, task=3, vector=VECTOR.copy()))
-        for _ in range(40):
-            now += float(random.exponential())
-            if random.random() < 0.7:
-                message = MESSAGES[int(random.integers(len(MESSAGES)))]
-                sender = int(random.choice([0, 1, 3, 4]))
-                machine.handle(happening.Received(sender=sender, message=message, data=data_for(message)), now)
-            elif machine.state.name == "IDLE" and random.random() < 0.5:
-                machine.handle(happening.Begin(round=machine.round + 1, model=VECTOR), now)
-            else:
-                machine.handle(local[int(random.integers(len(local)))](), now)
-            machine.check_invariants()
 
 
 def test_impossible_local_events_raise_and_change_nothing() -> None:
-    worker = Worker(1, PLAN, SETTINGS)
+    worker = Worker(1, PROGRESSIVE, SETTINGS)
     worker.handle(happening.Started(), 0.0)
+    before = state_of(worker)
     with pytest.raises(ProtocolError, match=r"Begin cannot happen to node 1 in state JOINING; before it: Started at 0"):
         worker.handle(happening.Begin(round=1, model=VECTOR), 1.0)
-    assert worker.state.name == "JOINING"
-    root = Root(PLAN, SETTINGS)
+    assert state_of(worker) == before
+    root = led_to("root", RootState.IDLE).machine
+    before = state_of(root)
     with pytest.raises(ProtocolError, match="a model of 3 numbers; the run was set up for 10"):
-        root.handle(happening.Begin(round=1, model=VECTOR[:3]), 0.0)
-    root.handle(happening.Begin(round=4, model=VECTOR), 0.0)
-    root.state = type(root.state).IDLE
-    with pytest.raises(ProtocolError, match="round 4 cannot follow round 4"):
-        root.handle(happening.Begin(round=4, model=VECTOR), 0.0)
+        root.handle(happening.Begin(round=2, model=VECTOR[:3]), 50.0)
+    with pytest.raises(ProtocolError, match="round 1 cannot follow round 1"):
+        root.handle(happening.Begin(round=1, model=VECTOR), 50.0)
+    assert state_of(root) == before
 
 
 def test_a_node_with_another_plan_is_refused() -> None:
-    root = Root(PLAN, SETTINGS)
-    hello = said.Hello(plan=str(MasterWorker(6)))
-    actions = root.handle(happening.Received(sender=1, message=hello), 0.0)
-    refusal = actions[0].message
-    assert isinstance(refusal, said.Refuse)
-    assert "this run is coded-reduce" in refusal.reason
-    assert "master-worker over 6 workers" in refusal.reason
-    worker = Worker(1, PLAN, SETTINGS)
-    actions = worker.handle(happening.Received(sender=0, message=refusal), 0.0)
-    assert isinstance(actions[-1], happening.Finished)
-
-
-def test_messages_of_another_generation_are_dropped() -> None:
-    worker = Worker(1, PLAN, Settings(length=10, generation=2))
-    assert worker.handle(happening.Received(sender=0, message=said.Welcome(generation=1)), 0.0) == []
-    assert worker.state.name == "JOINING"
-    worker.handle(happening.Received(sender=0, message=said.Welcome(generation=2)), 0.0)
-    assert worker.state.name == "WAITING"
+    root = Talk(Root(PROGRESSIVE, SETTINGS))
+    answer, note = root.hears(1, said.Hello(plan=str(MasterWorker(6))))
+    assert "this run is coded-reduce" in answer.message.reason
+    assert "master-worker over 6 workers" in answer.message.reason
+    assert (note.kind, note.nodes) == ("refused", (1,))
+    assert root.machine.below.roster.present() == []
+    worker = Talk(Worker(1, PROGRESSIVE, SETTINGS))
+    assert of_type(worker.hears(0, answer.message), happening.Finished)
+    assert worker.machine.refused == answer.message.reason
 
 
 def test_outbox_keeps_a_window_and_forgets_old_rounds() -> None:
@@ -159,12 +66,18 @@ def test_outbox_keeps_a_window_and_forgets_old_rounds() -> None:
     assert (box.in_flight, box.waiting) == (3, 0)
 
 
-@pytest.mark.parametrize("machine", [Root, Worker, RingNode])
-def test_diagrams_show_every_state(machine) -> None:
-    drawn = diagram(machine)
-    for row in machine.ROWS:
-        for state in row.states:
-            assert state.name in drawn
+def test_a_chunk_that_waits_is_not_queued_twice() -> None:
+    box = Outbox(7, window=2)
+    actions: list = []
+    for covered in (0.5, 0.5, 0.75):
+        for index in range(3):
+            box.put(said.ShareChunk(round=1, task=4, index=index, covered=covered), VECTOR, actions)
+    assert box.waiting == 3
+    for _ in range(9):
+        box.drained(actions)
+    assert [(action.message.index, action.message.covered) for action in actions] == [
+        (0, 0.5), (1, 0.5), (2, 0.75), (0, 0.75), (1, 0.75)
+    ]  # fmt: skip
 
 
 def test_the_protocol_needs_no_sockets_clocks_or_threads() -> None:
@@ -180,118 +93,119 @@ print("imported")
     assert run.stdout == "imported\n", run.stderr
 
 
-def test_the_document_shows_the_tables_as_they_are() -> None:
-    text = DOCUMENT.read_text()
-    assert text.count("```mermaid") == 3
-    assert with_diagrams(text) == text, "run: make docs"
-
-
-class Hand:
-    """Feeds one machine by hand, a second a message."""
-
-    def __init__(self, machine) -> None:
-        self.machine = machine
-        self.now = 0.0
-        machine.handle(happening.Started(), 0.0)
-
-    def get(self, sender: int, message, value: float | None = None) -> list:
-        self.now += 1
-        length = self.machine.settings.length
-        data = None if value is None else np.full(length, value, np.float32)
-        return self.machine.handle(happening.Received(sender=sender, message=message, data=data), self.now)
-
-    def join(self, *children: int) -> None:
-        for child in children:
-            self.get(child, said.Hello(plan=self.machine.run_name()))
-            self.get(child, said.Ready())
-
-
-def sent(actions: list, kind: type) -> list:
-    return [a for a in actions if isinstance(a, happening.Transmit) and isinstance(a.message, kind)]
-
-
 def test_an_old_unit_is_not_taken_for_the_parent_s() -> None:
     plan = CodedReduce(Tree.regular(fanout=2, depth=3), 1).plan(samples=1400)
-    hand = Hand(Worker(3, plan, Settings(length=4)))
-    hand.get(1, said.Welcome())
-    hand.join(7, 8)
-    hand.get(1, said.ModelChunk(round=1, index=0), 0.0)
-    hand.get(1, said.Enough(round=1, task=3))
+    talk = Talk(Worker(3, plan, Settings(length=4)))
+    talk.hears(1, said.Welcome())
+    talk.join(7, 8)
+    talk.model(1)
+    talk.hears(1, said.Enough(round=1, task=3))
     for_parent = plan.delegated(1)
-    hand.get(1, said.Next(round=1, task=for_parent, push=False))
-    old = hand.get(7, said.ShareChunk(round=1, task=plan.delegated(3), index=0), 777.0)
+    talk.hears(1, said.Next(round=1, task=for_parent, push=False))
+    old = talk.hears(7, said.ShareChunk(round=1, task=plan.delegated(3), index=0), 777.0)
     assert not sent(old, said.Offer)
-    assert not any(isinstance(action, happening.Cancel) for action in old)
-    done = happening.Computed(round=1, task=for_parent, vector=np.full(4, 5, np.float32))
-    assert sent(hand.machine.handle(done, 9.0), said.Offer)
-    (chunk,) = sent(hand.get(1, said.Send(round=1, task=for_parent)), said.ShareChunk)
+    assert not of_type(old, happening.Cancel)
+    assert sent(talk.computes(5.0), said.Offer)
+    (chunk,) = sent(talk.hears(1, said.Send(round=1, task=for_parent)), said.ShareChunk)
     assert chunk.data.tolist() == [5, 5, 5, 5]
 
 
 @pytest.mark.parametrize("announce", [True, False])
 def test_a_sum_is_announced_where_that_is_agreed(announce: bool) -> None:
-    hand = Hand(Worker(3, PLAN, Settings(length=4, announce=announce)))
-    hand.get(1, said.Welcome())
-    hand.get(1, said.ModelChunk(round=1, index=0), 0.0)
-    actions = hand.machine.handle(happening.Computed(round=1, task=3, vector=np.ones(4, np.float32)), 2.0)
+    talk = Talk(Worker(3, PROGRESSIVE, Settings(length=4, announce=announce)))
+    talk.hears(1, said.Welcome())
+    talk.model(1)
+    actions = talk.computes()
     assert len(sent(actions, said.Offer)) == announce
     assert len(sent(actions, said.ShareChunk)) == 1
 
 
 def test_a_worker_with_a_new_connection_takes_the_model_again() -> None:
-    hand = Hand(Worker(1, MasterWorker(2).plan(samples=14), Settings(length=4)))
-    hand.get(0, said.Welcome())
-    hand.get(0, said.ModelChunk(round=1, index=0), 0.0)
-    hand.machine.handle(happening.PeerLost(peer=0), 5.0)
-    assert sent(hand.machine.handle(happening.PeerFound(peer=0), 6.0), said.Hello)
-    hand.get(0, said.Welcome(round=1))
-    actions = hand.get(0, said.ModelChunk(round=1, index=0), 0.0)
-    assert any(isinstance(action, happening.Compute) for action in actions)
+    talk = led_to("worker of a star", WorkerState.WORKING)
+    talk.happens(happening.PeerLost(peer=0))
+    assert sent(talk.happens(happening.PeerFound(peer=0)), said.Hello)
+    talk.hears(0, said.Welcome(round=1))
+    assert of_type(talk.model(1), happening.Compute)
 
 
 def test_a_replica_that_dies_and_returns_is_asked_again() -> None:
     plan = CodedReduce(Tree.regular(fanout=2, depth=1), 1).plan(samples=14)
-    hand = Hand(Root(plan, Settings(length=4, say_waiting_after=500)))
-    hand.join(1, 2)
-    root = hand.machine
-    root.handle(happening.Begin(round=1, model=np.zeros(4, np.float32)), 5.0)
-    root.handle(happening.PeerLost(peer=2), 5.5)
-    hand.now = 5.0
-    hand.get(1, said.ShareChunk(round=1, task=1, index=0), 1.0)
-    assert sent(root.handle(happening.TimerFired(name="redundancy"), 6.5), said.Next)
-    root.handle(happening.PeerLost(peer=1), 7.0)
-    hand.now = 8.0
-    assert sent(hand.get(1, said.Hello(plan=root.run_name())), said.ModelChunk)
-    hand.get(1, said.ShareChunk(round=1, task=1, index=0), 1.0)
-    asked = [sent(root.handle(happening.TimerFired(name="redundancy"), now), said.Next) for now in (11.0, 20.0)]
+    talk = Talk(Root(plan, Settings(length=4, say_waiting_after=500)))
+    talk.join(1, 2)
+    talk.begin()
+    talk.happens(happening.PeerLost(peer=2))
+    talk.delivers(1, 1)
+    assert sent(talk.timer("redundancy"), said.Next)
+    talk.happens(happening.PeerLost(peer=1))
+    assert sent(talk.hears(1, said.Hello(plan=run_name(plan, talk.machine.settings))), said.ModelChunk)
+    talk.delivers(1, 1)
+    asked = [sent(talk.timer("redundancy"), said.Next) for _ in range(5)]
     assert any(asked), "it is idle again, and worker 2's share is still missing"
 
 
 def test_partial_sums_are_not_decoded_as_whole_ones() -> None:
     plan = CodedReduce(Tree.regular(fanout=3, depth=1), 1, code="cyclic", order="eager").plan(samples=60)
-    root = Root(plan, Settings(length=1))
-    collector = root.collector
-    collector.start(0, 0.0)
+    shares = Shares(plan, 0, Settings(length=1))
+    shares.start(0)
     parts = plan.allocation
     values = {
         child: float(sum(len(p) * p.weight for piece in parts.pieces(child, child) for p in piece))
         for child in (1, 2, 3)
     }
-    assert collector.accept(1, 1, 0, np.array([1000.0], np.float32), covered=0.5)
-    assert not collector.ready(0)
+    share = shares.find(1)
+    assert share is not None
+    assert share.take(0, np.array([1000.0], np.float32), 0.5) is Arrival.KEPT
+    assert not shares.can_sum(0)
     for child in (2, 3):
-        collector.accept(child, child, 0, np.array([values[child]], np.float32))
-    assert collector.ready(0)
-    assert collector.total(0, None)[0] == pytest.approx(60, rel=1e-4)
+        share = shares.find(child)
+        assert share is not None
+        assert share.take(0, np.array([values[child]], np.float32), 1.0) is Arrival.COMPLETED
+    assert shares.can_sum(0)
+    assert shares.total(0, None)[0] == pytest.approx(60, rel=1e-4)
 
 
 def test_live_compensation_is_stopped_by_the_next_model_alone() -> None:
     plan = LiveCompensation(3, wait_for=2, blocks=2).plan(samples=60)
-    hand = Hand(Worker(1, plan, Settings(length=4)))
-    hand.get(0, said.Welcome())
-    hand.get(0, said.ModelChunk(round=1, index=0), 0.0)
-    assert hand.get(0, said.Enough(round=1, task=1)) == []
-    assert any(isinstance(a, happening.Cancel) for a in hand.get(0, said.ModelChunk(round=2, index=0), 0.0))
-    late = happening.Computed(round=1, task=1, vector=np.ones(4, np.float32), covered=0.5)
-    (chunk,) = sent(hand.machine.handle(late, 9.0), said.ShareChunk)
+    talk = Talk(Worker(1, plan, Settings(length=4)))
+    talk.hears(0, said.Welcome())
+    talk.model(1)
+    assert talk.hears(0, said.Enough(round=1, task=1)) == []
+    assert of_type(talk.model(2), happening.Cancel)
+    talk.asked.pop()
+    (chunk,) = sent(talk.computes(covered=0.5), said.ShareChunk)
     assert (chunk.message.round, chunk.message.covered) == (1, 0.5)
+
+
+def test_a_share_no_longer_needed_is_not_begun() -> None:
+    """A worker that still sums is asked for another share; while that waits for its turn, somebody delivers it."""
+    talk = led_to("inner worker", WorkerState.WORKING)
+    assert talk.hears(0, said.Next(round=1, task=2, push=False)) == []
+    assert talk.hears(0, said.Enough(round=1, task=2)) == []
+    talk.computes()
+    talk.all_deliver()
+    assert talk.machine.state is WorkerState.RESTING
+    assert talk.asked == []
+
+
+def test_a_worker_settles_only_in_the_round_it_was_asked_to() -> None:
+    talk = led_to("inner worker", WorkerState.WORKING)
+    (timer,) = of_type(talk.hears(0, said.Settle(round=1)), happening.SetTimer)
+    talk.model(2)
+    talk.computes()
+    assert not sent(talk.timer(timer.name), said.ShareChunk)
+    talk.hears(0, said.Settle(round=2))
+    assert {one.message.covered for one in sent(talk.timer(timer.name), said.ShareChunk)} == {1 / 3}
+
+
+def test_who_returns_while_a_root_settles_is_given_the_model() -> None:
+    talk = led_to("root of a star", RootState.COLLECTING)
+    for child in talk.children:
+        talk.happens(happening.PeerLost(peer=child))
+    talk.timer("waiting")
+    assert talk.machine.state is RootState.SETTLING
+    hello = said.Hello(plan=run_name(talk.machine.plan, SETTINGS))
+    for child in talk.children:
+        assert sent(talk.hears(child, hello), said.ModelChunk)
+    talk.all_deliver()
+    (result,) = of_type(talk.done, happening.Aggregated)
+    assert result.residual == 0

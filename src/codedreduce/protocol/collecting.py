@@ -23,6 +23,7 @@ from codedreduce.protocol.messages import (
     Refuse,
     Send,
     ShareChunk,
+    Welcome,
 )
 from codedreduce.protocol.outbox import Outbox
 from codedreduce.protocol.settings import Settings
@@ -52,14 +53,14 @@ class Collecting:
         self.ledger = Ledger(plan, node, settings)
         self.late: set[int] = set()  # who had not delivered when it was needed, in this round, here and below
         self._outboxes = {child: Outbox(child, settings.window) for child in self.children}
-        self._over: dict[int, float] = {}
-        self._reported: set[tuple[int, int]] = set()
+        self._over: dict[int, tuple[float, set[int]]] = {}  # when a round was over, and who has been late since
 
     # -- children come and go
 
-    def adopt(self, generation: int) -> None:
-        """The plan is of another generation now."""
+    def adopt(self, generation: int, actions: list[AnyAction]) -> None:
+        """The plan is of another generation now: the children that are in must know."""
         self._generation = generation
+        self.tell_all(Welcome(generation=generation, round=self.round), actions)
 
     def hello(self, hello: Hello, child: int, actions: list[AnyAction], *, is_needed: bool) -> bool:
         """Answer a child that says hello; whether it is in, and is put to work in the round that is on."""
@@ -209,18 +210,15 @@ class Collecting:
             if self.roster.has(child):
                 message = Enough(generation=self._generation, round=self.round, task=task)
                 actions.append(Transmit(to=child, message=message))
-        self._over[self.round] = now
+        self._over[self.round] = now, set()
         while len(self._over) > REMEMBERED_ROUNDS:
             del self._over[next(iter(self._over))]
 
     def _report_late(self, child: int, round_: int, now: float, actions: list[AnyAction]) -> None:
-        over = self._over.get(round_)
-        if over is None or (child, round_) in self._reported:
-            return
-        if len(self._reported) > 4096:
-            self._reported.clear()
-        self._reported.add((child, round_))
-        self.tell_late(child, round_, now - over, actions)
+        over, reported = self._over.get(round_, (now, {child}))
+        if child not in reported:
+            reported.add(child)
+            self.tell_late(child, round_, now - over, actions)
 
     def tell_late(self, node: int, round_: int, seconds: float, actions: list[AnyAction]) -> None:
         """Somebody's result of a past round came this long after it was over: the root should know."""

@@ -143,7 +143,7 @@ class Ledger:
         own = self.shares.own
         if own is None:
             return []
-        own.missing = 0
+        own.close()
         self._experience.on_time(own.task)
         at_work = self.at_work_on(own.task)
         self._lose_bets([(child, own.task) for child in at_work])

@@ -12,8 +12,11 @@ import msgspec
 from msgspec import Meta
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
-Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
-Seconds = Annotated[float, Meta(ge=0.0)]
+Fraction = Annotated[float, Meta(gt=0.0, le=1.0)]
+#: Seconds that anything may be said to have taken: a hundred years, so that sums of them are moments still.
+LONGEST = 3.2e9
+
+Seconds = Annotated[float, Meta(ge=0.0, le=LONGEST)]
 Words = Annotated[str, Meta(max_length=1000)]
 
 
@@ -55,6 +58,11 @@ class ModelChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
     index: Count
 
+    @property
+    def place(self) -> tuple[int, ...]:
+        """What it is a part of, and which."""
+        return (self.round, self.index)
+
 
 class ShareChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Child to parent: a part of the gradient sum of a task.
@@ -70,6 +78,11 @@ class ShareChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     late: Annotated[tuple[Count, ...], Meta(max_length=4096)] = ()
     worked: Seconds = 0.0
 
+    @property
+    def place(self) -> tuple[int, ...]:
+        """What it is a part of, and which."""
+        return (self.round, self.task, self.index)
+
 
 class Offer(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Child to parent: this task is done, after so much work, and its sum is on its way or yours for the asking."""
@@ -82,7 +95,7 @@ class Send(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Parent to child: send me these chunks of a task you offered; none named means all."""
 
     task: Count
-    chunks: tuple[Count, ...] = ()
+    chunks: Annotated[tuple[Count, ...], Meta(max_length=4096)] = ()
 
 
 class Next(Message, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -116,6 +129,11 @@ class RingChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     index: Count
     finished: bool
 
+    @property
+    def place(self) -> tuple[int, ...]:
+        """What it is a part of, and which."""
+        return (self.round, self.segment, self.index, self.finished)
+
 
 AnyMessage = (
     Hello
@@ -136,3 +154,4 @@ AnyMessage = (
 
 #: Messages that carry a chunk of a vector; all others are small and must never wait behind these.
 DATA = (ModelChunk, ShareChunk, RingChunk)
+AnyChunk = ModelChunk | ShareChunk | RingChunk

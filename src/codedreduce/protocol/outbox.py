@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 
 from codedreduce.protocol.events import AnyAction, Transmit
-from codedreduce.protocol.messages import AnyMessage
+from codedreduce.protocol.messages import AnyChunk
 from codedreduce.vectors import Vector
 
 
@@ -21,7 +21,7 @@ class Outbox:
     def __init__(self, peer: int, window: int) -> None:
         self._peer = peer
         self._half = max(1, window // 2)
-        self._queue: deque[tuple[AnyMessage, Vector]] = deque()
+        self._queue: OrderedDict[tuple[int, ...], tuple[AnyChunk, Vector]] = OrderedDict()
         self._since_mark = 0
         self._unanswered = 0
 
@@ -35,10 +35,10 @@ class Outbox:
         """How many chunks wait for the window to open."""
         return len(self._queue)
 
-    def put(self, message: AnyMessage, data: Vector, actions: list[AnyAction]) -> None:
-        """Send a chunk now if the window is open, else when it opens."""
+    def put(self, message: AnyChunk, data: Vector, actions: list[AnyAction]) -> None:
+        """Send a chunk now if the window is open, else when it opens; once, however often it is put there."""
         if self._queue or self._unanswered == 2:
-            self._queue.append((message, data))
+            self._queue[message.place] = (message, data)
         else:
             self._send(message, data, actions)
 
@@ -46,7 +46,7 @@ class Outbox:
         """A marked chunk has arrived."""
         self._unanswered = max(0, self._unanswered - 1)
         while self._queue and self._unanswered < 2:
-            self._send(*self._queue.popleft(), actions)
+            self._send(*self._queue.popitem(last=False)[1], actions)
 
     def clear(self) -> None:
         """Take back what has not been sent: it is of an old round."""
@@ -57,7 +57,7 @@ class Outbox:
         self._queue.clear()
         self._since_mark = self._unanswered = 0
 
-    def _send(self, message: AnyMessage, data: Vector, actions: list[AnyAction]) -> None:
+    def _send(self, message: AnyChunk, data: Vector, actions: list[AnyAction]) -> None:
         self._since_mark += 1
         marked = self._since_mark == self._half
         if marked:

@@ -101,6 +101,7 @@ class RingNode(Machine):
             raise ProtocolError(f"round {event.round} cannot follow round {self.round}")
         self.round = event.round
         self.state = COMPUTING
+        self._early = {key: data for key, data in self._early.items() if key[0] >= event.round}
         actions.append(Compute(round=self.round, task=self.node, pieces=self._pieces, model=event.model))
 
     def _parts(self, segment: int) -> list[slice]:

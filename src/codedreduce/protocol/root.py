@@ -97,7 +97,7 @@ class Root(Machine):
     # -- children come and go
 
     def _on_hello(self, hello: Hello, child: int, now: float, actions: list[AnyAction]) -> None:
-        is_needed = self.state is COLLECTING and not self.below.ledger.shares.satisfied
+        is_needed = self.state in _IN_ROUND and not self.below.ledger.shares.satisfied
         if self.below.hello(hello, child, actions, is_needed=is_needed):
             assert self._model is not None
             self.below.send_model(self._model, range(self.settings.chunks), actions, to=child)

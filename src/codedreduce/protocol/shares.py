@@ -45,6 +45,10 @@ class Share:
         """The chunks that are not here."""
         return tuple(index for index, chunk in enumerate(self.chunks) if chunk is None)
 
+    def close(self) -> None:
+        """Nothing more of it is needed."""
+        self.missing, self.covered = 0, 1.0
+
     def take(self, index: int, data: Vector, covered: float) -> Arrival:
         """Keep a chunk if it is the first copy; what was settled for gives way to more."""
         if covered < 1.0 and self.covered == 1.0 and self.missing < len(self.chunks):
@@ -107,7 +111,7 @@ class Shares:
         for share in self._shares.values():
             if not share.whole:
                 yield share
-        if self.own is not None and self.own.missing:
+        if self.own is not None and not self.own.whole:
             yield self.own
 
     def __iter__(self) -> Iterator[Share]:
@@ -136,11 +140,11 @@ class Shares:
     @property
     def satisfied(self) -> bool:
         """Whether nothing more is needed from the children, not even the node's own unit."""
-        return (self.own is None or self.own.missing == 0) and self.complete
+        return (self.own is None or self.own.whole) and self.complete
 
     def own_delivered(self) -> Vector | None:
         """The node's own unit, if a child has delivered all of it."""
-        if self.own is None:
+        if self.own is None or not self.own.whole:
             return None
         chunks = [chunk for chunk in self.own.chunks if chunk is not None]
         return joined(chunks) if len(chunks) == self._settings.chunks else None
@@ -160,6 +164,8 @@ class Shares:
         if own is None and not any(here):
             return None, 0.0
         weights, covered = self._worth(shares, here, own is not None)
+        if covered <= 0:
+            return None, 0.0
         first = own if own is not None else next(s.chunks[0] for s, whole in zip(shares, here, strict=True) if whole)
         assert first is not None
         result = empty(self._settings.length, first.dtype)

@@ -126,6 +126,7 @@ class Worker(Machine):
         self._offers = plan.has_redundancy and settings.announce
         self._offered = False
         self._queued: Next | None = None
+        self._settling = 0  # the round of which the parent asked for what there is
         self._salvages = plan.wait_for is not None
         self._pieces = {self.first_task: plan.unit(node, self.first_task).pieces}
 
@@ -147,14 +148,15 @@ class Worker(Machine):
         self._say(Hello(generation=self.generation, plan=run_name(self.plan, self.settings)), actions)
 
     def _on_welcome(self, welcome: Welcome, parent: int, now: float, actions: list[AnyAction]) -> None:
-        self.generation = welcome.generation
-        if self.below is not None:
-            self.below.adopt(welcome.generation)
         self.state = WAITING
-        self._say_ready(actions)
+        self._on_welcome_again(welcome, parent, now, actions)
 
     def _on_welcome_again(self, welcome: Welcome, parent: int, now: float, actions: list[AnyAction]) -> None:
-        """The model of a round that is on was quicker than the welcome."""
+        """Also after JOINING: the model of a round that is on was quicker, or the plan is of another generation now."""
+        if welcome.generation != self.generation:
+            self.generation = welcome.generation
+            if self.below is not None:
+                self.below.adopt(welcome.generation, actions)
         self._say_ready(actions)
 
     def _say_ready(self, actions: list[AnyAction]) -> None:
@@ -392,8 +394,12 @@ class Worker(Machine):
             self._turn_to(queued, now, actions)
 
     def _on_enough(self, enough: Enough, parent: int, now: float, actions: list[AnyAction]) -> None:
-        if enough.round != self.round or enough.task != self.task or self._salvages:
+        if enough.round != self.round or self._salvages:
             return  # in live compensation the next model interrupts, and what is finished by then still counts
+        if self._queued is not None and enough.task == self._queued.task:
+            self._queued = None
+        if enough.task != self.task:
+            return
         self._stop("somebody else delivered this share", actions)
         if self._collecting is not None:
             self._collecting.end(now, actions)
@@ -410,6 +416,7 @@ class Worker(Machine):
     def _on_settle(self, settle: Settle, parent: int, now: float, actions: list[AnyAction]) -> None:
         if settle.round != self.round or self.state is RESTING or self._collecting is None:
             return
+        self._settling = self.round
         self._collecting.tell_all(Settle(generation=self.generation, round=self.round), actions)
         height = self.plan.tree.depth - self.plan.tree.level(self.node) - 1
         actions.append(SetTimer(name=SETTLE, at=now + self.settings.to_settle(height)))
@@ -419,7 +426,7 @@ class Worker(Machine):
             return
         if event.name == REDUNDANCY:
             self._collecting.ask_replicas(now, actions)
-        elif event.name == SETTLE and self._next_chunk == 0:
+        elif event.name == SETTLE and self._settling == self.round and self._next_chunk == 0:
             result, covered = self._collecting.ledger.shares.settle(self.total)
             if result is not None:
                 self._send_all(result, self.round, self.task, covered, actions)
@@ -459,3 +466,5 @@ class Worker(Machine):
             self.below.check()
         if self._up.in_flight > self.settings.window + 1:
             raise AssertionError(f"node {self.node} has {self._up.in_flight} chunks in flight to its parent")
+        if self._up.waiting > self.settings.chunks * (len(self._pieces) + 1):
+            raise AssertionError(f"node {self.node} keeps {self._up.waiting} chunks for its parent")

@@ -1,0 +1,149 @@
+"""Tables that tell the truth: every arrow they draw happens, and every row names what handles it."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Iterator
+
+import pytest
+
+from codedreduce import MasterWorker
+from codedreduce.protocol import Machine, RingNode, Root, Settings, Worker
+from codedreduce.protocol import messages as said
+from codedreduce.protocol.events import Action, AnyAction, Event, PeerFound
+from codedreduce.protocol.machine import OWN, Row, State, diagram
+from codedreduce.protocol.messages import DATA, Message
+from codedreduce.protocol.root import RootState
+from codedreduce.protocol.worker import WorkerState
+from codedreduce.vectors import Vector
+from codedreduce.worlds.simulated import Fault
+from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario
+from tests.simulation.diagrams import DOCUMENT, with_diagrams
+from tests.unit.conversation import Step, Talk, led_to, led_to_every_state, note_step
+
+MACHINES = (Root, Worker, RingNode)
+
+SMALL = Scenario(tree="2x2", samples=60, parameters=10, chunk=4, compute=6.0, rounds=3, say_waiting_after=20.0)
+
+
+def changed(**changes: object) -> Scenario:
+    return Scenario(**{**{field: getattr(SMALL, field) for field in SMALL.__struct_fields__}, **changes})
+
+
+def scenarios() -> Iterator[Scenario]:
+    """Runs of every kind: random faults over every scheme; rings; rounds that settle; small vectors and large."""
+    for seed in range(60):
+        yield random_scenario(seed)
+    for tree in ("3x1", "1x1"):
+        for chunk in (2, 100):
+            yield changed(scheme="ring", tree=tree, stragglers=0, chunk=chunk)
+    for seconds in (30.0, ENDLESS):
+        faults = tuple(Fault(kind="pause", node=node, round=2, seconds=seconds) for node in (3, 4))
+        yield changed(faults=faults, on_excess="approximate")
+    yield changed(scheme="live-compensation", tree="4x1", delays="exponential", rounds=6)
+
+
+@pytest.fixture(scope="module")
+def happened() -> set[Step]:
+    """Every step that any machine took: in simulated runs, and in the conversations of the other tests."""
+    steps: set[Step] = set()
+    handle = Machine.handle
+
+    def noting(machine: Machine, event: Event, now: float) -> list[Action]:
+        before = machine.state
+        actions = handle(machine, event, now)
+        note_step(steps, machine, event, before)
+        return actions
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Machine, "handle", noting)
+        for scenario in scenarios():
+            scenario.cluster(checking=True).run(scenario.rounds, latest=ENDLESS / 2)
+        for name, state in led_to_every_state():
+            led_to(name, state)
+        by_hand()
+    return steps
+
+
+def by_hand() -> None:
+    """What happens too seldom to wait for: somebody leaves, is refused, or finds its parent again."""
+    for name, state in led_to_every_state():
+        if state.name in ("LEFT", "STOPPED"):
+            continue
+        led_to(name, state).leave()
+        if isinstance(state, WorkerState):
+            talk = led_to(name, state)
+            talk.hears(talk.parent, said.Goodbye(reason="it is over"))
+            talk = led_to(name, state)
+            talk.happens(PeerFound(peer=talk.parent))
+            talk.model(2, [0])
+    led_to("leaf", WorkerState.JOINING).hears(1, said.Refuse(reason="another plan"))
+    led_to("root", RootState.SETTLING).all_deliver()
+    Talk(Worker(1, MasterWorker(2).plan(samples=14), Settings(length=4))).model(1)  # quicker than the welcome
+
+
+def arrows(machine: type[Machine]) -> Iterator[tuple[Row, State, State]]:
+    """What `diagram` draws."""
+    for row in machine.ROWS:
+        for state in row.states:
+            for then in row.then:
+                if isinstance(then, State) and then is not state:
+                    yield row, state, then
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_arrow_happens(machine: type[Machine], happened: set[Step]) -> None:
+    never = [
+        f"{state.name} --{row.trigger.__name__} from {row.sender.name}--> {then.name}"
+        for row, state, then in arrows(machine)
+        if (machine, state, row.trigger, row.sender.name, then) not in happened
+    ]
+    assert never == []
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_state_is_on_the_way_from_the_first(machine: type[Machine]) -> None:
+    """Along drawn arrows alone; and the drawing has all of them."""
+    states = list(type(next(row.states[0] for row in machine.ROWS)))
+    reached = {states[0]}
+    for _ in states:
+        reached |= {then for _, state, then in arrows(machine) if state in reached}
+    assert reached == set(states)
+    drawn = diagram(machine)
+    for row, state, then in arrows(machine):
+        (line,) = [one for one in drawn.splitlines() if one.startswith(f"    {state.name} --> {then.name}: ")]
+        assert row.trigger.__name__ in line
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_row_hides_another(machine: type[Machine]) -> None:
+    keys = [(state, row.trigger, row.sender) for row in machine.ROWS for state in row.states]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize(
+    ("machine", "row"),
+    [(machine, row) for machine in MACHINES for row in machine.ROWS if row.method],
+    ids=lambda one: f"{one.method}" if isinstance(one, Row) else one.__name__,
+)
+def test_every_row_names_a_method_that_takes_what_it_is_given(machine: type[Machine], row: Row) -> None:
+    assert row.method is not None
+    method = getattr(machine, row.method)
+    hints = typing.get_type_hints(method)
+    given = [hints[name] for name in list(inspect.signature(method).parameters)[1:]]
+    assert hints["return"] is type(None)
+    assert issubclass(row.trigger, given[0])
+    if row.sender is OWN:
+        assert issubclass(row.trigger, Event)
+        assert given[1:] == [float, list[AnyAction]]
+    else:
+        assert issubclass(row.trigger, Message)
+        chunk = [Vector] if issubclass(row.trigger, DATA) else []
+        assert given[1:] == [int, *chunk, float, list[AnyAction]]
+
+
+def test_the_document_shows_the_tables_as_they_are() -> None:
+    text = DOCUMENT.read_text()
+    assert text.count("```mermaid") == 3
+    assert with_diagrams(text) == text, "run: make docs"

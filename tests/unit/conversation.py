@@ -1,0 +1,260 @@
+"""One machine, talked to as a world would: it is started, joined, asked, answered, and what it wants done is kept.
+
+`MACHINES` names every kind of machine, and `led_to` leads one into any of its states by what really happens to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from codedreduce import CodedReduce, LiveCompensation, MasterWorker, RingAllReduce, Tree
+from codedreduce.protocol import Machine, RingNode, Root, Settings, Worker
+from codedreduce.protocol import events as happening
+from codedreduce.protocol import messages as said
+from codedreduce.protocol.machine import State
+from codedreduce.protocol.membership import run_name
+from codedreduce.protocol.ring import RingState
+from codedreduce.protocol.root import RootState
+from codedreduce.protocol.worker import WorkerState
+from codedreduce.schemes.names import parse_tree
+
+#: Three chunks, of which two are sent at a time: what cannot be sent yet waits.
+SETTINGS = Settings(length=10, chunk=4, window=2, say_waiting_after=100.0, on_excess="approximate")
+
+PROGRESSIVE = CodedReduce(Tree.regular(fanout=2, depth=2), 1).plan(samples=60)
+DEEP = CodedReduce(Tree.regular(fanout=2, depth=3), 1).plan(samples=1400)
+UNEVEN = CodedReduce(parse_tree("5/3", 1), 1).plan(samples=60)
+EAGER = CodedReduce(Tree.regular(fanout=2, depth=2), 1, order="eager").plan(samples=60)
+CYCLIC = CodedReduce(Tree.regular(fanout=3, depth=2), 1, code="cyclic", order="eager").plan(samples=600)
+UNCODED = MasterWorker(3).plan(samples=60)
+LIVE = LiveCompensation(4, wait_for=2, blocks=2).plan(samples=60)
+RING = RingAllReduce(3).plan(samples=60)
+
+MACHINES: dict[str, Callable[[], Machine]] = {
+    "root": lambda: Root(PROGRESSIVE, SETTINGS),
+    "inner worker": lambda: Worker(1, PROGRESSIVE, SETTINGS),
+    "leaf": lambda: Worker(3, PROGRESSIVE, SETTINGS),
+    "inner worker below another": lambda: Worker(3, DEEP, SETTINGS),
+    "inner worker of an uneven tree": lambda: Worker(1, UNEVEN, SETTINGS),
+    "leaf beside inner workers": lambda: Worker(2, UNEVEN, SETTINGS),
+    "eager root": lambda: Root(EAGER, SETTINGS),
+    "eager inner worker": lambda: Worker(2, EAGER, SETTINGS),
+    "eager leaf": lambda: Worker(4, EAGER, SETTINGS),
+    "cyclic root": lambda: Root(CYCLIC, SETTINGS),
+    "cyclic inner worker": lambda: Worker(2, CYCLIC, SETTINGS),
+    "cyclic leaf": lambda: Worker(5, CYCLIC, SETTINGS),
+    "root of a star": lambda: Root(UNCODED, SETTINGS),
+    "worker of a star": lambda: Worker(2, UNCODED, SETTINGS),
+    "live root": lambda: Root(LIVE, SETTINGS),
+    "live worker": lambda: Worker(2, LIVE, SETTINGS),
+    "ring node": lambda: RingNode(2, RING, SETTINGS),
+    "node alone in a ring": lambda: RingNode(1, RingAllReduce(1).plan(samples=60), SETTINGS),
+}
+
+#: Where each machine stands before and after: (its class, state, trigger, sender, state).
+Step = tuple[type[Machine], State, type, str, State]
+
+
+class Talk:
+    """Feeds one machine, a second an event, and does with its actions what a world would."""
+
+    def __init__(self, machine: Any, steps: set[Step] | None = None) -> None:
+        self.machine = machine
+        self.now = 0.0
+        self.steps: set[Step] = set() if steps is None else steps
+        self.asked: list[happening.Compute] = []  # computations that were asked for and have not ended
+        self.done: list[happening.AnyAction] = []  # all it ever wanted
+        self.happens(happening.Started())
+
+    # -- what happens
+
+    def happens(self, event: happening.Event) -> list[Any]:
+        """Let an event happen a second later; what the machine wants done."""
+        self.now += 1.0
+        before = self.machine.state
+        actions = self.machine.handle(event, self.now)
+        self.machine.check_invariants()
+        note_step(self.steps, self.machine, event, before)
+        self.asked += [action for action in actions if isinstance(action, happening.Compute)]
+        self.done += actions
+        return actions
+
+    def hears(self, sender: int, message: said.AnyMessage, data: Any = None) -> list[Any]:
+        """Let a message arrive; `data` is a chunk, or the number that a right one is full of."""
+        if isinstance(data, int | float):
+            data = np.full(self.chunk_length(message), data, np.float32)
+        return self.happens(happening.Received(sender=sender, message=message, data=data))
+
+    def chunk_length(self, message: Any) -> int:
+        """How many numbers the chunk of a message should have; one if there is no such chunk."""
+        settings = self.machine.settings
+        if isinstance(message, said.RingChunk):
+            if not isinstance(self.machine, RingNode) or message.segment >= self.machine.workers:
+                return 1
+            where = self.machine.plan.segments(settings.length)[message.segment]
+            return max(1, min(settings.chunk, where.stop - where.start - message.index * settings.chunk))
+        return settings.chunk_bytes(message.index) // settings.itemsize if message.index < settings.chunks else 1
+
+    # -- who is around
+
+    @property
+    def parent(self) -> int:
+        return self.machine.parent
+
+    @property
+    def children(self) -> list[int]:
+        below = getattr(self.machine, "below", None)
+        return [] if below is None else list(below.children)
+
+    @property
+    def neighbours(self) -> set[int]:
+        """To whom the machine may speak."""
+        if isinstance(self.machine, RingNode):
+            return {self.machine.next}
+        return {*self.children, *([self.parent] if self.machine.node else [])}
+
+    def join(self, *children: int) -> None:
+        """Children come in, with all below them."""
+        for child in children or self.children:
+            self.hears(child, said.Hello(plan=run_name(self.machine.plan, self.machine.settings)))
+            self.hears(child, said.Ready())
+
+    def model(self, round_: int, chunks: Iterable[int] | None = None) -> list[Any]:
+        """The parent sends chunks of a model, or all of it."""
+        every = range(self.machine.settings.chunks) if chunks is None else chunks
+        messages = (said.ModelChunk(round=round_, index=index) for index in every)
+        return [action for message in messages for action in self.hears(self.parent, message, 0.5)]
+
+    def delivers(self, child: int, task: int, round_: int | None = None, **of: Any) -> list[Any]:
+        """A child sends all of a share."""
+        number = self.machine.round if round_ is None else round_
+        messages = (
+            said.ShareChunk(round=number, task=task, index=index, **of) for index in range(self.machine.settings.chunks)
+        )
+        return [action for message in messages for action in self.hears(child, message, 2.0)]
+
+    def all_deliver(self) -> None:
+        """Every child sends the share it does first."""
+        for child, task in self.machine.below.ledger.assignments():
+            self.delivers(child, task)
+
+    def computes(self, value: float = 1.0, covered: float = 1.0) -> list[Any]:
+        """What was asked for last is computed."""
+        task = self.asked.pop()
+        vector = np.full(self.machine.settings.length, value, np.float32)
+        return self.happens(happening.Computed(round=task.round, task=task.task, vector=vector, covered=covered))
+
+    def begin(self) -> list[Any]:
+        """The next round begins, at the root or at a node of a ring."""
+        model = np.zeros(self.machine.settings.length, np.float32)
+        return self.happens(happening.Begin(round=self.machine.round + 1, model=model))
+
+    def timer(self, name: str) -> list[Any]:
+        """A timer fires."""
+        return self.happens(happening.TimerFired(name=name))
+
+    def leave(self) -> list[Any]:
+        """The node shall leave."""
+        return self.happens(happening.Leave(reason="it is over"))
+
+
+def note_step(steps: set[Step], machine: Machine, event: happening.Event, before: State) -> None:
+    """Remember what an event did to a machine's state."""
+    if isinstance(event, happening.Received):
+        steps.add((type(machine), before, type(event.message), machine._who(event.sender).name, machine.state))
+    else:
+        steps.add((type(machine), before, type(event), "OWN", machine.state))
+
+
+def led_to(name: str, state: State) -> Talk:
+    """A machine that has come to a state by what really happens."""
+    talk = Talk(MACHINES[name]())
+    machine = talk.machine
+    if isinstance(machine, Root):
+        _lead_root(talk, state)
+    elif isinstance(machine, Worker):
+        _lead_worker(talk, state)
+    else:
+        _lead_ring(talk, state)
+    assert machine.state is state, f"{name} is in {machine.state}, not in {state}"
+    return talk
+
+
+def _lead_root(talk: Talk, state: State) -> None:
+    talk.join()
+    talk.begin()
+    if state is RootState.IDLE:
+        talk.all_deliver()
+    elif state is RootState.SETTLING:
+        talk.timer("waiting")
+    elif state is RootState.STOPPED:
+        talk.leave()
+
+
+def _lead_worker(talk: Talk, state: State) -> None:
+    if state is WorkerState.JOINING:
+        return
+    talk.hears(talk.parent, said.Welcome())
+    talk.join(*talk.children)
+    if state is WorkerState.LOADING:
+        talk.model(1, [1, 0])
+    elif state is not WorkerState.WAITING:
+        talk.model(1)
+    if state is WorkerState.RESTING:
+        if talk.children:
+            talk.all_deliver()
+        talk.computes()
+    elif state is WorkerState.LEFT:
+        talk.hears(talk.parent, said.Goodbye(reason="it is over"))
+
+
+def _lead_ring(talk: Talk, state: State) -> None:
+    if state is RingState.WAITING:
+        return
+    talk.begin()
+    if state is RingState.EXCHANGING:
+        talk.computes()
+    elif state is RingState.LEFT:
+        talk.leave()
+
+
+def led_to_every_state() -> list[tuple[str, State]]:
+    """Every machine with every state it can be in: one that is alone in a ring exchanges nothing."""
+    every = [(name, state) for name, make in MACHINES.items() for state in type(make().state)]
+    return [one for one in every if one != ("node alone in a ring", RingState.EXCHANGING)]
+
+
+def sent(actions: list[Any], kind: type) -> list[Any]:
+    """The messages of a type among actions, with whom they are for and what they carry."""
+    return [a for a in actions if isinstance(a, happening.Transmit) and isinstance(a.message, kind)]
+
+
+def of_type(actions: list[Any], kind: type) -> list[Any]:
+    """The actions of a type."""
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def state_of(thing: object, *, without: tuple[str, ...] = ("_story",)) -> object:
+    """All that a machine has in its head, as something to compare; plan and settings do not change."""
+    if isinstance(thing, np.ndarray):
+        return tuple(thing.tolist())
+    if isinstance(thing, dict):
+        return tuple((key, state_of(value)) for key, value in thing.items())
+    if isinstance(thing, set | frozenset):
+        return tuple(sorted(thing))
+    if isinstance(thing, list | tuple) or type(thing).__name__ == "deque":
+        return tuple(state_of(one) for one in thing)  # type: ignore[attr-defined]
+    room = type(thing).__module__
+    if room.startswith("codedreduce.protocol") and not isinstance(thing, Enum | said.Message):
+        names = [*getattr(thing, "__dict__", ()), *getattr(type(thing), "__slots__", ())]
+        return tuple((name, state_of(getattr(thing, name))) for name in names if name not in without)
+    return "" if room.startswith(("codedreduce.schemes", "codedreduce.codes")) else thing
+
+
+def size_of(state: object) -> int:
+    """How many things are in such a state."""
+    return sum(map(size_of, state)) if isinstance(state, tuple) else 1

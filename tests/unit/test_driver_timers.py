@@ -1,0 +1,124 @@
+"""The driver's timers, with a clock that stands still until it is told to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import zmq
+
+from codedreduce.errors import CodedReduceError
+from codedreduce.protocol import events as happening
+from codedreduce.worlds.zeromq import driver as module
+from codedreduce.worlds.zeromq.driver import ORPHANED, Driver
+
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Machine:
+    """Remembers what happened to it."""
+
+    node, round = 3, 1
+
+    def __init__(self) -> None:
+        self.happened: list[happening.Event] = []
+
+    def handle(self, event: happening.Event, now: float) -> list[happening.AnyAction]:
+        self.happened.append(event)
+        return [happening.Finished(reason=event.reason)] if isinstance(event, happening.Leave) else []
+
+
+class Transport:
+    parent = 1
+
+
+class Monitor:
+    """Tells of connections that go and come."""
+
+    def __init__(self) -> None:
+        self.events: list[int] = []
+
+    def poll(self, _: int) -> bool:
+        return bool(self.events)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "recv_monitor_message", lambda monitor: {"event": monitor.events.pop(0)})
+    return clock
+
+
+@pytest.fixture
+def driver(clock: Clock) -> Iterator[Any]:
+    driver: Any = Driver(Machine(), Transport(), lambda action: None, orphaned_after=30.0)  # type: ignore[arg-type]
+    yield driver
+    driver._transport.close = lambda: None
+    driver._loop = lambda: None
+    driver.run()  # closes what the constructor opened
+
+
+def connection(driver: Any, *events: int) -> None:
+    """The connection to the parent goes or comes."""
+    monitor = Monitor()
+    monitor.events += events
+    driver._watch_parent(monitor)
+
+
+def wait(driver: Any, clock: Clock, seconds: float) -> list[happening.Event]:
+    """Time passes; what happens to the machine."""
+    clock.now += seconds
+    before = len(driver.machine.happened)
+    driver._fire_timers()
+    return driver.machine.happened[before:]
+
+
+GONE, BACK = zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED
+
+
+def test_an_old_absence_does_not_end_a_new_one_early(driver: Any, clock: Clock) -> None:
+    connection(driver, BACK, GONE)
+    assert wait(driver, clock, 20.0) == []
+    connection(driver, BACK, GONE)
+    assert wait(driver, clock, 15.0) == [], "35 s after the first absence began, 15 s after the second"
+    (leave,) = wait(driver, clock, 15.1)
+    assert isinstance(leave, happening.Leave)
+    assert "node 1 has been gone for 30 s" in leave.reason
+    assert driver.failure is None
+
+
+def test_a_parent_that_is_back_is_not_left(driver: Any, clock: Clock) -> None:
+    connection(driver, BACK, GONE, BACK)
+    assert [type(event) for event in driver.machine.happened] == [happening.PeerLost, happening.PeerFound]
+    assert wait(driver, clock, 1000.0) == []
+
+
+def test_a_parent_that_never_came_is_a_failure(driver: Any, clock: Clock) -> None:
+    driver._perform(happening.SetTimer(name=ORPHANED, at=clock.now + 30.0))
+    (leave,) = wait(driver, clock, 31.0)
+    assert isinstance(leave, happening.Leave)
+    assert isinstance(driver.failure, CodedReduceError)
+    assert "node 3 could not reach node 1 within 30 s" in str(driver.failure)
+
+
+def test_a_timer_takes_the_place_of_an_earlier_one_of_its_name(driver: Any, clock: Clock) -> None:
+    for name, after in (("redundancy", 5.0), ("waiting", 7.0), ("redundancy", 9.0)):
+        driver._perform(happening.SetTimer(name=name, at=clock.now + after))
+    assert wait(driver, clock, 6.0) == []
+    assert wait(driver, clock, 2.0) == [happening.TimerFired(name="waiting")]
+    assert wait(driver, clock, 2.0) == [happening.TimerFired(name="redundancy")]
+    assert wait(driver, clock, 100.0) == []
+
+
+def test_a_timer_set_earlier_than_before_fires_once(driver: Any, clock: Clock) -> None:
+    driver._perform(happening.SetTimer(name="redundancy", at=clock.now + 9.0))
+    driver._perform(happening.SetTimer(name="redundancy", at=clock.now + 2.0))
+    assert wait(driver, clock, 3.0) == [happening.TimerFired(name="redundancy")]
+    assert wait(driver, clock, 10.0) == []

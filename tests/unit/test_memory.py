@@ -1,0 +1,80 @@
+"""A machine keeps what its task needs, and no more: however often it is told, and however many rounds go by."""
+
+from __future__ import annotations
+
+import pytest
+
+from codedreduce.protocol import Root, Worker
+from codedreduce.protocol import events as happening
+from codedreduce.protocol import messages as said
+from codedreduce.protocol.machine import State
+from codedreduce.protocol.ring import RingNode
+from tests.unit.conversation import MACHINES, Talk, led_to, led_to_every_state, size_of, state_of
+from tests.unit.peers import MESSAGES
+
+TIMES = 8
+
+
+def neighbours_of(talk: Talk) -> list[int]:
+    """Those that a machine listens to, one of each kind."""
+    machine = talk.machine
+    if isinstance(machine, RingNode):
+        return [machine.plan.ring.previous(machine.node)]
+    return [*talk.children[:1], *([talk.parent] if machine.node else [])]
+
+
+@pytest.mark.parametrize(("name", "state"), led_to_every_state(), ids=lambda one: getattr(one, "name", one))
+def test_what_is_said_again_and_again_takes_no_more_room(name: str, state: State) -> None:
+    talk = led_to(name, state)
+    tasks = (1, 3, talk.machine.node)
+    own = [said.Next(round=1, task=task, push=True) for task in tasks] + [said.Send(round=1, task=t) for t in tasks]
+    for sender in neighbours_of(talk):
+        for message in (*MESSAGES, *own):
+            data = 1.0 if isinstance(message, said.DATA) else None
+            talk = led_to(name, state)
+            sizes = []
+            for _ in range(2):
+                for _ in range(TIMES):
+                    talk.hears(sender, message, data)
+                    talk.timer("settle")
+                sizes.append(size_of(state_of(talk.machine)))
+            assert sizes[0] == sizes[1], f"{message} from node {sender}"
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_rounds_that_are_over_are_forgotten(name: str) -> None:
+    talk = led_to(name, next(iter(type(MACHINES[name]().state))))
+    machine = talk.machine
+    if isinstance(machine, Worker):
+        talk.hears(talk.parent, said.Welcome())
+        talk.join(*talk.children)
+    sizes = []
+    for _ in range(2):
+        for _ in range(100):
+            _one_round(talk)
+        sizes.append(size_of(state_of(machine)))
+    assert machine.round >= 200
+    assert sizes[0] == sizes[1]
+
+
+def _one_round(talk: Talk) -> None:
+    """A round in which everybody delivers, and one result of the round before comes late."""
+    machine = talk.machine
+    if isinstance(machine, Worker):
+        talk.model(machine.round + 1)
+    else:
+        talk.begin()
+    if isinstance(machine, Root | Worker) and talk.children:
+        late = talk.children[-1]
+        talk.delivers(late, late, machine.round - 1)
+        talk.hears(late, said.Offer(round=machine.round - 1, task=late))
+        talk.all_deliver()
+    if talk.asked:
+        talk.computes()
+    if isinstance(machine, RingNode) and machine.workers > 1:
+        for finished in (False, True):
+            for segment in range(machine.workers):
+                talk.hears(1, said.RingChunk(round=machine.round, segment=segment, index=0, finished=finished), 1.0)
+    for neighbour in talk.neighbours:
+        for _ in range(4):
+            talk.happens(happening.Drained(peer=neighbour))

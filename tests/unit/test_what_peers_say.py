@@ -1,0 +1,217 @@
+"""What is not a neighbour's to say is answered by a note or a refusal, and changes nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from codedreduce.errors import WireError
+from codedreduce.protocol import Settings, Worker
+from codedreduce.protocol import events as happening
+from codedreduce.protocol import messages as said
+from codedreduce.protocol.ring import RingState
+from codedreduce.protocol.root import RootState
+from codedreduce.protocol.wire import decode, encode
+from codedreduce.protocol.worker import WorkerState
+from tests.unit.conversation import DEEP, PROGRESSIVE, SETTINGS, Talk, led_to, of_type, sent, state_of
+
+STRANGER = 99
+
+
+def changes_nothing(talk: Talk, sender: int, message: said.AnyMessage, data: Any = None) -> list[Any]:
+    """Let a message arrive that must leave the machine as it is; what it answers."""
+    before = state_of(talk.machine)
+    actions = talk.hears(sender, message, data)
+    assert state_of(talk.machine) == before
+    assert not of_type(actions, happening.Finished)
+    return actions
+
+
+def is_noted(talk: Talk, sender: int, message: said.AnyMessage, data: Any = None, kind: str = "stranger") -> None:
+    (note,) = changes_nothing(talk, sender, message, data)
+    assert (note.kind, note.nodes) == (kind, (sender,))
+    assert f"node {sender} sent node {talk.machine.node} " in note.reason
+
+
+@pytest.mark.parametrize("state", [WorkerState.WORKING, WorkerState.RESTING], ids=lambda state: state.name)
+@pytest.mark.parametrize("task", [0, 999, 2**53, PROGRESSIVE.delegated(999)])
+@pytest.mark.parametrize("name", ["inner worker", "leaf", "eager leaf", "cyclic inner worker", "live worker"])
+def test_a_task_that_does_not_exist(name: str, task: int, state: WorkerState) -> None:
+    talk = led_to(name, state)
+    is_noted(talk, talk.parent, said.Next(round=1, task=task, push=True), kind="unreadable")
+
+
+def test_a_task_of_another_s() -> None:
+    """Leaf 3 stands in for 4, and if its parent does for 2, for 5 and 6; or it does its parent's one unit."""
+    talk = led_to("leaf", WorkerState.RESTING)
+    for task in (1, 2, PROGRESSIVE.delegated(3), PROGRESSIVE.delegated(6)):
+        is_noted(talk, 1, said.Next(round=1, task=task, push=True), kind="unreadable")
+    for task in (4, 5, 6, PROGRESSIVE.delegated(1), PROGRESSIVE.delegated(2)):
+        assert of_type(talk.hears(1, said.Next(round=1, task=task, push=True)), happening.Compute)
+        talk.computes()
+
+
+COMMANDS = [
+    said.Send(round=1, task=1),
+    said.Settle(round=1),
+    said.Enough(round=1, task=1),
+    said.Next(round=1, task=2, push=True),
+    said.Welcome(),
+    said.Welcome(generation=7),
+    said.Refuse(reason="go away"),
+]
+
+
+@pytest.mark.parametrize("state", list(WorkerState)[:-1], ids=lambda state: state.name)
+@pytest.mark.parametrize("message", COMMANDS, ids=lambda message: type(message).__name__)
+@pytest.mark.parametrize("sender", [3, 2, 1, STRANGER], ids=["child", "sibling", "itself", "stranger"])
+def test_only_a_parent_commands(sender: int, message: said.AnyMessage, state: WorkerState) -> None:
+    is_noted(led_to("inner worker", state), sender, message)
+
+
+@pytest.mark.parametrize("state", list(WorkerState)[:-1], ids=lambda state: state.name)
+def test_a_parent_s_goodbye_and_model_are_its_own(state: WorkerState) -> None:
+    talk = led_to("inner worker", state)
+    is_noted(talk, STRANGER, said.Goodbye(reason="it is over"))
+    for sender in (3, STRANGER):
+        is_noted(talk, sender, said.ModelChunk(round=9, index=0), 1.0)
+
+
+@pytest.mark.parametrize("state", [RootState.IDLE, RootState.COLLECTING, RootState.SETTLING], ids=lambda s: s.name)
+def test_only_children_deliver(state: RootState) -> None:
+    talk = led_to("root", state)
+    for sender in (3, STRANGER):  # a grandchild is a stranger too
+        for message in (said.Offer(round=1, task=1), said.Ready(), said.Late(round=1, node=1, seconds=1.0)):
+            is_noted(talk, sender, message)
+        is_noted(talk, sender, said.ShareChunk(round=1, task=1, index=0), 1.0)
+
+
+WRONG = [(0, 3), (0, 5), (0, 0), (2, 4), (3, 4), (3, 2), (2**53, 4), (0, None)]
+
+
+@pytest.mark.parametrize(("index", "length"), WRONG)
+def test_a_chunk_of_a_wrong_index_or_length(index: int, length: int | None) -> None:
+    data = None if length is None else np.ones(length, np.float32)
+    root, worker, ring = (
+        led_to("root", RootState.COLLECTING),
+        led_to("inner worker", WorkerState.WORKING),
+        led_to("ring node", RingState.EXCHANGING),
+    )
+    is_noted(root, 1, said.ShareChunk(round=1, task=1, index=index), data, kind="unreadable")
+    is_noted(worker, 0, said.ModelChunk(round=2, index=index), data, kind="unreadable")
+    is_noted(worker, 3, said.ShareChunk(round=1, task=3, index=index), data, kind="unreadable")
+    for segment in (0, 3, 2**53):
+        if (segment, index, length) != (0, 0, 3):  # segments of 10 numbers for three have three or four
+            chunk = said.RingChunk(round=1, segment=segment, index=index, finished=False)
+            is_noted(ring, 1, chunk, data, kind="unreadable")
+
+
+# -- generations
+
+
+@pytest.mark.parametrize("generation", [0, 3, 8])
+def test_a_hello_of_any_generation_is_answered_with_the_current_one(generation: int) -> None:
+    settings = Settings(length=10, chunk=4, generation=3)
+    parent = Talk(Worker(1, DEEP, settings))
+    child = Talk(Worker(3, DEEP, Settings(length=10, chunk=4, generation=generation)))
+    (hello,) = sent(child.done, said.Hello)
+    assert hello.message.generation == generation
+    (welcome,) = sent(parent.hears(3, hello.message), said.Welcome)
+    assert welcome.message.generation == 3
+    child.hears(1, welcome.message)
+    assert (child.machine.state, child.machine.generation) == (WorkerState.WAITING, 3)
+    child.hears(1, said.ModelChunk(round=1, index=0, generation=3), 1.0)
+    assert child.machine.state is WorkerState.LOADING
+
+
+def test_a_new_generation_goes_down_the_tree() -> None:
+    talk = led_to("inner worker below another", WorkerState.RESTING)
+    told = sent(talk.hears(1, said.Welcome(generation=4)), said.Welcome)
+    assert [(one.to, one.message.generation) for one in told] == [(7, 4), (8, 4)]
+    assert changes_nothing(talk, 1, said.ModelChunk(round=2, index=0, generation=0), 1.0) == []
+    for child in (7, 8, 7, 8):
+        talk.happens(happening.Drained(peer=child))
+    passed_on = sent(talk.hears(1, said.ModelChunk(round=2, index=0, generation=4), 1.0), said.ModelChunk)
+    assert {one.message.generation for one in passed_on} == {4}
+
+
+@pytest.mark.parametrize("message", [said.Enough(round=1, task=1, generation=1), said.Settle(round=1, generation=1)])
+def test_other_messages_of_another_generation_are_dropped(message: said.AnyMessage) -> None:
+    assert changes_nothing(led_to("inner worker", WorkerState.WORKING), 0, message) == []
+
+
+# -- a ring
+
+
+def ring_chunk(segment: int, *, finished: bool, round_: int = 1) -> said.RingChunk:
+    return said.RingChunk(round=round_, segment=segment, index=0, finished=finished)
+
+
+def test_a_ring_takes_every_chunk_once() -> None:
+    """Node 2 of three begins with segment 1, adds to 0, and is the last to add to 2."""
+    talk = led_to("ring node", RingState.EXCHANGING)
+    assert len(sent(talk.hears(1, ring_chunk(0, finished=False), 1.0), said.RingChunk)) == 1
+    assert changes_nothing(talk, 1, ring_chunk(0, finished=False), 1.0) == []
+    talk.hears(1, ring_chunk(0, finished=True), 9.0)
+    assert changes_nothing(talk, 1, ring_chunk(0, finished=True), 1.0) == []
+
+
+def test_a_ring_takes_nothing_finished_before_it_has_added_to_it() -> None:
+    talk = led_to("ring node", RingState.EXCHANGING)
+    assert changes_nothing(talk, 1, ring_chunk(0, finished=True), 9.0) == []
+    assert changes_nothing(talk, 1, ring_chunk(1, finished=False), 9.0) == [], "it began here"
+    assert changes_nothing(talk, 1, ring_chunk(2, finished=True), 9.0) == [], "it ends here"
+
+
+def test_only_the_one_before_speaks_in_a_ring() -> None:
+    for state in (RingState.WAITING, RingState.COMPUTING, RingState.EXCHANGING):
+        talk = led_to("ring node", state)
+        for sender in (3, 2, 0, STRANGER):
+            is_noted(talk, sender, ring_chunk(0, finished=False), 1.0)
+        is_noted(talk, 1, said.Goodbye(reason="it is over"))
+
+
+def test_a_ring_forgets_what_came_early_for_a_round_that_never_was() -> None:
+    talk = led_to("ring node", RingState.WAITING)
+    talk.hears(1, ring_chunk(0, finished=False, round_=1), 1.0)
+    talk.happens(happening.Begin(round=2, model=np.zeros(10, np.float32)))
+    talk.hears(1, ring_chunk(0, finished=False, round_=2), 1.0)
+    assert {key[0] for key in talk.machine._early} == {2}
+
+
+# -- what cannot be read at all
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        said.ShareChunk(task=1, index=0, covered=0.0),
+        said.ShareChunk(task=1, index=0, worked=float("inf")),
+        said.Offer(task=1, worked=float("inf")),
+        said.Offer(task=1, worked=float("nan")),
+        said.Offer(task=1, worked=-1.0),
+        said.Late(node=1, seconds=1e300),
+        said.Send(task=1, chunks=(0,) * 4097),
+    ],
+    ids=repr,
+)
+def test_numbers_that_mean_nothing(message: said.AnyMessage) -> None:
+    """Nothing was done, or it took for ever: a machine would divide by it, or set a timer to it."""
+    with pytest.raises(WireError):
+        decode(encode(message), 16, SETTINGS.chunk_bytes)
+
+
+# -- a parent's own unit, done by a child
+
+
+def test_half_a_unit_is_not_taken_for_it() -> None:
+    talk = led_to("inner worker", WorkerState.WORKING)
+    own = PROGRESSIVE.delegated(1)
+    talk.delivers(3, own, covered=0.5)
+    assert talk.machine.total is None
+    assert not of_type(talk.done, happening.Cancel)
+    talk.computes()
+    talk.hears(4, said.ShareChunk(round=1, task=own, index=0, covered=0.25), 1.0)
+    assert list(talk.machine.below.ledger.shares.wanted()) == [talk.machine.below.ledger.shares.find(t) for t in (3, 4)]
