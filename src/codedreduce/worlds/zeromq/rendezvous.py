@@ -10,7 +10,7 @@ import zmq
 
 from codedreduce.errors import CodedReduceError, JoinRefused, UsageError, WireError
 from codedreduce.worlds.run import Meeting
-from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, bound, connected
+from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, bound, knocking
 from codedreduce.worlds.zeromq.transport import Endpoints
 
 #: Seconds after which the root is asked again: a root that was just leaving may have taken the question with it.
@@ -112,7 +112,7 @@ def find(context: Context, meeting: Meeting, registration: Registration) -> Endp
     address, within = meeting.address, meeting.root_within
     deadline = time.monotonic() + within
     turned_away = False
-    socket = connected(context, address)
+    socket = knocking(context, address)
     try:
         while True:
             socket.send(msgspec.msgpack.encode(registration))

@@ -9,8 +9,9 @@ from codedreduce.errors import UsageError
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
 
-#: Milliseconds until a lost connection is tried again, at first and at most.
-RECONNECT = (20, 500)
+#: Milliseconds until a lost connection is tried again, at first and at most; and one that is not there yet.
+RECONNECT, RECONNECT_AT_MOST = 20, 500
+KNOCK_EVERY = 10
 
 #: What a watched socket tells: that its connection is there, or gone.
 COMES_AND_GOES = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -33,21 +34,24 @@ def bound(context: Context, address: str, who: str) -> tuple[Socket, str]:
     return socket, socket.getsockopt_string(zmq.LAST_ENDPOINT) if address.endswith("*") else address
 
 
-def connected(context: Context, address: str, name: bytes | None = None) -> Socket:
-    """A socket that is connected to another's, and again when the connection is lost; under this name."""
-    return watched(context, address, name, 0)[0]
-
-
-def watched(
-    context: Context, address: str, name: bytes | None, events: int = COMES_AND_GOES
-) -> tuple[Socket, Socket | None]:
-    """The same, and a socket that tells when the connection comes and goes."""
+def knocking(context: Context, address: str) -> Socket:
+    """A socket that is connected to another's as soon as that one is there."""
     socket = _made(context, zmq.DEALER)
-    monitor = socket.get_monitor_socket(events) if events else None
-    if name is not None:
-        socket.setsockopt(zmq.ROUTING_ID, name)
-    socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT[0])
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT[1])
+    socket.setsockopt(zmq.RECONNECT_IVL, KNOCK_EVERY)
+    socket.connect(address)
+    return socket
+
+
+def connected(context: Context, address: str, name: bytes, *, watched: bool) -> tuple[Socket, Socket | None]:
+    """A socket that is connected to another's under this name, and again when the connection is lost.
+
+    With it, if it is watched, one that tells when the connection comes and goes.
+    """
+    socket = _made(context, zmq.DEALER)
+    monitor = socket.get_monitor_socket(COMES_AND_GOES) if watched else None
+    socket.setsockopt(zmq.ROUTING_ID, name)
+    socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_AT_MOST)
     socket.connect(address)
     return socket, monitor
 

@@ -20,7 +20,7 @@ from codedreduce.protocol.messages import AnyMessage, RingChunk
 from codedreduce.protocol.wire import decode, encode
 from codedreduce.vectors import Vector
 from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, Socket, bound, connected, watched
+from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, Socket, bound, connected
 
 #: Seconds a neighbour has to connect its second socket after its first; then it counts as gone.
 CONNECTING = 1.0
@@ -82,8 +82,8 @@ class Transport:
 
     def connect(self, parent: int, endpoints: Endpoints) -> None:
         """Connect to the parent, or to the next in the ring."""
-        control, self.monitor = watched(self._context, endpoints.control, self._identity)
-        data = connected(self._context, endpoints.data, self._identity)
+        control, self.monitor = connected(self._context, endpoints.control, self._identity, watched=True)
+        data, _ = connected(self._context, endpoints.data, self._identity, watched=False)
         self._up = (control, data)
         self._up_node = parent
         self.sockets += self._up
