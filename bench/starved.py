@@ -102,9 +102,8 @@ def first(repeats: int) -> dict[str, Any]:
     rows = {}
     for name, times in seconds.items():
         over = statistics.median(one / other for one, other in zip(times, seconds["master-worker"], strict=True))
-        rows[name] = {
-            "seconds": statistics.median(times), "over_master_worker": over, "own_megabytes": statistics.median(memory[name]),
-        }  # fmt: skip
+        own_megabytes = statistics.median(memory[name])
+        rows[name] = {"seconds": statistics.median(times), "over_master_worker": over, "own_megabytes": own_megabytes}
         print(
             f"  {name:14} first round {1000 * rows[name]['seconds']:7.1f} ms, {over:.2f} of master-worker; "
             f"84 workers have {rows[name]['own_megabytes']:.0f} MB of their own",

@@ -13,7 +13,10 @@ import numpy as np
 import psutil
 import pytest
 
+from codedreduce import MasterWorker
 from codedreduce.errors import UsageError
+from codedreduce.training import SGD, LogisticRegression, synthetic
+from codedreduce.training.loop import Job
 from codedreduce.worlds.environment import read_membership
 
 from .test_cli_draw import codedreduce
@@ -81,6 +84,66 @@ if os.environ["RANK"] == "4":
     assert run.returncode == 0, run.stdout + run.stderr
     assert "[4] (killed by signal 9; the run goes on without it)" in run.stdout
     assert "rounds 600" in run.stdout
+
+
+def test_a_worker_with_another_seed_is_refused_on_both_sides(tmp_path: Path) -> None:
+    path = script(tmp_path, rounds=3)
+    text = Path(path).read_text().replace("rounds=3", 'rounds=3, batch=60, seed=1 if os.environ["RANK"] == "3" else 0')
+    Path(path).write_text(text)
+    run = codedreduce("run", "--tree", "2x2", path)
+    assert run.returncode == 1
+    for who in ("root", "3"):
+        said = [line for line in run.stdout.splitlines() if line.startswith(f"[{who}]") and "JoinRefused" in line]
+        assert any("node 3 has" in line and "seed 1, and the root" in line for line in said), run.stdout
+
+
+def test_memory_is_not_shared_where_that_is_not_wanted(tmp_path: Path) -> None:
+    """Whatever starts the processes: no file in memory while rounds run."""
+    before = """
+from pathlib import Path
+def seen():
+    return [path.name for path in Path("/dev/shm").glob(os.environ["CODEDREDUCE_RUN"] + "-*")]
+"""
+    path = script(tmp_path, before, rounds=3)
+    text = Path(path).read_text()
+    for shared, expected in (("True", 7), ("False", 0)):
+        changed = text.replace(
+            "on_round=on_round", f"on_round=lambda log: print('files', len(seen())), shared_memory={shared}"
+        )
+        Path(path).write_text(changed)
+        run = codedreduce("run", "--tree", "2x2", path)
+        assert run.returncode == 0, run.stdout + run.stderr
+        assert run.stdout.count(f"files {expected}\n") == 3, run.stdout
+
+
+def test_a_run_over_machines_has_chunks_for_a_network() -> None:
+    job = Job(
+        objective=LogisticRegression(),
+        source=synthetic(60, 99_999),
+        rounds=1,
+        scheme=MasterWorker(2),
+        optimizer=SGD(1.0),
+    )
+    base = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_PORT": "29500"}
+    near, far = (read_membership({**base, "MASTER_ADDR": host}) for host in ("127.0.0.1", "10.77.0.1"))
+    assert near is not None
+    assert far is not None
+    assert job.run(near.meeting, job.plan()).settings.chunks == 1
+    assert job.run(far.meeting, job.plan()).settings.chunks > 1
+    assert not job.run(far.meeting, job.plan()).shares_memory
+
+
+def test_more_stopped_than_tolerated_and_the_rest_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "run.jsonl"
+    run = codedreduce(
+        "train", "--tree", "2x1", "--stragglers", "0", "--rounds", "3", "--on-excess", "approximate",
+        "--say-waiting-after", "0.2s", "--inject", "worker:2:1.0:600s", "--log", str(log),
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    residuals = [json.loads(line)["residual"] for line in log.read_text().splitlines()]
+    assert residuals == [pytest.approx(0.5**0.5)] * 3
+    assert "3 rounds went on without all of the batch; residual up to 0.707" in run.stdout
+    assert "goes on without all of [2]" in run.stdout
 
 
 def test_interrupting_leaves_a_result_and_nobody_behind(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 import time
 from dataclasses import replace
@@ -19,10 +20,11 @@ from codedreduce.protocol import Settings
 from codedreduce.schemes import Piece
 from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.journal import Journal, Lateness, listening
-from codedreduce.worlds.run import Meeting
+from codedreduce.worlds.run import Meeting, Run
 from codedreduce.worlds.simulated import parse_delays
 from codedreduce.worlds.world import World
 from codedreduce.worlds.zeromq.local import LocalCluster
+from codedreduce.worlds.zeromq.node import Node
 from codedreduce.worlds.zeromq.rendezvous import Registration, find
 
 SCHEME = CodedReduce(Tree.regular(fanout=2, depth=2), 1)
@@ -200,12 +202,12 @@ def test_rubbish_at_the_door_changes_nothing() -> None:
         context = zmq.Context.instance()
         random = np.random.default_rng(0)
         for name in ("directory", "0-control", "0-data", "1-control", "1-data"):
-            socket = context.socket(zmq.DEALER)
-            socket.setsockopt(zmq.ROUTING_ID, random.bytes(3))
-            socket.connect(f"ipc://@{run}-{name}")
+            rogue = context.socket(zmq.DEALER)
+            rogue.setsockopt(zmq.ROUTING_ID, random.bytes(3))
+            rogue.connect(f"ipc://@{run}-{name}")
             for frames in range(5):
-                socket.send_multipart([random.bytes(int(random.integers(0, 40))) for _ in range(frames + 1)])
-            socket.close(linger=100)
+                rogue.send_multipart([random.bytes(int(random.integers(0, 40))) for _ in range(frames + 1)])
+            rogue.close(linger=100)
         for _ in range(5):
             expect_whole_batch(cluster.aggregate(MODEL).vector)
         meeting = replace(cluster.run.meeting, root_within=5.0)
@@ -216,6 +218,19 @@ def test_rubbish_at_the_door_changes_nothing() -> None:
 def test_a_worker_that_cannot_reach_the_root_says_so() -> None:
     with pytest.raises(UsageError, match=r"node 3 got no answer from the root at .* within 0.2 s"):
         find(zmq.Context.instance(), Meeting(run="nobody", root_within=0.2), Registration("x", 3, 0, None))
+
+
+def test_a_node_that_cannot_start_leaves_nothing() -> None:
+    """Neither memory nor files, whatever it had begun."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        meeting = Meeting(run=f"codedreduce-{os.getpid()}-x", port=taken.getsockname()[1])
+        open_files = psutil.Process().num_fds()
+        for _ in range(3):
+            with pytest.raises(UsageError, match="the root cannot listen at"):
+                Node(Run(meeting=meeting, plan=PLAN, settings=SETTINGS), 0).__enter__()
+        assert psutil.Process().num_fds() == open_files
 
 
 def test_memory_does_not_grow() -> None:

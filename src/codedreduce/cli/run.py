@@ -8,12 +8,13 @@ import typer
 from rich.console import Console
 
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
-from codedreduce.cli.options import OnExcess
+from codedreduce.cli.options import OnExcess, SayWaitingAfter
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
-from codedreduce.protocol.settings import check_on_excess
+from codedreduce.protocol.settings import Excess
 from codedreduce.report.palette import group_colour
 from codedreduce.schemes.names import DEFAULT_WORKERS, parse_scheme, parse_tree
+from codedreduce.units import seconds as parse_seconds
 from codedreduce.worlds.delays import parse_delays
 from codedreduce.worlds.launcher import launch, python_command
 
@@ -28,6 +29,7 @@ def run(
     order: Annotated[str, typer.Option(help="progressive or eager.")] = "progressive",
     inject: Annotated[str | None, typer.Option(help="Make workers late: stalls:0.05:0.5s, bursty, ...")] = None,
     on_excess: OnExcess = "wait",
+    say_waiting_after: SayWaitingAfter = "30s",
     port: Annotated[int, typer.Option(help="Where the root answers; 0 for any free port.")] = 0,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
@@ -40,11 +42,12 @@ def run(
     shape = parse_tree(tree, stragglers)
     if workers is not None and workers != shape.workers:
         raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}")
-    check_on_excess(on_excess)
+    excess = Excess(on_excess, parse_seconds(say_waiting_after))
     parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order)
     variables = {
         "CODEDREDUCE_TREE": tree, "CODEDREDUCE_STRAGGLERS": str(stragglers), "CODEDREDUCE_SCHEME": scheme,
-        "CODEDREDUCE_ORDER": order, "CODEDREDUCE_ON_EXCESS": on_excess,
+        "CODEDREDUCE_ORDER": order, "CODEDREDUCE_ON_EXCESS": excess.do,
+        "CODEDREDUCE_SAY_WAITING_AFTER": str(excess.after),
     }  # fmt: skip
     if inject is not None:
         parse_delays(inject, workers=shape.workers, unit=1.0, seed=0)

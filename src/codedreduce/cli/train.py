@@ -14,15 +14,17 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from codedreduce.cli.files import open_to_write, open_to_write_bytes
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
-from codedreduce.cli.options import OnExcess
+from codedreduce.cli.options import OnExcess, SayWaitingAfter
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
+from codedreduce.protocol.settings import Excess
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.training.data import synthetic
 from codedreduce.training.files import open_data
 from codedreduce.training.loop import Job, TrainingResult, run_job
 from codedreduce.training.objectives import LinearRegression, LogisticRegression, Objective, Softmax
 from codedreduce.training.optimizers import parse_optimizer
+from codedreduce.units import seconds as parse_seconds
 from codedreduce.worlds.journal import RoundLog
 
 
@@ -42,6 +44,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Of the batches and the delays.")] = 0,
     inject: Annotated[str | None, typer.Option(help="Make workers late: stalls:0.05:0.5s, bursty, ...")] = None,
     on_excess: OnExcess = "wait",
+    say_waiting_after: SayWaitingAfter = "30s",
     save: Annotated[Path | None, typer.Option(help="Write the parameters here, as .npz.")] = None,
     log: Annotated[Path | None, typer.Option(help="Write a line of JSON a round here.")] = None,
     in_lab: InLab = False,
@@ -53,7 +56,7 @@ def train(
     job = Job(
         objective=_objective(model), source=open_data(data) if data else made, rounds=rounds, batch=batch, seed=seed,
         scheme=parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order), delays=inject,
-        optimizer=parse_optimizer(optimizer, lr), on_excess=on_excess,
+        optimizer=parse_optimizer(optimizer, lr), excess=Excess(on_excess, parse_seconds(say_waiting_after)),
         site=chosen_lab(in_lab, lab_name, shape.workers),
     )  # fmt: skip
     job.plan()

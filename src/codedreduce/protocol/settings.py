@@ -10,6 +10,28 @@ from codedreduce.errors import UsageError
 CHUNK_ELEMENTS = 1 << 18
 
 
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """What a round does that has waited so many seconds because more are late than tolerated.
+
+    >>> Excess("approximate", 5.0)
+    Excess(do='approximate', after=5.0)
+    """
+
+    do: str = "wait"
+    after: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.do not in ("wait", "approximate"):
+            raise UsageError(f"on_excess must be 'wait' or 'approximate', got {self.do!r}")
+        if not self.after >= 0:
+            raise UsageError(f"say_waiting_after cannot be negative, got {self.after}")
+
+
+#: A round waits, however long it takes.
+WAIT_ON = Excess()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """The vector's layout on the wire, and how long to wait before what.
@@ -37,10 +59,10 @@ class Settings:
         for name in ("length", "itemsize", "chunk", "window"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("head_start", "least_head_start", "hold", "say_waiting_after"):
+        for name in ("head_start", "least_head_start", "hold"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
-        check_on_excess(self.on_excess)
+        Excess(self.on_excess, self.say_waiting_after)
         object.__setattr__(self, "chunks", -(-self.length // self.chunk))
 
     def to_settle(self, levels: int) -> float:
@@ -61,9 +83,3 @@ class Settings:
             return -1
         where = self.chunk_slice(index)
         return int(where.stop - where.start) * self.itemsize
-
-
-def check_on_excess(text: str) -> None:
-    """Refuse what cannot be done when more are late than tolerated."""
-    if text not in ("wait", "approximate"):
-        raise UsageError(f"on_excess must be 'wait' or 'approximate', got {text!r}")

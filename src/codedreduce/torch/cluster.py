@@ -71,9 +71,8 @@ def join(
     if scheme is None:
         scheme = membership.scheme_or_default(stragglers) if membership is not None else MasterWorker(1)
     if membership is not None:
-        membership = replace(
-            membership, inject=inject or membership.inject, on_excess=on_excess or membership.on_excess
-        )
+        excess = replace(membership.excess, do=on_excess or membership.excess.do)
+        membership = replace(membership, inject=inject or membership.inject, excess=excess)
     return Cluster(membership, scheme, on_note or (lambda note: log.warning(note.reason)))
 
 
@@ -152,8 +151,9 @@ class Cluster:
             return self._train(training, layout, contextlib.nullcontext(alone), Journal(remember=REMEMBERED))
         self._membership.check(plan)
         meeting = replace(self._membership.meeting, run=self._name(), subject=_subject(training, layout, wire))
-        on_excess = self._membership.on_excess or "wait"
-        run = Run.of(meeting, plan, layout.length, dtype=layout.dtype, wire=wire, on_excess=on_excess)
+        run = Run.of(
+            meeting, plan, layout.length, dtype=layout.dtype, wire=wire, excess=self._membership.excess
+        )  # fmt: skip
         if self._membership.rank:
             return self._serve(training, layout, run, self._membership)
         journal = Journal(listening(on_note=self._on_note), remember=REMEMBERED)

@@ -14,7 +14,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import Diverged, UsageError
-from codedreduce.protocol.settings import check_on_excess
+from codedreduce.protocol.settings import WAIT_ON, Excess
 from codedreduce.schemes import MasterWorker, Plan, RingPlan, Scheme
 from codedreduce.schemes.names import default_scheme
 from codedreduce.training.data import Shape, Source
@@ -68,7 +68,7 @@ class Job:
     compute: float = 0.0  # seconds the whole batch takes one worker at least; the rest is slept
     shared_memory: bool = True
     start: Vector | None = None
-    on_excess: str = "wait"
+    excess: Excess = WAIT_ON  # what a round does when more are late than tolerated
     site: Site | None = None  # where the processes are, if not simply on this machine
 
     def __post_init__(self) -> None:
@@ -76,7 +76,6 @@ class Job:
             raise UsageError(f"at least one round is needed, got {self.rounds}")
         if self.seed < 0:
             raise UsageError(f"a seed cannot be negative, got {self.seed}")
-        check_on_excess(self.on_excess)
         samples = self.shape.samples
         if self.batch is not None and not 1 <= self.batch <= samples:
             raise UsageError(f"a batch has 1 to {samples} samples, as many as there are; got {self.batch}")
@@ -113,7 +112,7 @@ class Job:
 
     def run(self, meeting: Meeting, plan: Plan) -> Run:
         """The run of this job, wherever it meets. A vector has one number more than parameters: the loss."""
-        return Run.of(meeting, plan, len(self.model()) + 1, on_excess=self.on_excess)
+        return Run.of(meeting, plan, len(self.model()) + 1, excess=self.excess)
 
     def injection(self) -> Injection | None:
         """The injected delays, drawn alike by everyone."""
@@ -136,6 +135,7 @@ def train(
     on_round: OnRound | None = None,
     on_note: OnNote | None = None,
     on_excess: str | None = None,
+    say_waiting_after: float | None = None,
     shared_memory: bool = True,
 ) -> TrainingResult:
     """Train a model on this machine: the root here, one process a worker.
@@ -143,8 +143,8 @@ def train(
     `scheme` says how many workers and how they are arranged; a tree of 2x2 with one straggler tolerated by default.
     `inject` makes workers late on purpose: `stalls:0.05:0.5s` or any delay model of the simulator. `on_round` is called
     after every round, `on_note` with what a person should hear of (logged by default). `on_excess="approximate"` goes
-    on with the best approximation when more are late than tolerated, instead of waiting. An interrupt (Ctrl-C) ends
-    the run with the parameters reached.
+    on with the best approximation when more are late than tolerated and `say_waiting_after` seconds (30) are over,
+    instead of waiting. An interrupt (Ctrl-C) ends the run with the parameters reached.
 
     Under a launcher (`codedreduce run`, torchrun, mpiexec) every process calls this with the same arguments: rank 0 is
     the root and returns the result, the others serve until the run is over and return the model they began with.
@@ -155,10 +155,15 @@ def train(
     job = Job(
         objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, start=start,
         delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),
-        shared_memory=shared_memory, on_excess=on_excess or (membership.on_excess if membership else None) or "wait",
+        shared_memory=shared_memory, excess=_excess(membership, on_excess, say_waiting_after),
     )  # fmt: skip
     on_note = on_note or (lambda note: logging.getLogger("codedreduce").warning(note.reason))
     return run_job(job, on_round=on_round, on_note=on_note, membership=membership)
+
+
+def _excess(membership: Membership | None, do: str | None, after: float | None) -> Excess:
+    said = membership.excess if membership is not None else WAIT_ON
+    return Excess(do or said.do, said.after if after is None else after)
 
 
 def run_job(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from codedreduce.errors import SchemeError, UsageError
+from codedreduce.protocol.settings import WAIT_ON, Excess
 from codedreduce.schemes import Plan, RingPlan, Scheme
 from codedreduce.schemes.names import default_scheme, parse_scheme, parse_tree
 from codedreduce.worlds.addresses import is_loopback, numeric
@@ -36,7 +37,7 @@ class Membership:
     meeting: Meeting
     scheme: Scheme | None
     inject: str | None
-    on_excess: str | None = None
+    excess: Excess = WAIT_ON
 
     @property
     def workers(self) -> int:
@@ -83,7 +84,10 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
         meeting=_meeting(environment),
         scheme=_scheme(environment),
         inject=environment.get("CODEDREDUCE_INJECT"),
-        on_excess=environment.get("CODEDREDUCE_ON_EXCESS"),
+        excess=Excess(
+            environment.get("CODEDREDUCE_ON_EXCESS", "wait"),
+            _number(environment, "CODEDREDUCE_SAY_WAITING_AFTER", 30.0),
+        ),
     )
 
 

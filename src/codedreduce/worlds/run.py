@@ -9,6 +9,7 @@ import numpy as np
 from codedreduce._extras import require
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
+from codedreduce.protocol.settings import WAIT_ON, Excess
 from codedreduce.schemes import Plan
 from codedreduce.worlds.addresses import own_address
 from codedreduce.worlds.tuning import settings_for
@@ -58,13 +59,13 @@ class Run:
     @classmethod
     def of(
         cls, meeting: Meeting, plan: Plan, length: int, *, dtype: Dtype = FLOAT32, wire: str | None = None,
-        on_excess: str = "wait",
+        excess: Excess = WAIT_ON,
     ) -> Run:  # fmt: skip
         """A run for vectors of so many numbers, with settings that suit where it meets."""
         travels_as = _wire_dtype(wire)
         run = cls(meeting=meeting, plan=plan, settings=Settings(length=length), dtype=dtype, wire=travels_as)
         settings = settings_for(
-            length, shared_memory=run.shares_memory, itemsize=(travels_as or dtype).itemsize, on_excess=on_excess
+            length, shared_memory=run.shares_memory, itemsize=(travels_as or dtype).itemsize, excess=excess
         )
         return replace(run, settings=settings)
 

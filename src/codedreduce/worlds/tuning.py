@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from codedreduce.protocol import Settings
-from codedreduce.protocol.settings import CHUNK_ELEMENTS
+from codedreduce.protocol.settings import CHUNK_ELEMENTS, WAIT_ON, Excess
 
 #: Elements in a chunk between processes of one machine, where a chunk is a reference into shared memory.
 LOCAL_CHUNK = 1 << 20
@@ -24,11 +24,12 @@ LEAST_HEAD_START = 0.01
 WORTH_ANNOUNCING = 1 << 16
 
 
-def settings_for(length: int, *, shared_memory: bool, itemsize: int = 4, on_excess: str = "wait") -> Settings:
+def settings_for(length: int, *, shared_memory: bool, itemsize: int = 4, excess: Excess = WAIT_ON) -> Settings:
     """Settings for vectors of so many numbers, each `itemsize` bytes on the wire."""
     chunk = LOCAL_CHUNK if shared_memory else chunk_over_network(length)
     return Settings(
-        length=length, itemsize=itemsize, chunk=chunk, least_head_start=LEAST_HEAD_START, on_excess=on_excess,
+        length=length, itemsize=itemsize, chunk=chunk, least_head_start=LEAST_HEAD_START,
+        on_excess=excess.do, say_waiting_after=excess.after,
         window=LEAST_WINDOW if shared_memory else window_over_network(min(chunk, length) * itemsize),
         announce=length > LOCAL_CHUNK if shared_memory else worth_announcing(length, itemsize),
     )  # fmt: skip

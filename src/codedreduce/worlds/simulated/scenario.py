@@ -10,7 +10,7 @@ import numpy as np
 
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
-from codedreduce.protocol.settings import check_on_excess
+from codedreduce.protocol.settings import Excess
 from codedreduce.schemes import Plan, Scheme
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.delays import Delays, parse_delays
@@ -58,7 +58,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"the compute time of the batch must be above zero, got {self.compute}")
         if self.rounds < 1:
             raise UsageError(f"at least one round is needed, got {self.rounds}")
-        check_on_excess(self.on_excess)
+        Excess(self.on_excess, self.say_waiting_after)
 
     @property
     def workers(self) -> int:
