@@ -54,7 +54,8 @@ class Experience:
         self._news = 0
         self._spread = 0.0
         self._needy: set[int] = set()  # shares that another delivered last time
-        self._credit = self._most_credit = SAVED * children
+        self._most_credit = SAVED * children
+        self._credit = self._most_credit / 2
 
     @property
     def is_known(self) -> bool:
