@@ -16,7 +16,7 @@ from codedreduce.protocol.outbox import Outbox
 from codedreduce.protocol.root import RootState
 from codedreduce.protocol.shares import Arrival, Shares
 from codedreduce.protocol.worker import WorkerState
-from tests.unit.conversation import PROGRESSIVE, SETTINGS, Talk, led_to, of_type, sent, state_of
+from tests.unit.conversation import PROGRESSIVE, SETTINGS, Talk, led_to, of_type, sent, state_of, worth
 
 VECTOR = np.ones(10, np.float32)
 
@@ -105,9 +105,9 @@ def test_an_old_unit_is_not_taken_for_the_parent_s() -> None:
     old = talk.hears(7, said.ShareChunk(round=1, task=plan.delegated(3), index=0), 777.0)
     assert not sent(old, said.Offer)
     assert not of_type(old, happening.Cancel)
-    assert sent(talk.computes(5.0), said.Offer)
+    assert sent(talk.computes(), said.Offer)
     (chunk,) = sent(talk.hears(1, said.Send(round=1, task=for_parent)), said.ShareChunk)
-    assert chunk.data.tolist() == [5, 5, 5, 5]
+    assert chunk.data.tolist() == [worth(1, for_parent)] * 4
 
 
 @pytest.mark.parametrize("announce", [True, False])
