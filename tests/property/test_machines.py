@@ -195,7 +195,6 @@ def test_whatever_happens_from_any_state_on(name: str, state: State) -> None:
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=40,
-            deadline=None,
             derandomize=True,
             database=None,
             phases=(Phase.generate, Phase.shrink),

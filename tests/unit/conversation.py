@@ -87,6 +87,8 @@ class Talk:
         """Let a message arrive; `data` is a chunk, or the number that a right one is full of."""
         if isinstance(data, int | float):
             data = np.full(self.chunk_length(message), data, np.float32)
+        if data is not None:
+            data.flags.writeable = False  # it may lie in the sender's memory, which is not the machine's to write in
         return self.happens(happening.Received(sender=sender, message=message, data=data))
 
     def chunk_length(self, message: Any) -> int:

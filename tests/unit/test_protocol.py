@@ -110,6 +110,20 @@ def test_an_old_unit_is_not_taken_for_the_parent_s() -> None:
     assert chunk.data.tolist() == [worth(1, for_parent)] * 4
 
 
+@pytest.mark.parametrize("chunk", [4, 2])
+def test_a_unit_done_by_a_child_is_added_to_in_a_place_of_the_parent_s_own(chunk: int) -> None:
+    """What a child sends may lie in its memory, where it or another neighbour still reads it."""
+    talk = Talk(Worker(1, PROGRESSIVE, Settings(length=4, chunk=chunk)))
+    talk.hears(0, said.Welcome())
+    talk.join(3, 4)
+    talk.model(1)
+    talk.delivers(3, 3)
+    talk.delivers(3, PROGRESSIVE.delegated(1))
+    talk.delivers(4, 4)
+    assert {number for one in sent(talk.done, said.ShareChunk) for number in one.data.tolist()} == {6.0}
+    assert talk.machine.state is WorkerState.RESTING
+
+
 @pytest.mark.parametrize("announce", [True, False])
 def test_a_sum_is_announced_where_that_is_agreed(announce: bool) -> None:
     talk = Talk(Worker(3, PROGRESSIVE, Settings(length=4, announce=announce)))
