@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections import defaultdict
+from random import Random
 
-import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from codedreduce.protocol import Machine, RingNode, Root
+from codedreduce.protocol import Machine, RingNode, Root, Worker
 from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
-from codedreduce.protocol.machine import State
+from codedreduce.protocol.machine import OWN, PARENT, From, State
 from codedreduce.protocol.membership import run_name
 from codedreduce.protocol.wire import decode, encode
 from codedreduce.schemes import TreePlan
-from tests.unit.conversation import SETTINGS, led_to, led_to_every_state
-from tests.unit.peers import chunks, messages
+from tests.unit.conversation import SETTINGS, led_to, led_to_every_state, worth
+from tests.unit.peers import LARGEST, choices, chunks, draw, messages
 
 EXAMPLES = int(os.environ.get("CODEDREDUCE_EXAMPLES", "8"))
 TIMERS = ("redundancy", "waiting", "settled", "settle", "a timer of nobody's")
 STRANGER = 99
+ENDS = ("LEFT", "STOPPED")
+
+#: After these nothing more is said.
+LAST_WORDS = ((said.Goodbye, PARENT), (said.Refuse, PARENT))
+
+#: By state, what is taken from whom.
+TAKEN: dict[State, list[tuple[type, From]]] = defaultdict(list)
+for _machine in (Root, Worker, RingNode):
+    for _state, _kind, _who in _machine._table:
+        if _who is not OWN:
+            TAKEN[_state].append((_kind, _who))
 
 
 def tasks_around(machine: Machine) -> list[int]:
@@ -46,16 +57,17 @@ class GoingOn(RuleBasedStateMachine):
         super().__init__()
         self.talk = led_to(self.name, self.begins_in)
         machine = self.machine = self.talk.machine
-        self.seen = len(self.talk.done)
+        self.seen = self.heard = len(self.talk.done)
         self.workers = set(range(1, machine.plan.workers + 1))
         parents = [machine.plan.ring.previous(machine.node)] if isinstance(machine, RingNode) else []
         if not isinstance(machine, RingNode) and machine.node:
             parents = [self.talk.parent]
-        friends = [*parents, *self.talk.children]
+        friends = self.friends = [*parents, *self.talk.children]
         self.senders = st.sampled_from([*friends, *friends, *friends, machine.node, machine.node + 1, STRANGER])
         self.peers = st.sampled_from([*friends, machine.node, STRANGER])
         plan = "none" if isinstance(machine, RingNode) else run_name(machine.plan, machine.settings)
-        self.messages = messages(plan, tasks_around(machine))
+        self.choices = choices(plan, tasks_around(machine))
+        self.messages = messages(self.choices)
 
     # -- what others say
 
@@ -67,33 +79,55 @@ class GoingOn(RuleBasedStateMachine):
             chunk = data.draw(chunks(self.talk.chunk_length(message)))
         self.talk.hears(data.draw(self.senders), message, chunk)
 
-    @rule(data=st.data())
-    def hear_of_this_round(self, data: st.DataObject) -> None:
-        """Nonsense is dropped at the door: most of what is said here is of the round, right in itself, and of use."""
-        message: Any = data.draw(self.messages)
-        nearby = data.draw(st.sampled_from([0, 0, 0, 1, -1]))
-        changes = {"round": max(0, self.machine.round + nearby), "generation": self.machine.generation}
-        message = type(message)(**{**{f: getattr(message, f) for f in message.__struct_fields__}, **changes})
-        chunk = 3.0 if isinstance(message, said.DATA) else None
-        self.talk.hears(data.draw(self.senders), message, chunk)
+    @rule(seed=st.integers(0, 2**32 - 1))
+    def hear_what_it_takes(self, seed: int) -> None:
+        """Nonsense is dropped at the door: what is said here is somebody's to say now, and most of it of this round."""
+        random, machine = Random(seed), self.machine
+        for _ in range(10):
+            speakers = [
+                (kind, one)
+                for kind, who in TAKEN[machine.state]
+                for one in self.friends
+                if machine._who(one) is who and (kind, who) not in LAST_WORDS
+            ]
+            if not speakers:
+                return
+            kind, sender = random.choice(speakers)
+            fixed = {"generation": machine.generation}
+            if random.random() < 0.8:
+                fixed["round"] = min(LARGEST, max(0, machine.round + random.choice([0, 0, 0, 0, 1, -1])))
+            if "task" in kind.__struct_fields__ and random.random() < 0.3:
+                fixed["task"] = getattr(machine, "task", 0)
+            message = draw(random, self.choices, kind, **fixed)
+            note(f"node {sender} says {message}")
+            self.talk.hears(sender, message, 3.0 if kind in said.DATA else None)
 
     # -- what happens at the node itself
 
-    @rule(name=st.sampled_from(TIMERS))
-    def timer(self, name: str) -> None:
-        self.talk.timer(name)
+    @precondition(lambda self: self.machine.state.name not in ENDS)
+    @rule()
+    def what_comes_next(self) -> None:
+        """Where all is well: so that a conversation also comes to where nonsense matters."""
+        if self.machine.round < LARGEST:
+            self.talk.goes_on()
 
-    @rule(data=st.data(), kind=st.sampled_from([happening.PeerLost, happening.PeerFound, happening.Drained]))
-    def connection(self, data: st.DataObject, kind: Any) -> None:
-        self.talk.happens(kind(peer=data.draw(self.peers)))
+    @rule(data=st.data())
+    def timer_or_connection(self, data: st.DataObject) -> None:
+        kind = data.draw(st.sampled_from([happening.TimerFired] * 3 + [happening.PeerLost, happening.PeerFound]))
+        if kind is happening.TimerFired:
+            self.talk.timer(data.draw(st.sampled_from(TIMERS)))
+        else:
+            self.talk.happens(kind(peer=data.draw(self.peers)))
+
+    @rule(data=st.data())
+    def what_was_sent_arrives(self, data: st.DataObject) -> None:
+        self.talk.happens(happening.Drained(peer=data.draw(self.peers)))
 
     @precondition(lambda self: self.talk.asked)
     @rule(covered=st.sampled_from([1.0, 0.5, 0.0]), which=st.integers(0, 9))
     def computed(self, covered: float, which: int) -> None:
-        task = self.talk.asked.pop(which % len(self.talk.asked))
-        vector = np.ones(SETTINGS.length, np.float32)
-        part = covered if task.salvage else 1.0
-        self.talk.happens(happening.Computed(round=task.round, task=task.task, vector=vector, covered=part))
+        which %= len(self.talk.asked)
+        self.talk.computes(covered if self.talk.asked[which].salvage else 1.0, which)
 
     @precondition(lambda self: self.talk.asked)
     @rule(seconds=st.sampled_from([-1.0, 0.0, 2.0]), which=st.integers(0, 9))
@@ -101,16 +135,10 @@ class GoingOn(RuleBasedStateMachine):
         task = self.talk.asked.pop(which % len(self.talk.asked))
         self.talk.happens(happening.Interrupted(round=task.round, task=task.task, seconds=seconds))
 
-    @precondition(lambda self: self.machine.state.name == ("IDLE" if isinstance(self.machine, Root) else "WAITING"))
-    @rule()
-    def begin(self) -> None:
-        if isinstance(self.machine, Root | RingNode):
-            self.talk.begin()
-
-    @precondition(lambda self: self.machine.state.name not in ("LEFT", "STOPPED"))
-    @rule(sure=st.integers(0, 9))
+    @precondition(lambda self: self.machine.state.name not in ENDS)
+    @rule(sure=st.integers(0, 19))
     def leave(self, sure: int) -> None:
-        if sure == 9:
+        if sure == 13:
             self.talk.leave()
 
     # -- what must hold after each of them (Talk also checks the machine's own invariants)
@@ -128,8 +156,28 @@ class GoingOn(RuleBasedStateMachine):
                 assert set(action.late) <= self.workers
                 assert 0 <= action.residual < 1
             elif isinstance(action, happening.SetTimer):
-                assert self.talk.now <= action.at <= self.talk.now + 10 * said.LONGEST
+                assert 0 <= action.at <= self.talk.now + 10 * said.LONGEST
         self.seen = len(self.talk.done)
+
+    @invariant()
+    def what_a_leaf_sends_is_what_it_computed(self) -> None:
+        if self.talk.children or isinstance(self.machine, RingNode):
+            return
+        for action in self.talk.done[self.heard :]:
+            if isinstance(action, happening.Transmit) and isinstance(action.message, said.ShareChunk):
+                assert set(action.data.tolist()) == {worth(action.message.round, action.message.task)}
+        self.heard = len(self.talk.done)
+
+    @invariant()
+    def a_ring_passes_every_chunk_on_once(self) -> None:
+        sent = [one.message for one in self.talk.done if isinstance(one, happening.Transmit)]
+        chunks = [message.place for message in sent if isinstance(message, said.RingChunk)]
+        assert len(chunks) == len(set(chunks))
+
+    @invariant()
+    def only_workers_are_said_to_be_late(self) -> None:
+        if self.talk.children:
+            assert self.machine.below.late <= self.workers
 
     @invariant()
     def who_has_left_wants_nothing_more(self) -> None:
@@ -147,7 +195,6 @@ def test_whatever_happens_from_any_state_on(name: str, state: State) -> None:
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=40,
-            deadline=None,
             derandomize=True,
             database=None,
             phases=(Phase.generate, Phase.shrink),

@@ -21,14 +21,14 @@ def shapes(draw) -> tuple[int, int, int, int]:
     return fanout, depth, stragglers, draw(st.integers(max(4 * workers, 2), 4 * workers + 500))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shapes(), st.sampled_from(["progressive", "eager"]))
 def test_repetition_is_exact_and_the_same_bits(shape: tuple[int, int, int, int], order) -> None:
     n, L, s, d = shape
     check_scheme(CodedReduce(Tree.regular(fanout=n, depth=L), s, order=order), d)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(shapes())
 def test_cyclic_is_exact_within_its_bound(shape: tuple[int, int, int, int]) -> None:
     n, L, s, d = shape
@@ -96,7 +96,6 @@ def test_gradient_coding_loads(workers: int, extra: int, data) -> None:
         assert abs(plan.load(node) - Fraction((stragglers + 1) * samples, workers)) <= stragglers + 1
 
 
-@settings(deadline=None)
 @given(
     workers=st.integers(2, 60),
     fanout=st.integers(2, 8),

@@ -87,6 +87,8 @@ class Talk:
         """Let a message arrive; `data` is a chunk, or the number that a right one is full of."""
         if isinstance(data, int | float):
             data = np.full(self.chunk_length(message), data, np.float32)
+        if data is not None:
+            data.flags.writeable = False  # it may lie in the sender's memory, which is not the machine's to write in
         return self.happens(happening.Received(sender=sender, message=message, data=data))
 
     def chunk_length(self, message: Any) -> int:
@@ -121,20 +123,19 @@ class Talk:
         """Children come in, with all below them."""
         for child in children or self.children:
             self.hears(child, said.Hello(plan=run_name(self.machine.plan, self.machine.settings)))
-            self.hears(child, said.Ready())
+            self.hears(child, said.Ready(generation=self.machine.generation))
 
     def model(self, round_: int, chunks: Iterable[int] | None = None) -> list[Any]:
         """The parent sends chunks of a model, or all of it."""
         every = range(self.machine.settings.chunks) if chunks is None else chunks
-        messages = (said.ModelChunk(round=round_, index=index) for index in every)
+        of = {"generation": self.machine.generation, "round": round_}
+        messages = (said.ModelChunk(index=index, **of) for index in every)
         return [action for message in messages for action in self.hears(self.parent, message, 0.5)]
 
     def delivers(self, child: int, task: int, round_: int | None = None, **of: Any) -> list[Any]:
         """A child sends all of a share."""
-        number = self.machine.round if round_ is None else round_
-        messages = (
-            said.ShareChunk(round=number, task=task, index=index, **of) for index in range(self.machine.settings.chunks)
-        )
+        of |= {"generation": self.machine.generation, "round": self.machine.round if round_ is None else round_}
+        messages = (said.ShareChunk(task=task, index=index, **of) for index in range(self.machine.settings.chunks))
         return [action for message in messages for action in self.hears(child, message, 2.0)]
 
     def all_deliver(self) -> None:
@@ -142,11 +143,30 @@ class Talk:
         for child, task in self.machine.below.ledger.assignments():
             self.delivers(child, task)
 
-    def computes(self, value: float = 1.0, covered: float = 1.0) -> list[Any]:
-        """What was asked for last is computed."""
-        task = self.asked.pop()
-        vector = np.full(self.machine.settings.length, value, np.float32)
+    def computes(self, covered: float = 1.0, which: int = -1) -> list[Any]:
+        """What was asked for last, or earlier, is computed."""
+        task = self.asked.pop(which)
+        vector = np.full(self.machine.settings.length, worth(task.round, task.task), np.float32)
         return self.happens(happening.Computed(round=task.round, task=task.task, vector=vector, covered=covered))
+
+    def goes_on(self) -> None:
+        """What comes next where all is well."""
+        machine = self.machine
+        if isinstance(machine, Worker):
+            if machine.state is WorkerState.JOINING:
+                self.hears(self.parent, said.Welcome(generation=machine.generation))
+            elif machine.state in (WorkerState.WAITING, WorkerState.RESTING):
+                self.join(*self.children)
+                self.model(machine.round + 1)
+            elif machine.state is WorkerState.LOADING:
+                self.model(machine.round)
+        elif machine.state in (RootState.IDLE, RingState.WAITING):
+            self.join(*self.children)
+            self.begin()
+        if self.children:
+            self.all_deliver()
+        for neighbour in sorted(self.neighbours):
+            self.happens(happening.Drained(peer=neighbour))
 
     def begin(self) -> list[Any]:
         """The next round begins, at the root or at a node of a ring."""
@@ -160,6 +180,11 @@ class Talk:
     def leave(self) -> list[Any]:
         """The node shall leave."""
         return self.happens(happening.Leave(reason="it is over"))
+
+
+def worth(round_: int, task: int) -> float:
+    """What the gradient of a task is full of."""
+    return round_ % 97 * 100.0 + task
 
 
 def note_step(steps: set[Step], machine: Machine, event: happening.Event, before: State) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -34,38 +36,52 @@ MESSAGES: list[said.AnyMessage] = [
     said.Welcome(generation=5),
 ]  # fmt: skip
 
-rounds = st.sampled_from([0, 1, 1, 1, 2, 2, 3, 4, LARGEST])
-indices = st.sampled_from([0, 0, 1, 1, 2, 2, 3, LARGEST])
-seconds = st.sampled_from([0.0, 0.5, 1.0, 3.0, said.LONGEST])
-nodes = st.integers(0, 16) | st.sampled_from([LARGEST])
-covers = st.sampled_from([1.0, 1.0, 0.5, 0.25, 5e-324])
-words = st.sampled_from(["", "no", "x" * 1000])
+ROUNDS = (0, 1, 1, 1, 2, 2, 3, 4, LARGEST)
+INDICES = (0, 0, 1, 1, 2, 2, 3, LARGEST)
+SECONDS = (0.0, 0.5, 1.0, 3.0, said.LONGEST)
+NODES = (0, 1, 2, 3, 4, 5, 16, LARGEST)
+WORDS = ("", "no", "x" * 1000)
+LATE = ((), (), (1,), (4, 2), (0,), (99, 3), (LARGEST,) * 4096)
+
+#: By type of message and field, what may stand there.
+Choices = Mapping[type, Mapping[str, Sequence[Any]]]
 
 
-def messages(plan: str, likely: Collection[int]) -> st.SearchStrategy[said.AnyMessage]:
+def choices(plan: str, likely: Sequence[int]) -> Choices:
     """Any message, of any round and generation, about any task; `plan` is the one that this run has."""
-    tasks = st.sampled_from([*likely, *likely, 0, max(likely) + 1, LARGEST])
-    common = {"round": rounds, "generation": st.sampled_from([0] * 12 + [1, LARGEST])}
-    fields = {
-        said.Hello: {"plan": st.sampled_from([plan, plan, "another plan"])},
+    tasks = (*likely, *likely, 0, max(likely) + 1, LARGEST)
+    fields: dict[type, dict[str, Sequence[Any]]] = {
+        said.Hello: {"plan": (plan, plan, "another plan")},
         said.Welcome: {},
-        said.Refuse: {"reason": words},
+        said.Refuse: {"reason": WORDS},
         said.Ready: {},
-        said.Goodbye: {"reason": words},
-        said.ModelChunk: {"index": indices},
+        said.Goodbye: {"reason": WORDS},
+        said.ModelChunk: {"index": INDICES},
         said.ShareChunk: {
-            "task": tasks, "index": indices, "covered": covers, "worked": seconds,
-            "late": st.lists(nodes, max_size=3).map(tuple) | st.just((LARGEST,) * 4096),
+            "task": tasks, "index": INDICES, "covered": (1.0, 1.0, 0.5, 0.25, 5e-324), "worked": SECONDS, "late": LATE,
         },
-        said.Offer: {"task": tasks, "worked": seconds},
-        said.Send: {"task": tasks, "chunks": st.lists(indices, max_size=4).map(tuple)},
-        said.Next: {"task": tasks, "push": st.booleans()},
+        said.Offer: {"task": tasks, "worked": SECONDS},
+        said.Send: {"task": tasks, "chunks": ((), (0,), (2, 0), (1, 1, 1), (3,), (LARGEST, 1))},
+        said.Next: {"task": tasks, "push": (False, True)},
         said.Enough: {"task": tasks},
         said.Settle: {},
-        said.Late: {"node": nodes, "seconds": seconds},
-        said.RingChunk: {"segment": st.integers(0, 4) | st.just(LARGEST), "index": indices, "finished": st.booleans()},
+        said.Late: {"node": NODES, "seconds": SECONDS},
+        said.RingChunk: {"segment": (0, 0, 1, 1, 2, 2, 3, LARGEST), "index": INDICES, "finished": (False, True)},
     }  # fmt: skip
-    return st.sampled_from(list(fields)).flatmap(lambda kind: st.builds(kind, **common, **fields[kind]))
+    common = {"round": ROUNDS, "generation": (0,) * 12 + (1, LARGEST)}
+    return {kind: {**common, **own} for kind, own in fields.items()}
+
+
+def messages(among: Choices) -> st.SearchStrategy[said.AnyMessage]:
+    """Any of these."""
+    of = {kind: {name: st.sampled_from(values) for name, values in fields.items()} for kind, fields in among.items()}
+    return st.sampled_from(list(of)).flatmap(lambda kind: st.builds(kind, **of[kind]))
+
+
+def draw(random: Random, among: Choices, kind: Any, **fixed: Any) -> Any:
+    """One of a type."""
+    drawn = {name: random.choice(values) for name, values in among[kind].items()}
+    return kind(**{**drawn, **fixed})
 
 
 def chunks(right: int) -> st.SearchStrategy[np.ndarray | None]:

@@ -16,7 +16,7 @@ from codedreduce.protocol.outbox import Outbox
 from codedreduce.protocol.root import RootState
 from codedreduce.protocol.shares import Arrival, Shares
 from codedreduce.protocol.worker import WorkerState
-from tests.unit.conversation import PROGRESSIVE, SETTINGS, Talk, led_to, of_type, sent, state_of
+from tests.unit.conversation import PROGRESSIVE, SETTINGS, Talk, led_to, of_type, sent, state_of, worth
 
 VECTOR = np.ones(10, np.float32)
 
@@ -105,9 +105,23 @@ def test_an_old_unit_is_not_taken_for_the_parent_s() -> None:
     old = talk.hears(7, said.ShareChunk(round=1, task=plan.delegated(3), index=0), 777.0)
     assert not sent(old, said.Offer)
     assert not of_type(old, happening.Cancel)
-    assert sent(talk.computes(5.0), said.Offer)
+    assert sent(talk.computes(), said.Offer)
     (chunk,) = sent(talk.hears(1, said.Send(round=1, task=for_parent)), said.ShareChunk)
-    assert chunk.data.tolist() == [5, 5, 5, 5]
+    assert chunk.data.tolist() == [worth(1, for_parent)] * 4
+
+
+@pytest.mark.parametrize("chunk", [4, 2])
+def test_a_unit_done_by_a_child_is_added_to_in_a_place_of_the_parent_s_own(chunk: int) -> None:
+    """What a child sends may lie in its memory, where it or another neighbour still reads it."""
+    talk = Talk(Worker(1, PROGRESSIVE, Settings(length=4, chunk=chunk)))
+    talk.hears(0, said.Welcome())
+    talk.join(3, 4)
+    talk.model(1)
+    talk.delivers(3, 3)
+    talk.delivers(3, PROGRESSIVE.delegated(1))
+    talk.delivers(4, 4)
+    assert {number for one in sent(talk.done, said.ShareChunk) for number in one.data.tolist()} == {6.0}
+    assert talk.machine.state is WorkerState.RESTING
 
 
 @pytest.mark.parametrize("announce", [True, False])

@@ -89,25 +89,36 @@ def lose(experience: Experience, bets: int) -> None:
         experience.bet_lost(task)
 
 
-def test_a_storm_is_met_at_once() -> None:
+def after_calm(children: int) -> Experience:
+    """A parent that has saved all it may."""
+    return after_rounds(5, [1.0] * children)
+
+
+def test_a_storm_after_a_calm_time_is_met_at_once() -> None:
     """All ten children late at a time: all may be bet on."""
-    lose(Experience(10, SETTINGS), 10)
+    lose(after_calm(10), 10)
+
+
+def test_a_parent_begins_with_half_of_what_it_may_save() -> None:
+    experience = Experience(10, SETTINGS)
+    lose(experience, 5)
+    assert [experience.may_bet(already) for already in range(4)] == [True, True, False, False]
 
 
 def test_lost_bets_use_up_what_was_saved_and_then_a_fifth_at_a_time_is_left() -> None:
-    experience = Experience(10, SETTINGS)
+    experience = after_calm(10)
     lose(experience, 10)
     assert [experience.may_bet(already) for already in range(4)] == [True, True, False, False]
 
 
 def test_there_is_always_one_bet() -> None:
-    experience = Experience(2, SETTINGS)
+    experience = after_calm(2)
     lose(experience, 2)
     assert [experience.may_bet(already) for already in range(2)] == [True, False]
 
 
 def test_every_share_that_is_delivered_saves_a_fifth_of_a_bet() -> None:
-    experience = Experience(10, SETTINGS)
+    experience = after_calm(10)
     lose(experience, 10)
     for child in range(1, 5):
         experience.delivered(child, 1.0, 1.0, 1.0)
@@ -125,7 +136,7 @@ def test_what_is_saved_has_an_end() -> None:
 
 
 def test_bets_that_are_won_cost_nothing() -> None:
-    experience = Experience(10, SETTINGS)
+    experience = after_calm(10)
     for task in range(1, 101):
         assert experience.may_bet(9)
         experience.bet_made()

@@ -1,7 +1,7 @@
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from codedreduce import Tree
@@ -49,7 +49,6 @@ def test_regular(fanout: int, depth: int) -> None:
         assert list(tree.children(node)) == [fanout * node + i for i in range(1, fanout + 1)]
 
 
-@settings(deadline=None)
 @given(workers=st.integers(1, 300), fanout=st.integers(1, 12), stragglers=st.integers(0, 3))
 def test_balanced(workers: int, fanout: int, stragglers: int) -> None:
     try:

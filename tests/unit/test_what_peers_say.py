@@ -203,6 +203,17 @@ def test_numbers_that_mean_nothing(message: said.AnyMessage) -> None:
         decode(encode(message), 16, SETTINGS.chunk_bytes)
 
 
+def test_only_workers_can_be_late() -> None:
+    talk = led_to("root of a star", RootState.COLLECTING)
+    for child in talk.children:
+        talk.delivers(child, child, late=(0, 2, 4, 2**53))
+    (result,) = of_type(talk.done, happening.Aggregated)
+    assert result.late == (2,)
+    late = said.Late(round=1, node=4, seconds=1.0)
+    assert changes_nothing(talk, 1, late) == []
+    assert changes_nothing(led_to("inner worker", WorkerState.WORKING), 3, said.Late(node=99, seconds=1.0)) == []
+
+
 # -- a parent's own unit, done by a child
 
 
