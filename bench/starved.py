@@ -4,7 +4,7 @@ python -m bench.starved [calm|busy|first ...] [--repeats 5] [--out FILE.json]
 
 calm: nothing injected. busy: as many processes as there are cores spin beside it. first: the first round, from when all
 workers are ready, and what memory the workers have of their own by then. All schemes take turns; medians over repeats
-of the mean of a round, the first two rounds left out (`first` is about these).
+of the mean and of the median of a round, the first two rounds left out (`first` is about these).
 """
 
 from __future__ import annotations
@@ -62,24 +62,31 @@ def _spin() -> None:
         pass
 
 
-def rounds_of(scheme: Scheme) -> float:
-    history = run_job(job_of(scheme, ROUNDS + WARM_UP)).history
-    return statistics.fmean(log.seconds for log in history[WARM_UP:])
+def rounds_of(scheme: Scheme) -> tuple[float, float]:
+    seconds = [log.seconds for log in run_job(job_of(scheme, ROUNDS + WARM_UP)).history[WARM_UP:]]
+    return statistics.fmean(seconds), statistics.median(seconds)
 
 
 def compared(repeats: int, busy: int) -> dict[str, Any]:
     """Mean seconds of a round by scheme, and over master-worker's."""
-    found: dict[str, list[float]] = {name: [] for name in SCHEMES}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in SCHEMES}
     with cores_kept_busy(busy):
         for _ in range(repeats):
             for name, scheme in SCHEMES.items():
                 found[name].append(rounds_of(scheme))
-    uncoded = found["master-worker"]
-    rows = {}
-    for name, seconds in found.items():
-        over = statistics.median(one / other for one, other in zip(seconds, uncoded, strict=True))
-        rows[name] = {"seconds": statistics.median(seconds), "over_master_worker": over}
-        print(f"  {name:14} {1000 * rows[name]['seconds']:7.1f} ms a round, {over:.2f} of master-worker", flush=True)
+    rows: dict[str, Any] = {}
+    for name, runs in found.items():
+        rows[name] = {}
+        for index, kind in enumerate(("mean", "median")):
+            seconds, uncoded = ([run[index] for run in of] for of in (runs, found["master-worker"]))
+            over = statistics.median(one / other for one, other in zip(seconds, uncoded, strict=True))
+            rows[name] |= {kind: statistics.median(seconds), f"{kind}_over_master_worker": over}
+        print(
+            f"  {name:14} mean {1000 * rows[name]['mean']:6.1f} ms, {rows[name]['mean_over_master_worker']:.2f} of "
+            f"master-worker; median {1000 * rows[name]['median']:6.1f} ms, "
+            f"{rows[name]['median_over_master_worker']:.2f}",
+            flush=True,
+        )
     return rows
 
 
