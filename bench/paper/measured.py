@@ -55,7 +55,7 @@ class Measuring:
         return {
             "scheme": scheme.label, **summed_up(seconds), "work": float(work[WARM_UP:].mean()), "exact": exact,
             "max_error": error, "late": float(np.mean([len(log.late) for log in outcome.history[WARM_UP:]])),
-            "wall": time.monotonic() - begin, "timeline": timeline(intervals),
+            "first": outcome.history[0].seconds, "wall": time.monotonic() - begin, "timeline": timeline(intervals),
         }  # fmt: skip
 
     def _job(self, scheme: Scheme, delays: str) -> Job:
