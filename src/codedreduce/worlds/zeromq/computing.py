@@ -52,7 +52,8 @@ class Computing:
         self._gradient = gradient
         self._injector = injector
         self._record = record
-        self._orders: queue.SimpleQueue[tuple[float, Outward]] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[float, int, Outward]] = queue.SimpleQueue()
+        self._latest = 0  # the number of the last order that replaces those before it
         self._stop = threading.Event()
         if gradient is not None and hasattr(
             gradient, "should_stop"
@@ -68,20 +69,21 @@ class Computing:
             if isinstance(what, Compute | Cancel | Finished | Aggregated):
                 self._stopped_at = now
                 self._stop.set()
-            self._orders.put((now, what))
+                self._latest += 1
+            self._orders.put((now, self._latest, what))
 
     def news(self, post: Callable[[Event], None], look: Callable[[], None] | None = None) -> Iterator[News]:
         """Compute what is asked for, and give the rest as it comes; `look` is called now and then while waiting."""
         while True:
             try:
-                asked_at, order = self._orders.get(timeout=None if look is None else LOOK_EVERY)
+                asked_at, number, order = self._orders.get(timeout=None if look is None else LOOK_EVERY)
             except queue.Empty:
                 if look is not None:
                     look()
                 continue
             if isinstance(order, Compute | Cancel):
                 with self._changing:
-                    replaced = not self._orders.empty()  # by whatever came meanwhile
+                    replaced = number != self._latest  # by what came meanwhile; not by what is only told
                     if not replaced:
                         self._stop.clear()
                 if isinstance(order, Compute) and not replaced:
