@@ -17,7 +17,7 @@ that are wanted by others. So:
 - Asking is a bet, won if the replica delivers first. Who needed it last time is bet on again. Other bets are made
   out of what was saved: every share that is delivered adds a fifth of one, a bet that is lost takes one away. With
   nothing saved a fifth of the children may be bet on at a time. So a storm of stragglers is met at once, and where
-  bets do not pay, as on cores that others keep busy, at most a fifth of the work is done twice.
+  bets do not pay, as on cores that others keep busy, few are made.
 
 Nothing is lost if the decision is wrong: the first copy of a share counts, and the late worker's may be it.
 """
