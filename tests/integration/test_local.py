@@ -212,12 +212,12 @@ def test_rubbish_at_the_door_changes_nothing() -> None:
             expect_whole_batch(cluster.aggregate(MODEL).vector)
         meeting = replace(cluster.run.meeting, root_within=5.0)
         with pytest.raises(UsageError, match="belongs to another run"):
-            find(context, meeting, Registration("somebody else's", 9, 0, None))
+            find(context, meeting, Registration("somebody else's", 9, (0,), None))
 
 
 def test_a_worker_that_cannot_reach_the_root_says_so() -> None:
     with pytest.raises(UsageError, match=r"node 3 got no answer from the root at .* within 0.2 s"):
-        find(zmq.Context.instance(), Meeting(run="nobody", root_within=0.2), Registration("x", 3, 0, None))
+        find(zmq.Context.instance(), Meeting(run="nobody", root_within=0.2), Registration("x", 3, (0,), None))
 
 
 def test_a_node_that_cannot_start_leaves_nothing() -> None:

@@ -15,7 +15,8 @@ from codedreduce.protocol.messages import ModelChunk, Offer, ShareChunk
 from codedreduce.protocol.wire import encode
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.zeromq.transport import Arrived, Endpoints, Transport
+from codedreduce.worlds.zeromq.carrier import Arrived, Endpoints
+from codedreduce.worlds.zeromq.transport import Transport
 
 SETTINGS = Settings(length=6)
 RUN = Run(meeting=Meeting(run="x", shared_memory=False), plan=MasterWorker(3).plan(samples=6), settings=SETTINGS)
@@ -51,7 +52,7 @@ def taken(node: Transport, count: int) -> list[Arrived]:
 def test_vectors_and_small_messages_come_through_both_ways(context: Context) -> None:
     parent, endpoints = listening(context)
     child = Transport(context, 3, SETTINGS, Buffers(RUN, 3))
-    child.connect(0, endpoints)
+    child.connect({0: endpoints})
     vector = np.arange(6, dtype=np.float32)
     share, offer = ShareChunk(round=2, task=3, index=0), Offer(round=2, task=3)
     assert child.send(Transmit(to=0, message=share, data=vector, marked=True))
@@ -72,7 +73,7 @@ def test_vectors_and_small_messages_come_through_both_ways(context: Context) -> 
 def test_a_socket_that_is_not_named_is_not_asked(context: Context) -> None:
     parent, endpoints = listening(context)
     child = Transport(context, 3, SETTINGS, Buffers(RUN, 3))
-    child.connect(0, endpoints)
+    child.connect({0: endpoints})
     child.send(Transmit(to=0, message=Offer(round=1, task=3)))
     control, data = parent.sockets
     assert control.poll(5000)

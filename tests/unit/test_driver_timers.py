@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import zmq
 
 from codedreduce.errors import CodedReduceError
 from codedreduce.protocol import events as happening
@@ -35,24 +34,22 @@ class Machine:
 
 
 class Transport:
-    parent = 1
-
-
-class Monitor:
     """Tells of connections that go and come."""
 
-    def __init__(self) -> None:
-        self.events: list[int] = []
+    needs = 1
 
-    def poll(self, _: int) -> bool:
-        return bool(self.events)
+    def __init__(self) -> None:
+        self.news: list[tuple[int, bool]] = []
+
+    def comes_and_goes(self) -> list[tuple[int, bool]]:
+        news, self.news = self.news, []
+        return news
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module, "recv_monitor_message", lambda monitor: {"event": monitor.events.pop(0)})
     return clock
 
 
@@ -65,11 +62,10 @@ def driver(clock: Clock) -> Iterator[Any]:
     driver.run()  # closes what the constructor opened
 
 
-def connection(driver: Any, *events: int) -> None:
-    """The connection to the parent goes or comes."""
-    monitor = Monitor()
-    monitor.events += events
-    driver._watch_parent(monitor)
+def connection(driver: Any, *comes: bool, to: int = 1) -> None:
+    """The connection to a neighbour goes or comes."""
+    driver._transport.news += [(to, is_there) for is_there in comes]
+    driver._watch_peers()
 
 
 def wait(driver: Any, clock: Clock, seconds: float) -> list[happening.Event]:
@@ -80,7 +76,7 @@ def wait(driver: Any, clock: Clock, seconds: float) -> list[happening.Event]:
     return driver.machine.happened[before:]
 
 
-GONE, BACK = zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED
+GONE, BACK = False, True
 
 
 def test_an_old_absence_does_not_end_a_new_one_early(driver: Any, clock: Clock) -> None:
@@ -98,6 +94,22 @@ def test_a_parent_that_is_back_is_not_left(driver: Any, clock: Clock) -> None:
     connection(driver, BACK, GONE, BACK)
     assert [type(event) for event in driver.machine.happened] == [happening.PeerLost, happening.PeerFound]
     assert wait(driver, clock, 1000.0) == []
+
+
+def test_who_is_not_needed_may_stay_away(driver: Any, clock: Clock) -> None:
+    connection(driver, BACK)
+    connection(driver, BACK, GONE, to=2)
+    assert driver.machine.happened == [happening.PeerLost(peer=2)]
+    assert wait(driver, clock, 1000.0) == []
+    connection(driver, BACK, to=2)
+    assert driver.machine.happened[1:] == [happening.PeerFound(peer=2)]
+
+
+def test_others_do_not_stand_in_for_the_one_who_is_needed(driver: Any, clock: Clock) -> None:
+    connection(driver, BACK, GONE)
+    connection(driver, BACK, GONE, BACK, to=2)
+    (leave,) = wait(driver, clock, 31.0)
+    assert "node 1 has been gone for 30 s" in leave.reason
 
 
 def test_a_parent_that_never_came_is_a_failure(driver: Any, clock: Clock) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Container
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from codedreduce.errors import CodedReduceError
 from codedreduce.protocol import Machine
@@ -34,10 +33,10 @@ from codedreduce.protocol.events import (
     TimerFired,
     Transmit,
 )
+from codedreduce.worlds.zeromq.carrier import Carrier
 from codedreduce.worlds.zeromq.rendezvous import Directory
-from codedreduce.worlds.zeromq.transport import Transport
 
-#: The driver's own timer: a node without a parent leaves when it fires.
+#: The driver's own timer: a node without the one it needs leaves when it fires.
 ORPHANED = "orphaned"
 
 #: What the driver tells the thread that computes or trains.
@@ -50,7 +49,7 @@ class Driver(threading.Thread):
     def __init__(
         self,
         machine: Machine,
-        transport: Transport,
+        transport: Carrier,
         tell: Callable[[Outward], None],
         directory: Directory | None = None,
         *,
@@ -68,7 +67,7 @@ class Driver(threading.Thread):
         self._last_token = 0  # only grows: an old timer is never taken for a new one
         self._left = False
         self._retrying = False
-        self._met_parent = False
+        self._met: set[int] = set()
         self._orphaned_after = orphaned_after
         self._woken, self._waker = os.pipe()  # a socket of ZeroMQ's would cost several times as much to wake
         os.set_blocking(self._woken, False)
@@ -113,11 +112,13 @@ class Driver(threading.Thread):
         poller.register(self._woken, zmq.POLLIN)
         if self._directory is not None:
             poller.register(self._directory.socket, zmq.POLLIN)
-        monitor = self._transport.monitor
-        if monitor is not None:
+        monitors = self._transport.monitors
+        for monitor in monitors:
             poller.register(monitor, zmq.POLLIN)
+        if self._transport.needs is not None:
             self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._orphaned_after))  # until it is met
         self._handle(Started())
+        self._watch_peers()  # who came while the node waited
         while not self._left:
             ready = dict(poller.poll(self._timeout()))
             if self._retrying:
@@ -127,8 +128,8 @@ class Driver(threading.Thread):
                 self._take_posted()
             if self._directory is not None and self._directory.socket in ready:
                 self._serve_directory(self._directory)
-            if monitor is not None and monitor in ready:
-                self._watch_parent(monitor)
+            if any(monitor in ready for monitor in monitors):
+                self._watch_peers()
             if len(ready) > (self._woken in ready):
                 self._take_arrived(ready)
             self._fire_timers()
@@ -139,18 +140,19 @@ class Driver(threading.Thread):
             node, why = directory.refused.pop()
             self._tell(Note(kind="refused", reason=why, round=self.machine.round, nodes=(node,)))
 
-    def _watch_parent(self, monitor: zmq.Socket[bytes]) -> None:
-        """The connection to the parent went or came back; a node that stays without one leaves."""
-        while monitor.poll(0):
-            event = recv_monitor_message(monitor)["event"]
-            if event == zmq.EVENT_DISCONNECTED:
-                self._handle(PeerLost(peer=self._transport.parent))
-                self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._orphaned_after))
-            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+    def _watch_peers(self) -> None:
+        """Connections went or came back; a node that stays without the one it needs leaves."""
+        for peer, is_there in self._transport.comes_and_goes():
+            if not is_there:
+                self._handle(PeerLost(peer=peer))
+                if peer == self._transport.needs:
+                    self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._orphaned_after))
+                continue
+            if peer == self._transport.needs:
                 self._timer_tokens.pop(ORPHANED, None)
-                if self._met_parent:
-                    self._handle(PeerFound(peer=self._transport.parent))
-                self._met_parent = True
+            if peer in self._met:
+                self._handle(PeerFound(peer=peer))
+            self._met.add(peer)
 
     def _timeout(self) -> int | None:
         if self._retrying:
@@ -174,7 +176,8 @@ class Driver(threading.Thread):
             if arrived.marked:
                 self._retrying |= not self._transport.acknowledge(arrived.sender)
         for sender, why in self._transport.unreadable[:10]:
-            self._tell(Note(kind="unreadable", reason=f"node {sender} sent {why}", round=0, nodes=(sender,)))
+            kind, nodes = ("stranger", ()) if sender is None else ("unreadable", (sender,))
+            self._tell(Note(kind=kind, reason=why, round=0, nodes=nodes))
         self._transport.unreadable.clear()
 
     def _fire_timers(self) -> None:
@@ -184,11 +187,11 @@ class Driver(threading.Thread):
             if self._timer_tokens.get(name) != token:
                 continue
             if name == ORPHANED:
-                parent = self._transport.parent
-                if not self._met_parent:
+                needed = self._transport.needs
+                if needed not in self._met:
                     me, seconds = self.machine.node, self._orphaned_after
-                    self.failure = CodedReduceError(f"node {me} could not reach node {parent} within {seconds:g} s")
-                self._handle(Leave(reason=f"node {parent} has been gone for {self._orphaned_after:g} s"))
+                    self.failure = CodedReduceError(f"node {me} could not reach node {needed} within {seconds:g} s")
+                self._handle(Leave(reason=f"node {needed} has been gone for {self._orphaned_after:g} s"))
             else:
                 self._handle(TimerFired(name=name))
 

@@ -20,6 +20,7 @@ from codedreduce.worlds.inject import Injection, Injector
 from codedreduce.worlds.journal import Interval, Journal
 from codedreduce.worlds.run import Run
 from codedreduce.worlds.world import Gradient, RoundResult
+from codedreduce.worlds.zeromq.carrier import Carrier
 from codedreduce.worlds.zeromq.computing import Computing, News
 from codedreduce.worlds.zeromq.driver import Driver
 from codedreduce.worlds.zeromq.rendezvous import Directory, Registration, find
@@ -83,16 +84,24 @@ class Node:
         self._driver: Driver | None = None
         is_first = number == run.plan.first_node
         directory = Directory(self._context, run.meeting) if is_first else None
-        transport = Transport(self._context, number, run.settings, self._buffers)
+        transport: Carrier = Transport(self._context, number, run.settings, self._buffers)
         seeks, listens = _neighbours(run.plan, number)
         endpoints = transport.listen(run.meeting.listen_at()) if listens else None
+
+        def look() -> None:
+            if self._look is not None:
+                self._look()
+            if directory is not None:
+                directory.serve()
+
         if directory is not None and endpoints is not None:
             directory.add(number, endpoints)
-        if seeks is not None and directory is not None:
-            transport.connect(seeks, directory.wait_for(seeks, self._look or (lambda: None)))
-        elif seeks is not None:
+        if seeks and directory is not None:
+            transport.connect(directory.wait_for(seeks, look))
+        elif seeks:
             registration = Registration(run.meeting.run, number, seeks, endpoints, run.meeting.subject)
-            transport.connect(seeks, find(self._context, run.meeting, registration))
+            transport.connect(find(self._context, run.meeting, registration))
+        transport.wait_until_connected(run.meeting.all_within, look)
         self._computing = Computing(number, self._buffers, self._gradient, self._injector, self._record)
         machine = machine_for(number, run.plan, run.settings)
         self._driver = Driver(
@@ -181,12 +190,12 @@ class Node:
         return finished
 
 
-def _neighbours(plan: Plan, node: int) -> tuple[int | None, bool]:
+def _neighbours(plan: Plan, node: int) -> tuple[tuple[int, ...], bool]:
     """Whom a node connects to, if to anybody, and whether others connect to it."""
     if isinstance(plan, RingPlan):
-        return plan.ring.next(node), True
+        return (plan.ring.next(node),), True
     assert isinstance(plan, TreePlan)
-    return (plan.tree.parent(node) if node else None), bool(plan.tree.children(node))
+    return ((plan.tree.parent(node),) if node else ()), bool(plan.tree.children(node))
 
 
 @contextmanager

@@ -1,17 +1,17 @@
-"""How nodes find their parents: everyone tells the root where it listens, and is told where its parent does."""
+"""How nodes find each other: everyone tells the root where it listens, and is told where those do whom it looks for."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import zmq
 
 from codedreduce.errors import CodedReduceError, JoinRefused, UsageError, WireError
 from codedreduce.worlds.run import Meeting
+from codedreduce.worlds.zeromq.carrier import Endpoints
 from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, bound, knocking
-from codedreduce.worlds.zeromq.transport import Endpoints
 
 #: Seconds after which the root is asked again: a root that was just leaving may have taken the question with it.
 ASK_AGAIN = 2.0
@@ -22,17 +22,18 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
 
     run: str
     node: int
-    seeks: int
+    seeks: tuple[int, ...]
     listens: Endpoints | None
     subject: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """The root says where the other listens, or why this node cannot be in."""
+    """The root says where the others listen, or whom it does not know yet, or why this node cannot be in."""
 
-    endpoints: Endpoints | None
+    endpoints: dict[int, Endpoints] | None
     refusal: str = ""
     final: bool = True
+    missing: tuple[int, ...] = ()
 
 
 class Directory:
@@ -43,15 +44,23 @@ class Directory:
         self.refused: list[tuple[int, str]] = []  # who could not be let in, and why, since last asked
         self._last_refusal = ""
         self._known: dict[int, Endpoints] = {}
-        self._asking: dict[int, list[bytes]] = {}
+        self._asking: dict[bytes, tuple[int, ...]] = {}  # who waits, and for whom
         self._decoder = msgspec.msgpack.Decoder(Registration)
         self.socket = bound(context, meeting.address, "the root")[0]
 
     def add(self, node: int, endpoints: Endpoints) -> None:
-        """A node listens here; tell those who asked."""
+        """A node listens here; tell those who have waited for it."""
         self._known[node] = endpoints
-        for identity in self._asking.pop(node, ()):
-            self._answer(identity, Answer(endpoints))
+        for identity, seeks in list(self._asking.items()):
+            if not self._missing(seeks):
+                del self._asking[identity]
+                self._answer(identity, Answer(self._found(seeks)))
+
+    def _missing(self, nodes: Iterable[int]) -> tuple[int, ...]:
+        return tuple(node for node in nodes if node not in self._known)
+
+    def _found(self, nodes: Iterable[int]) -> dict[int, Endpoints]:
+        return {node: self._known[node] for node in nodes}
 
     def _answer(self, identity: bytes, answer: Answer) -> None:
         try:
@@ -60,16 +69,16 @@ class Directory:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):  # whoever asked is gone
                 raise
 
-    def wait_for(self, node: int, watch: Callable[[], None]) -> Endpoints:
-        """Serve until a node has said where it listens."""
+    def wait_for(self, nodes: tuple[int, ...], watch: Callable[[], None]) -> dict[int, Endpoints]:
+        """Serve until all these nodes have said where they listen."""
         deadline = time.monotonic() + self._meeting.all_within
-        while node not in self._known:
+        while missing := self._missing(nodes):
             self.socket.poll(200)
             self.serve()
             watch()
             if time.monotonic() > deadline:
-                raise CodedReduceError(f"node {node} did not come up within {self._meeting.all_within:g} s")
-        return self._known[node]
+                raise CodedReduceError(f"{_named(missing)} did not come up within {self._meeting.all_within:g} s")
+        return self._found(nodes)
 
     def serve(self) -> None:
         """Answer everyone who has asked."""
@@ -92,48 +101,64 @@ class Directory:
                 continue
             if registration.listens is not None:
                 self.add(registration.node, registration.listens)
-            if registration.seeks in self._known:
-                self._answer(identity, Answer(self._known[registration.seeks]))
-            elif registration.seeks >= 0:
-                self._asking.setdefault(registration.seeks, []).append(identity)
+            missing = self._missing(registration.seeks)
+            if missing:
+                self._asking[identity] = registration.seeks
+                self._answer(identity, Answer(None, final=False, missing=missing))
+            else:
+                self._answer(identity, Answer(self._found(registration.seeks)))
 
     def close(self) -> None:
         """Let those go who still wait for somebody's address."""
         why = self._last_refusal or "the root has left"
-        for waiting in self._asking.values():
-            for identity in waiting:
-                self._answer(identity, Answer(None, f"the run is over: {why}"))
+        for identity in self._asking:
+            self._answer(identity, Answer(None, f"the run is over: {why}"))
         self._asking.clear()
         self.socket.close(linger=LAST_WORDS)
 
 
-def find(context: Context, meeting: Meeting, registration: Registration) -> Endpoints:
-    """Ask the root where somebody listens; a clear error if the root cannot be reached in time."""
-    address, within = meeting.address, meeting.root_within
-    deadline = time.monotonic() + within
-    turned_away = False
-    socket = knocking(context, address)
+def find(context: Context, meeting: Meeting, registration: Registration) -> dict[int, Endpoints]:
+    """Ask the root where others listen; a clear error if the root cannot be reached, or they do not come, in time."""
+    start = time.monotonic()
+    answer: Answer | None = None
+    socket = knocking(context, meeting.address)
     try:
         while True:
             socket.send(msgspec.msgpack.encode(registration))
-            left = max(0.0, deadline - time.monotonic())
-            if not socket.poll(int(1000 * min(left, ASK_AGAIN))):
-                if left > ASK_AGAIN:
+            ask_again = time.monotonic() + ASK_AGAIN
+            while (left := min(ask_again, start + _patience(meeting, answer)) - time.monotonic()) > 0:
+                if not socket.poll(int(1000 * left) + 1):
                     continue
-                if turned_away:
-                    raise UsageError(f"the root at {address} belongs to another run")
-                raise UsageError(
-                    f"node {registration.node} got no answer from the root at {address} within {within:g} s; "
-                    "is the root running, and are MASTER_ADDR and MASTER_PORT right?"
-                )
-            answer = msgspec.msgpack.decode(socket.recv(), type=Answer)
-            if answer.endpoints is not None:
-                return answer.endpoints
-            if answer.final:
-                raise JoinRefused(answer.refusal)
-            turned_away = True
-            time.sleep(0.05)  # the run before this one may be about to end
+                answer = msgspec.msgpack.decode(socket.recv(), type=Answer)
+                if answer.endpoints is not None:
+                    return answer.endpoints
+                if answer.final:
+                    raise JoinRefused(answer.refusal)
+                if not answer.missing:
+                    ask_again = time.monotonic() + 0.05  # the run before this one may be about to end
+            if time.monotonic() > start + _patience(meeting, answer):
+                raise _in_vain(meeting, registration.node, answer)
     except msgspec.MsgspecError as error:
-        raise WireError(f"the root at {address} answered something else: {error}") from None
+        raise WireError(f"the root at {meeting.address} answered something else: {error}") from None
     finally:
         socket.close()
+
+
+def _patience(meeting: Meeting, answer: Answer | None) -> float:
+    """Seconds to wait: for the root, or when it has answered for those who are missing."""
+    return meeting.all_within if answer is not None and answer.missing else meeting.root_within
+
+
+def _in_vain(meeting: Meeting, node: int, answer: Answer | None) -> CodedReduceError:
+    if answer is None:
+        return UsageError(
+            f"node {node} got no answer from the root at {meeting.address} within {meeting.root_within:g} s; "
+            "is the root running, and are MASTER_ADDR and MASTER_PORT right?"
+        )
+    if answer.missing:
+        return CodedReduceError(f"{_named(answer.missing)} did not come up within {meeting.all_within:g} s")
+    return UsageError(f"the root at {meeting.address} belongs to another run")
+
+
+def _named(nodes: tuple[int, ...]) -> str:
+    return f"node {nodes[0]}" if len(nodes) == 1 else "nodes " + ", ".join(map(str, nodes))
