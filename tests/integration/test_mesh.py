@@ -1,0 +1,320 @@
+"""Nodes of which each talks to each, over real sockets: what comes through, who is gone, how they meet."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import zmq
+
+from codedreduce import MasterWorker
+from codedreduce.errors import CodedReduceError
+from codedreduce.protocol import Settings
+from codedreduce.protocol.events import Transmit
+from codedreduce.protocol.messages import Offer, ShareChunk
+from codedreduce.protocol.wire import encode
+from codedreduce.worlds.buffers import Buffers
+from codedreduce.worlds.run import Meeting, Run
+from codedreduce.worlds.zeromq.carrier import Arrived, Endpoints, name_of
+from codedreduce.worlds.zeromq.mesh import Mesh
+from codedreduce.worlds.zeromq.rendezvous import Directory, Registration, find
+
+SETTINGS = Settings(length=6)
+RUN = Run(meeting=Meeting(run="x", shared_memory=False), plan=MasterWorker(3).plan(samples=6), settings=SETTINGS)
+SHARE = encode(ShareChunk(round=2, task=3, index=0))
+
+Context = zmq.Context[zmq.Socket[bytes]]
+
+
+class Ranks:
+    """Some nodes, each with a context of its own: when that is destroyed, all its connections end as by its death."""
+
+    def __init__(self, count: int, where: str) -> None:
+        self.contexts: dict[int, Context] = {}
+        self.meshes: dict[int, Mesh] = {}
+        self.endpoints: dict[int, Endpoints] = {}
+        for rank in range(count):
+            self.endpoints[rank] = self.start(rank, where)
+        for rank in range(count):
+            self.connect(rank)
+        self.wait()
+
+    def start(self, rank: int, where: str | Endpoints) -> Endpoints:
+        self.contexts[rank] = zmq.Context()
+        self.meshes[rank] = Mesh(self.contexts[rank], rank, SETTINGS, Buffers(RUN, rank))
+        return self.meshes[rank].listen(where)
+
+    def connect(self, rank: int) -> None:
+        self.meshes[rank].connect({peer: where for peer, where in self.endpoints.items() if peer != rank})
+
+    def wait(self) -> None:
+        for mesh in self.meshes.values():
+            mesh.wait_until_connected(10.0, lambda: None)
+
+    def end(self, rank: int) -> None:
+        self.contexts.pop(rank).destroy(linger=0)
+        del self.meshes[rank]
+
+    def pairs(self) -> list[tuple[int, int]]:
+        return [(one, other) for one in self.meshes for other in self.meshes if one != other]
+
+
+@pytest.fixture(params=["tcp", "ipc"])
+def ranks(request: pytest.FixtureRequest) -> Iterator[Callable[[int], Ranks]]:
+    made: list[Ranks] = []
+    where = "tcp://127.0.0.1" if request.param == "tcp" else f"ipc://@codedreduce-{os.getpid()}-{time.monotonic_ns()}"
+
+    def of(count: int) -> Ranks:
+        made.append(Ranks(count, where))
+        return made[-1]
+
+    yield of
+    for one in made:
+        for context in one.contexts.values():
+            context.destroy(linger=0)
+
+
+def taken(mesh: Mesh, count: int) -> list[Arrived]:
+    """The next messages of a node, taken as its driver does."""
+    poller = zmq.Poller()
+    for socket in mesh.sockets:
+        poller.register(socket, zmq.POLLIN)
+    found: list[Arrived] = []
+    while len(found) + len(mesh.unreadable) < count:
+        ready = dict(poller.poll(5000))
+        assert ready, f"only {len(found)} of {count} messages came"
+        found += mesh.receive(ready)
+    return found
+
+
+def told(mesh: Mesh, count: int) -> list[tuple[int, bool]]:
+    """The next so many that come and go."""
+    news: list[tuple[int, bool]] = []
+    deadline = time.monotonic() + 5.0
+    while len(news) < count:
+        assert time.monotonic() < deadline, f"only {news} came and went"
+        news += mesh.comes_and_goes()
+        time.sleep(0.005)
+    return news
+
+
+def sent(mesh: Mesh, action: Transmit) -> None:
+    """Sent as a driver does: tried again until it is."""
+    if not mesh.send(action):
+        deadline = time.monotonic() + 5.0
+        while mesh.retry():
+            assert time.monotonic() < deadline, f"{action} could not be sent"
+            time.sleep(0.002)
+
+
+def vector(one: int, other: int) -> np.ndarray:
+    return np.arange(6, dtype=np.float32) + 10 * one + 100 * other
+
+
+def test_everyone_talks_to_everyone(ranks: Callable[[int], Ranks]) -> None:
+    them = ranks(4)
+    for one, other in them.pairs():
+        share = Transmit(to=other, message=ShareChunk(round=2, task=one, index=0), data=vector(one, other), marked=True)
+        sent(them.meshes[one], share)
+        sent(them.meshes[one], Transmit(to=other, message=Offer(round=2, task=one)))
+    for me, mesh in them.meshes.items():
+        arrived = taken(mesh, 6)
+        others = sorted(them.meshes.keys() - {me})
+        offers = sorted((one.sender, one.message) for one in arrived if one.data is None)
+        assert offers == [(peer, Offer(round=2, task=peer)) for peer in others]
+        shares = {one.sender: one for one in arrived if one.data is not None}
+        assert sorted(shares) == others
+        for peer, share in shares.items():
+            assert share.message == ShareChunk(round=2, task=peer, index=0)
+            assert share.data is not None
+            assert share.data.tobytes() == vector(peer, me).tobytes()
+            assert share.marked
+    for one, other in them.pairs():
+        assert them.meshes[one].acknowledge(other)
+    for me, mesh in them.meshes.items():
+        arrived = sorted(taken(mesh, 3))
+        assert arrived == [Arrived(sender=peer, message=None) for peer in sorted(them.meshes.keys() - {me})]
+
+
+def test_what_one_sends_another_keeps_its_order(ranks: Callable[[int], Ranks]) -> None:
+    them = ranks(3)
+    for task in range(200):
+        for one, other in them.pairs():
+            sent(them.meshes[one], Transmit(to=other, message=Offer(round=2, task=task)))
+            share = ShareChunk(round=2, task=task, index=0)
+            sent(them.meshes[one], Transmit(to=other, message=share, data=vector(one, other)))
+    for mesh in them.meshes.values():
+        arrived = taken(mesh, 2 * 2 * 200)
+        for peer in them.meshes.keys() - {mesh.node}:
+            for kind in (Offer, ShareChunk):
+                of_kind = [one.message for one in arrived if one.sender == peer and isinstance(one.message, kind)]
+                assert [message.task for message in of_kind] == list(range(200))
+
+
+def test_who_is_gone_is_missed_by_all_and_found_again(ranks: Callable[[int], Ranks]) -> None:
+    """By those with a lower number and by those with a higher one, whoever made which connection."""
+    them = ranks(4)
+    for mesh in them.meshes.values():
+        assert sorted(mesh.comes_and_goes()) == [(peer, True) for peer in range(4) if peer != mesh.node]
+    them.end(2)
+    for mesh in them.meshes.values():
+        assert told(mesh, 1) == [(2, False)]
+        mesh.send(Transmit(to=2, message=Offer(round=2, task=3)))
+        mesh.send(Transmit(to=2, message=ShareChunk(round=2, task=3, index=0), data=vector(mesh.node, 2)))
+        assert not mesh.retry(), "what was for it is not kept"
+        assert mesh.lost == []
+    them.start(2, them.endpoints[2])
+    them.connect(2)
+    them.meshes[2].wait_until_connected(10.0, lambda: None)
+    for me in (0, 1, 3):
+        assert told(them.meshes[me], 1) == [(2, True)]
+        for one, other in ((me, 2), (2, me)):
+            sent(them.meshes[one], Transmit(to=other, message=Offer(round=5, task=one)))
+            share = ShareChunk(round=5, task=one, index=0)
+            sent(them.meshes[one], Transmit(to=other, message=share, data=vector(one, other)))
+        assert {(one.sender, type(one.message)) for one in taken(them.meshes[me], 2)} == {(2, Offer), (2, ShareChunk)}
+    of_now = {(rank, kind) for rank in (0, 1, 3) for kind in (Offer, ShareChunk)}
+    arrived: set[tuple[int, type]] = set()
+    while arrived != of_now:  # what was handed over on a connection that is made again may come before it
+        arrived |= {(one.sender, type(one.message)) for one in taken(them.meshes[2], 1) if one.message.round == 5}
+    for rank, mesh in them.meshes.items():
+        if rank != 2:
+            assert mesh.comes_and_goes() == []
+
+
+def test_who_does_not_come_is_named() -> None:
+    context: Context = zmq.Context()
+    looked: list[int] = []
+    try:
+        mesh = Mesh(context, 1, SETTINGS, Buffers(RUN, 1))
+        mesh.listen("tcp://127.0.0.1")
+        nobody = f"ipc://@codedreduce-{os.getpid()}-nobody"
+        mesh.connect({peer: Endpoints(f"{nobody}-{peer}-c", f"{nobody}-{peer}-d") for peer in (0, 2)})
+        with pytest.raises(CodedReduceError, match=r"node 1 could not reach nodes \[0, 2\] within 0.1 s"):
+            mesh.wait_until_connected(0.1, lambda: looked.append(1))
+        assert looked
+    finally:
+        context.destroy(linger=0)
+
+
+def test_only_the_first_is_needed_by_the_others() -> None:
+    context: Context = zmq.Context()
+    meshes = [Mesh(context, rank, SETTINGS, Buffers(RUN, rank)) for rank in range(3)]
+    assert [mesh.needs for mesh in meshes] == [None, 0, 0]
+    context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("name", [b"x", b"longer than a number", name_of(9), name_of(1), None])
+@pytest.mark.parametrize("plane", [0, 1])
+def test_strangers_are_told_of_and_hold_nobody_up(
+    ranks: Callable[[int], Ranks], plane: int, name: bytes | None
+) -> None:
+    """Names that are no number, a number of nobody, the node's own, and none at all."""
+    them = ranks(3)
+    stranger = them.contexts[0].socket(zmq.DEALER)
+    if name is not None:
+        stranger.setsockopt(zmq.ROUTING_ID, name)
+    stranger.connect(them.endpoints[1][plane])
+    stranger.send_multipart([encode(Offer(round=2, task=3))] if plane == 0 else [b"\x01" + SHARE, bytes(24)])
+    assert taken(them.meshes[1], 1) == []
+    ((sender, why),) = them.meshes[1].unreadable
+    assert sender is None
+    assert "somebody not of this run" in why
+    assert (name or b"").hex()[:32] in why
+    them.meshes[1].unreadable.clear()
+    sent(them.meshes[2], Transmit(to=1, message=Offer(round=2, task=3)))
+    assert taken(them.meshes[1], 1) == [Arrived(sender=2, message=Offer(round=2, task=3))]
+    assert [one for one in them.meshes[1].comes_and_goes() if not one[1]] == []
+
+
+@pytest.mark.parametrize(
+    ("plane", "frames", "why"),
+    [
+        (0, [b"nonsense"], "wire version"),
+        (0, [encode(Offer(round=1, task=3)), b"more"], "a small message of 2 frames"),
+        (1, [b"\x01" + SHARE], "a data message of 1 frames"),
+        (1, [b"\x01" + SHARE, bytes(20)], "must have 24 bytes and came with 20"),
+        (1, [b"\x03" + SHARE, b"anywhere"], "does not share"),
+    ],
+)
+def test_garbage_is_told_of_and_holds_nobody_up(
+    ranks: Callable[[int], Ranks], plane: int, frames: list[bytes], why: str
+) -> None:
+    them = ranks(3)
+    rogue = them.meshes[2]
+    rogue.sockets[plane].send_multipart([name_of(1), *frames])
+    assert taken(them.meshes[1], 1) == []
+    ((sender, told_of),) = them.meshes[1].unreadable
+    assert sender == 2
+    assert why in told_of
+    if plane == 1:
+        assert taken(rogue, 1) == [Arrived(sender=1, message=None)]
+    them.meshes[1].unreadable.clear()
+    sent(rogue, Transmit(to=1, message=Offer(round=2, task=3)))
+    assert taken(them.meshes[1], 1) == [Arrived(sender=2, message=Offer(round=2, task=3))]
+
+
+def where(rank: int) -> Endpoints:
+    return Endpoints(f"tcp://10.0.0.{rank}:1", f"tcp://10.0.0.{rank}:2")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_everyone_is_told_where_everyone_listens(seed: int) -> None:
+    """Whatever the order in which they come."""
+    meeting = Meeting(run=f"codedreduce-{os.getpid()}-{seed}", all_within=10.0, root_within=5.0)
+    context: Context = zmq.Context()
+    directory = Directory(context, meeting)
+    directory.add(0, where(0))
+    found: dict[int, dict[int, Endpoints]] = {}
+
+    def others_of(rank: int) -> tuple[int, ...]:
+        return tuple(peer for peer in range(5) if peer != rank)
+
+    def come(rank: int) -> None:
+        found[rank] = find(context, meeting, Registration(meeting.run, rank, others_of(rank), where(rank)))
+
+    order = random.Random(seed).sample(range(1, 5), 4)
+    threads = [threading.Thread(target=come, args=(rank,)) for rank in order]
+    try:
+        for thread in threads:
+            thread.start()
+            assert directory.socket.poll(5000)
+            directory.serve()
+        found[0] = directory.wait_for(others_of(0), lambda: None)
+        for thread in threads:
+            thread.join(timeout=5.0)
+        assert found == {rank: {peer: where(peer) for peer in others_of(rank)} for rank in range(5)}
+    finally:
+        directory.close()
+        context.destroy(linger=0)
+
+
+def test_who_waits_in_vain_is_told_for_whom() -> None:
+    """The root answers: it is not the root that is missing, and others have longer than it to come up."""
+    meeting = Meeting(run=f"codedreduce-{os.getpid()}-vain", root_within=0.05, all_within=0.3)
+    context: Context = zmq.Context()
+    directory = Directory(context, meeting)
+    directory.add(0, where(0))
+    failures: list[CodedReduceError] = []
+
+    def come() -> None:
+        try:
+            find(context, meeting, Registration(meeting.run, 1, (0, 2, 3), where(1)))
+        except CodedReduceError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=come)
+    thread.start()
+    try:
+        with pytest.raises(CodedReduceError, match=r"nodes 2, 3 did not come up within 0.3 s"):
+            directory.wait_for((1, 2, 3), lambda: None)
+        thread.join(timeout=5.0)
+        assert [str(error) for error in failures] == ["nodes 2, 3 did not come up within 0.3 s"]
+    finally:
+        directory.close()
+        context.destroy(linger=0)
