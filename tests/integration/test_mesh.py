@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import random
 import threading
 import time
@@ -15,12 +16,14 @@ import zmq
 from codedreduce import MasterWorker
 from codedreduce.errors import CodedReduceError
 from codedreduce.protocol import Settings
+from codedreduce.protocol import events as happening
 from codedreduce.protocol.events import Transmit
 from codedreduce.protocol.messages import Offer, ShareChunk
 from codedreduce.protocol.wire import encode
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.run import Meeting, Run
 from codedreduce.worlds.zeromq.carrier import Arrived, Endpoints, name_of
+from codedreduce.worlds.zeromq.driver import Driver
 from codedreduce.worlds.zeromq.mesh import Mesh
 from codedreduce.worlds.zeromq.rendezvous import Directory, Registration, find
 
@@ -185,6 +188,41 @@ def test_who_is_gone_is_missed_by_all_and_found_again(ranks: Callable[[int], Ran
     for rank, mesh in them.meshes.items():
         if rank != 2:
             assert mesh.comes_and_goes() == []
+
+
+class Machine:
+    """Remembers what happened to it, and leaves when it is told to."""
+
+    round = 1
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.happened: queue.SimpleQueue[happening.Event] = queue.SimpleQueue()
+
+    def handle(self, event: happening.Event, now: float) -> list[happening.AnyAction]:
+        self.happened.put(event)
+        return [happening.Finished(reason=event.reason)] if isinstance(event, happening.Leave) else []
+
+
+def test_a_machine_hears_who_is_gone_and_back_and_leaves_without_the_first(ranks: Callable[[int], Ranks]) -> None:
+    them = ranks(3)
+    machine = Machine(2)
+    driver = Driver(machine, them.meshes.pop(2), lambda action: None, orphaned_after=0.2)  # type: ignore[arg-type]
+    driver.start()
+    assert machine.happened.get(timeout=5.0) == happening.Started()
+    them.end(1)
+    assert machine.happened.get(timeout=5.0) == happening.PeerLost(peer=1)
+    them.start(1, them.endpoints[1])
+    them.connect(1)
+    assert machine.happened.get(timeout=5.0) == happening.PeerFound(peer=1)
+    sent(them.meshes[1], Transmit(to=2, message=Offer(round=2, task=3)))
+    assert machine.happened.get(timeout=5.0) == happening.Received(sender=1, message=Offer(round=2, task=3), data=None)
+    them.end(0)
+    assert machine.happened.get(timeout=5.0) == happening.PeerLost(peer=0)
+    assert machine.happened.get(timeout=5.0) == happening.Leave(reason="node 0 has been gone for 0.2 s")
+    driver.join(timeout=5.0)
+    assert not driver.is_alive()
+    assert driver.failure is None
 
 
 def test_who_does_not_come_is_named() -> None:
