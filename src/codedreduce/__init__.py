@@ -4,7 +4,7 @@ The layers, each importing only from those before it:
 
     codes, topology     gradient codes; trees and rings
     schemes             a scheme laid over workers and samples is a plan: who computes what, and what each parent needs
-    protocol            state machines without I/O: root, worker, ring node
+    protocol            state machines without I/O: root, worker, ring node, rank
     worlds              what runs them: virtual time, processes on this machine
     training            objectives, optimizers, data, the loop
     comparison          schemes side by side, simulated or in real processes
@@ -25,6 +25,7 @@ from codedreduce.schemes import (
     Plan,
     RingAllReduce,
     Scheme,
+    Striped,
 )
 from codedreduce.topology import Tree
 
@@ -41,6 +42,7 @@ __all__ = [
     "Plan",
     "RingAllReduce",
     "Scheme",
+    "Striped",
     "TooManyStragglers",
     "Tree",
     "UsageError",

@@ -34,6 +34,11 @@ def joined(chunks: Sequence[Vector]) -> Vector:
     return np.concatenate(chunks)
 
 
+def rounded(vector: Vector, dtype: npt.DTypeLike | None) -> Vector:
+    """A vector's numbers as a narrower type has them; the vector itself if there is none."""
+    return vector if dtype is None else vector.astype(dtype).astype(vector.dtype)
+
+
 def is_finite(vector: Vector) -> bool:
     """Whether no number of a vector is infinite, or none."""
     return bool(np.isfinite(vector).all())

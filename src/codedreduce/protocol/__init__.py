@@ -1,18 +1,21 @@
 """The protocol: one state machine a role, `handle(event, now) -> actions`. No sockets, no clock, no threads."""
 
 from codedreduce.protocol.machine import Machine, diagram
+from codedreduce.protocol.rank import Rank
 from codedreduce.protocol.ring import RingNode
 from codedreduce.protocol.root import Root
 from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.worker import Worker
-from codedreduce.schemes import Plan, RingPlan, TreePlan
+from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 
-__all__ = ["Machine", "RingNode", "Root", "Settings", "Worker", "diagram", "machine_for"]
+__all__ = ["Machine", "Rank", "RingNode", "Root", "Settings", "Worker", "diagram", "machine_for"]
 
 
 def machine_for(node: int, plan: Plan, settings: Settings) -> Machine:
     """The state machine of a node under a plan."""
     if isinstance(plan, RingPlan):
         return RingNode(node, plan, settings)
+    if isinstance(plan, StripedPlan):
+        return Rank(node, plan, settings)
     assert isinstance(plan, TreePlan)
     return Worker(node, plan, settings) if node else Root(plan, settings)

@@ -29,19 +29,39 @@ class Received(Event, frozen=True, kw_only=True):
 
 
 class Begin(Event, frozen=True, kw_only=True):
-    """Root and ring: a new round starts with this model."""
+    """Root, ring and rank: a new round starts with this model; `digest` of it, where ranks are to compare theirs."""
 
     round: int
     model: Vector
+    digest: str = ""
 
 
 class Computed(Event, frozen=True, kw_only=True):
-    """The node's own computation for a task is done; `covered` of it, if it was stopped half-way and salvaged."""
+    """The node's own computation for a task is done.
+
+    If it was stopped half-way and salvaged: `covered` of it, and so many of its pieces (all of them: 0).
+    """
 
     round: int
     task: int
     vector: Vector
     covered: float = 1.0
+    pieces: int = 0
+
+
+class Advanced(Event, frozen=True, kw_only=True):
+    """So many pieces of a computation that is watched are done, and it goes on."""
+
+    round: int
+    task: int
+    pieces: int
+
+
+class Packed(Event, frozen=True, kw_only=True):
+    """The state that was asked for, as it is after a round, packed into numbers."""
+
+    round: int
+    state: Vector
 
 
 class Interrupted(Event, frozen=True, kw_only=True):
@@ -77,9 +97,10 @@ class Drained(Event, frozen=True, kw_only=True):
 
 
 class Leave(Event, frozen=True, kw_only=True):
-    """The node shall leave."""
+    """The node shall leave; at once, or when others no longer need it."""
 
     reason: str
+    at_once: bool = False
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -99,7 +120,7 @@ class Compute(Action, frozen=True, kw_only=True):
     """Compute the gradient sum of these pieces with this model, in place of whatever is being computed.
 
     Pieces are evaluated one by one and added in order. When a `salvage` computation is replaced, what it had
-    finished is reported all the same.
+    finished is reported all the same. Of a `watched` one every piece is reported when it is done.
     """
 
     round: int
@@ -107,6 +128,7 @@ class Compute(Action, frozen=True, kw_only=True):
     pieces: tuple[Piece, ...]
     model: Vector
     salvage: bool = False
+    watched: bool = False
 
 
 class Cancel(Action, frozen=True, kw_only=True):
@@ -123,11 +145,22 @@ class SetTimer(Action, frozen=True, kw_only=True):
 
 
 class EveryoneIn(Action, frozen=True, kw_only=True):
-    """Root: all workers, on all levels, have joined."""
+    """Root and rank 0: all nodes have joined; another rank: it has."""
+
+
+class Pack(Action, frozen=True, kw_only=True):
+    """Rank: pack the state as it is between two rounds; another takes it."""
+
+
+class Renewed(Action, frozen=True, kw_only=True):
+    """Rank: take this state, which another had after a round, and go on from there."""
+
+    round: int
+    state: Vector
 
 
 class Aggregated(Action, frozen=True, kw_only=True):
-    """Root and ring: the round is over, and this is its gradient sum."""
+    """Root, ring and rank: the round is over, and this is its gradient sum."""
 
     round: int
     vector: Vector
@@ -145,10 +178,16 @@ class Note(Action, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
+class Ended(Action, frozen=True, kw_only=True):
+    """Rank: the run is over after this round, as its coordinator said."""
+
+    round: int
+
+
 class Finished(Action, frozen=True, kw_only=True):
     """The node has left, for this reason."""
 
     reason: str
 
 
-AnyAction = Transmit | Compute | Cancel | SetTimer | EveryoneIn | Aggregated | Note | Finished
+AnyAction = Transmit | Compute | Cancel | SetTimer | EveryoneIn | Aggregated | Pack | Renewed | Ended | Note | Finished

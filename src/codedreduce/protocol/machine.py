@@ -46,12 +46,15 @@ class From(Enum):
     PARENT = "its parent"
     CHILD = "a child"
     PREVIOUS = "the one before it"
+    COORDINATOR = "its coordinator"
+    FOLLOWER = "a rank it coordinates"
+    PEER = "another rank"
     STRANGER = "a stranger"
 
     __hash__ = object.__hash__
 
 
-OWN, PARENT, CHILD, PREVIOUS, STRANGER = From
+OWN, PARENT, CHILD, PREVIOUS, COORDINATOR, FOLLOWER, PEER, STRANGER = From
 
 
 class Stay(Enum):

@@ -135,6 +135,135 @@ class RingChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
         return (self.round, self.segment, self.index, self.finished)
 
 
+Blocks = Annotated[int, Meta(ge=0, le=4096)]
+Ranks = Annotated[tuple[Count, ...], Meta(max_length=4096)]
+Places = Annotated[tuple[tuple[Count, Blocks, Blocks], ...], Meta(max_length=4096)]
+
+
+class Go(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Coordinator to rank: the round begins; do these parts (unit, first block, last block), in this order.
+
+    `keepers`: ranks whose stripes weigh something else than usual in this round, and what they weigh.
+    """
+
+    parts: Places = ()
+    keepers: Annotated[tuple[tuple[Count, Blocks], ...], Meta(max_length=4096)] = ()
+
+
+class Do(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Coordinator to rank: do these parts, too."""
+
+    parts: Places
+
+
+class Cut(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Coordinator to rank: of this unit do the blocks before `end` only; others do the rest, or have done it."""
+
+    unit: Count
+    end: Blocks
+
+
+class Tell(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Coordinator to rank: how far are you?"""
+
+
+class Status(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Rank to coordinator: the round it is in; blocks it has done of what it computes; units its stripe waits for."""
+
+    done: Blocks = 0
+    lacks: Ranks = ()
+    digest: Words = ""  # of its model, where that is to be compared
+
+
+class Done(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Rank to coordinator: these blocks are computed, and on their way to the keepers.
+
+    `worked`: seconds since the rank began with them. `block`: seconds that a block took once it was under way.
+    """
+
+    unit: Count
+    first: Blocks
+    last: Blocks
+    worked: Seconds = 0.0
+    block: Seconds = 0.0
+    digest: Words = ""  # of the model they were computed with, where that is to be compared
+
+
+class Keep(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Coordinator to all: the stripe of this rank is kept by that one, for the rest of the round."""
+
+    stripe: Count
+    keeper: Count
+
+
+class PartChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Rank to keeper: a chunk of the sum of some blocks of a unit."""
+
+    unit: Count
+    first: Blocks
+    last: Blocks
+    index: Count
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """What it is a part of, and which."""
+        return (0, self.round, self.unit, self.first, self.last, self.index)
+
+
+class SumChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Keeper to all: a chunk of the round's sum."""
+
+    index: Count
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """What it is a part of, and which."""
+        return (1, self.round, self.index)
+
+
+class Want(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Rank to keeper: I have not got these chunks of a past round's sum."""
+
+    chunks: Annotated[tuple[Count, ...], Meta(max_length=4096)]
+
+
+class Past(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Keeper to rank: I do not have the sum of that round, or no longer."""
+
+
+class Renew(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Rank to coordinator: I cannot catch up, or coordinator to rank: you must not go on as you are.
+
+    Either way the rank takes the state of another.
+    """
+
+
+class Give(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Coordinator to rank: give your state to that one."""
+
+    to: Count
+
+
+class StateChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Rank to rank: a piece, `index` of `of`, of the state after a round."""
+
+    index: Count
+    of: Annotated[int, Meta(ge=1, le=2**24)]
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """What it is a part of, and which."""
+        return (2, self.round, self.index)
+
+
+class End(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Coordinator to all: the run is over after this round."""
+
+
+class Have(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Rank to coordinator: I am through with the last round."""
+
+
 AnyMessage = (
     Hello
     | Welcome
@@ -150,8 +279,24 @@ AnyMessage = (
     | Settle
     | Late
     | RingChunk
+    | Go
+    | Do
+    | Cut
+    | Tell
+    | Status
+    | Done
+    | Keep
+    | PartChunk
+    | SumChunk
+    | Want
+    | Past
+    | Renew
+    | Give
+    | StateChunk
+    | End
+    | Have
 )
 
 #: Messages that carry a chunk of a vector; all others are small and must never wait behind these.
-DATA = (ModelChunk, ShareChunk, RingChunk)
-AnyChunk = ModelChunk | ShareChunk | RingChunk
+DATA = (ModelChunk, ShareChunk, RingChunk, PartChunk, SumChunk, StateChunk)
+AnyChunk = ModelChunk | ShareChunk | RingChunk | PartChunk | SumChunk | StateChunk

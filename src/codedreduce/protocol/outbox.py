@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from codedreduce.protocol.events import AnyAction, Transmit
 from codedreduce.protocol.messages import AnyChunk
@@ -51,6 +52,11 @@ class Outbox:
     def clear(self) -> None:
         """Take back what has not been sent: it is of an old round."""
         self._queue.clear()
+
+    def keep_only(self, wanted: Callable[[AnyChunk], bool]) -> None:
+        """Take back what has not been sent and is no longer wanted."""
+        for place in [place for place, (message, _) in self._queue.items() if not wanted(message)]:
+            del self._queue[place]
 
     def reset(self) -> None:
         """The connection is new: nothing is in flight."""

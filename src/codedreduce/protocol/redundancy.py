@@ -43,19 +43,60 @@ A_FIFTH = 0.2
 SAVED = 1.0
 
 
-class Experience:
+class Budget:
+    """What may be bet: out of what was saved, and on those that needed it last time.
+
+    Subjects of bets are shares of a tree, or ranks that are behind with their work.
+    """
+
+    def __init__(self, members: int) -> None:
+        self._members = members
+        self._needy: set[int] = set()  # subjects that somebody else had to help out with last time
+        self._most_credit = SAVED * members
+        self._credit = self._most_credit / 2
+
+    def save(self) -> None:
+        """Something was delivered."""
+        self._credit = min(self._most_credit, self._credit + A_FIFTH)
+
+    def is_needy(self, subject: int) -> bool:
+        """Whether somebody else had to deliver this last time."""
+        return subject in self._needy
+
+    def on_time(self, subject: int) -> None:
+        """It came from whom it was expected."""
+        self._needy.discard(subject)
+
+    def may_bet(self, open_bets: int) -> bool:
+        """Whether one more bet may be made: out of what was saved, or few at a time."""
+        return self._credit >= 1 or open_bets < max(1, A_FIFTH * self._members)
+
+    def bet_made(self) -> None:
+        """Somebody was asked in another's place."""
+        self._credit = max(0.0, self._credit - 1)
+
+    def bet_won(self, subject: int, *, counted: bool) -> None:
+        """Whoever was asked in another's place delivered first: that cost nothing, if it was counted."""
+        self._needy.add(subject)
+        if counted:
+            self._credit = min(self._most_credit, self._credit + 1)
+
+    def bet_lost(self, subject: int) -> None:
+        """The late one delivered first after all."""
+        self._needy.discard(subject)
+
+
+class Experience(Budget):
     """What a parent has learnt of its children: when they have their models, how far apart they deliver, what pays."""
 
     def __init__(self, children: int, settings: Settings) -> None:
+        super().__init__(children)
         self._settings = settings
         self._children = children
         self._lag: dict[int, float] = {}  # by how much a child's round is longer than its work
         self._after: deque[float] = deque(maxlen=REMEMBERED)  # how much later than it could have each one delivered
         self._news = 0
         self._spread = 0.0
-        self._needy: set[int] = set()  # shares that another delivered last time
-        self._most_credit = SAVED * children
-        self._credit = self._most_credit / 2
 
     @property
     def is_known(self) -> bool:
@@ -68,7 +109,7 @@ class Experience:
 
     def delivered(self, child: int, after: float, worked: float, quickest: float) -> None:
         """A child delivered its first share, so long after the round's begin, having worked on it for so long."""
-        self._credit = min(self._most_credit, self._credit + A_FIFTH)
+        self.save()
         lag = max(0.0, after - worked)
         known = self._lag.get(child)
         self._lag[child] = lag if known is None else 0.75 * known + 0.25 * lag
@@ -84,29 +125,3 @@ class Experience:
             return self._settings.least_head_start  # none is wanted
         fraction = self._settings.head_start if self.is_known else max(UNKNOWN, self._settings.head_start)
         return max(fraction * took, self._spread, self._settings.least_head_start)
-
-    def is_needy(self, task: int) -> bool:
-        """Whether somebody else had to deliver this share last time."""
-        return task in self._needy
-
-    def on_time(self, task: int) -> None:
-        """A share came from whom it was expected."""
-        self._needy.discard(task)
-
-    def may_bet(self, open_bets: int) -> bool:
-        """Whether one more bet may be made: out of what was saved, or few at a time."""
-        return self._credit >= 1 or open_bets < max(1, A_FIFTH * self._children)
-
-    def bet_made(self) -> None:
-        """Somebody was asked for a share in another's place."""
-        self._credit = max(0.0, self._credit - 1)
-
-    def bet_won(self, task: int, *, counted: bool) -> None:
-        """Whoever was asked for a share in another's place delivered it first: that cost nothing, if it was counted."""
-        self._needy.add(task)
-        if counted:
-            self._credit = min(self._most_credit, self._credit + 1)
-
-    def bet_lost(self, task: int) -> None:
-        """The late one delivered its share first after all."""
-        self._needy.discard(task)

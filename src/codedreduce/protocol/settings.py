@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy.typing as npt
+
 from codedreduce.errors import UsageError
 
 #: About 1 MiB of float32: the size at which loopback and copies are fastest.
@@ -52,6 +54,7 @@ class Settings:
     say_waiting_after: float = 30.0
     on_excess: str = "wait"
     generation: int = 0
+    wire: npt.DTypeLike | None = None  # what numbers travel as, if not as they are
     chunks: int = field(init=False)  # how many chunks a vector has
     announce: bool = True  # offer a pushed sum ahead of its bytes; not worth it where bytes are as quick as offers
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from codedreduce.errors import WireError
-from codedreduce.protocol.messages import DATA, AnyMessage, ModelChunk, RingChunk, ShareChunk
+from codedreduce.protocol.messages import DATA, AnyChunk, AnyMessage, RingChunk, StateChunk
 
 VERSION = 1
 
@@ -57,15 +57,15 @@ def decode(
     if not isinstance(message, DATA):
         if payload_bytes:
             raise WireError(f"{type(message).__name__} came with {payload_bytes} bytes; it carries none")
-    elif isinstance(message, RingChunk):
+    elif isinstance(message, RingChunk | StateChunk):
         if payload_bytes % 4:
-            raise WireError(f"a ring chunk of {payload_bytes} bytes is not whole numbers")
+            raise WireError(f"a {type(message).__name__} of {payload_bytes} bytes is not whole numbers")
     elif chunk_bytes is not None:
         _check_chunk(message, payload_bytes, chunk_bytes(message.index))
     return message
 
 
-def _check_chunk(message: ModelChunk | ShareChunk, payload_bytes: int, expected: int) -> None:
+def _check_chunk(message: AnyChunk, payload_bytes: int, expected: int) -> None:
     if expected < 0:
         raise WireError(f"chunk {message.index} does not exist in this vector")
     if payload_bytes != expected:

@@ -9,8 +9,10 @@ from codedreduce.schemes.scheme import (
     MasterWorker,
     RingAllReduce,
     Scheme,
+    Striped,
     TreeScheme,
 )
+from codedreduce.schemes.striped import Part, StripedPlan
 from codedreduce.schemes.tree_plan import TreePlan
 from codedreduce.schemes.work import Needs, Piece, Range, Share
 
@@ -21,6 +23,7 @@ __all__ = [
     "MasterWorker",
     "Needs",
     "NodeWork",
+    "Part",
     "Piece",
     "Plan",
     "Range",
@@ -28,6 +31,8 @@ __all__ = [
     "RingPlan",
     "Scheme",
     "Share",
+    "Striped",
+    "StripedPlan",
     "TreePlan",
     "TreeScheme",
     "Unit",

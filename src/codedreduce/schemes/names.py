@@ -15,10 +15,11 @@ from codedreduce.schemes.scheme import (
     Order,
     RingAllReduce,
     Scheme,
+    Striped,
 )
 from codedreduce.topology import Tree
 
-SCHEMES = ("coded-reduce", "master-worker", "ring", "gradient-coding", "live-compensation")
+SCHEMES = ("coded-reduce", "master-worker", "ring", "gradient-coding", "live-compensation", "striped")
 
 
 #: Workers that are started when nothing is said.
@@ -60,6 +61,8 @@ def parse_scheme(
             return GradientCoding(workers, stragglers, code=cast(CodeName, code))
         case "live-compensation":
             return LiveCompensation(workers, wait_for=workers - stragglers)
+        case "striped":
+            return Striped(workers)
     raise UsageError(f"unknown scheme {name!r}; there are {', '.join(SCHEMES)}")
 
 

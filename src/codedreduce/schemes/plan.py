@@ -1,4 +1,4 @@
-"""What every plan can be asked, whether it is laid over a tree or a ring."""
+"""What every plan can be asked, whatever it is laid over."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Copies(NamedTuple):
 class Plan(ABC):
     """A scheme laid over its workers and d samples. Immutable; says who computes what, and what the root gets.
 
-    `first_node` is the number of the node that a run begins with: the root, 0, or on a ring the first worker, 1.
+    `first_node` is the number of the node that a run begins with: the root or rank 0, or on a ring the first worker, 1.
     """
 
     first_node: ClassVar[int] = 0
@@ -73,6 +73,16 @@ class Plan(ABC):
     def workers(self) -> int:
         """N."""
         return self.scheme.workers
+
+    @property
+    def computing(self) -> range:
+        """The nodes that compute."""
+        return range(1, self.workers + 1)
+
+    @property
+    def nodes(self) -> range:
+        """All nodes of a run."""
+        return range(self.first_node, self.computing.stop)
 
     @abstractmethod
     def group(self, node: int) -> range:
@@ -105,7 +115,7 @@ class Plan(ABC):
         Copies(least=4, mean=5.2, most=10)
         """
         changes: Counter[int] = Counter({0: 0, self.samples: 0})
-        for node in range(1, self.workers + 1):
+        for node in self.computing:
             for one in self.holds(node):
                 changes[one.start] += 1
                 changes[one.stop] -= 1

@@ -1,4 +1,4 @@
-"""The schemes: a tree, a code, an order of work, and a rule for late results; and the ring, which is not a tree."""
+"""The schemes: a tree, a code, an order of work, and a rule for late results; and two that are not trees."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from codedreduce.schemes.allocation import Allocation, Owned, Replicated, check_
 from codedreduce.schemes.coded import Coded
 from codedreduce.schemes.plan import Array, Plan
 from codedreduce.schemes.ring import RingPlan
+from codedreduce.schemes.striped import StripedPlan
 from codedreduce.schemes.tree_plan import TreePlan
 from codedreduce.schemes.work import samples_in
 from codedreduce.topology import Ring, Tree
@@ -323,6 +324,62 @@ class RingAllReduce(Scheme):
                 f"take at least {self.workers} samples or fewer workers"
             )
         return RingPlan(self, samples)
+
+
+@dataclass(frozen=True)
+class Striped(Scheme):
+    """Every rank computes, keeps a stripe of the sum for all, and steps; late work is handed to whoever is idle.
+
+    As many numbers go over each link as on a ring, and nobody is waited for. `reach`: who can read a unit's samples,
+    and so be asked for it: all ranks, or groups of so many. `blocks`: into how many parts a unit of work is cut; 4 or
+    8, by the samples it has, if nothing is said. `stripes`: how many ranks keep one; all of them, unless stripes would
+    be shorter than 64 KiB.
+
+    >>> Striped(3).plan(samples=24).unit(2).pieces[0]
+    (Range(start=16, stop=18, weight=1.0),)
+    """
+
+    ranks: int
+    reach: int | Literal["all"] = "all"
+    blocks: int | None = None
+    stripes: int | None = None
+    bit_identical: ClassVar[bool] = True
+    name: ClassVar[str] = "striped"
+
+    def __post_init__(self) -> None:
+        _check_workers(self.ranks)
+        if self.reach != "all" and not 1 <= self.reach <= self.ranks:
+            raise SchemeError(f"a unit can be read by 1 to {self.ranks} ranks, or by 'all'; got reach={self.reach!r}")
+        if self.blocks is not None and self.blocks < 1:
+            raise SchemeError(f"a unit has at least one block, got blocks={self.blocks}")
+        if self.stripes is not None and not 1 <= self.stripes <= self.ranks:
+            raise SchemeError(f"1 to {self.ranks} ranks can keep a stripe, got stripes={self.stripes}")
+
+    @property
+    def workers(self) -> int:
+        """N: every rank works."""
+        return self.ranks
+
+    def plan(self, *, samples: int) -> StripedPlan:
+        """Lay the ranks over a batch."""
+        self._check_samples(samples)
+        if samples < self.ranks:
+            raise PlanError(
+                f"{samples} samples cannot be shared by {self.ranks} ranks; "
+                f"take at least {self.ranks} samples or fewer ranks"
+            )
+        return StripedPlan(self, samples)
+
+    @property
+    def label(self) -> str:
+        """With what differs from the default."""
+        reach = "" if self.reach == "all" else f" in groups of {self.reach}"
+        blocks = "" if self.blocks is None else f" by {self.blocks} blocks"
+        stripes = "" if self.stripes is None else f" with {self.stripes} stripes"
+        return self.name + reach + blocks + stripes
+
+    def __str__(self) -> str:
+        return f"{self.label} over {self.ranks} ranks"
 
 
 def _eager(tree: Tree, stragglers: int, samples: int, code: CodeName, seed: int | None) -> Allocation:

@@ -7,10 +7,24 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from codedreduce.protocol import Settings
-from codedreduce.protocol.events import Aggregated, Begin, Cancel, Compute, Started, Transmit
-from codedreduce.protocol.root import Root
-from codedreduce.schemes import Plan
+from codedreduce.protocol.events import (
+    Aggregated,
+    Begin,
+    Cancel,
+    Compute,
+    Ended,
+    EveryoneIn,
+    Pack,
+    Packed,
+    Renewed,
+    Started,
+    Transmit,
+)
+from codedreduce.schemes import Plan, StripedPlan, TreePlan
+from codedreduce.vectors import Vector, empty
 from codedreduce.worlds.delays import Delays
 from codedreduce.worlds.journal import RoundLog
 from codedreduce.worlds.simulated.computing import Computing
@@ -72,9 +86,18 @@ class SimulatedCluster:
                 Transmit: Post(self._nodes, self.network, tampering, cores).transmit,
                 Compute: self._computing.start,
                 Cancel: self._computing.stop,
-                Aggregated: self._aggregated if self._nodes.rooted else self._aggregated_by_one,
+                **self._leading(),
             }
         )
+
+    def _leading(self) -> dict[type, Callable[..., None]]:
+        """Who does what leads from round to round, by the kind of plan."""
+        if isinstance(self.plan, StripedPlan):
+            return {
+                Aggregated: self._aggregated_by_rank, EveryoneIn: self._joined, Renewed: self._renewed,
+                Pack: self._pack, Ended: lambda node, action: None,
+            }  # fmt: skip
+        return {Aggregated: self._aggregated if isinstance(self.plan, TreePlan) else self._aggregated_by_one}
 
     def run(self, rounds: int, *, latest: float = float("inf"), on_sum: OnSum | None = None) -> Recorder:
         """Run this many rounds, or until nothing more can happen; `on_sum` is called with every gradient."""
@@ -97,17 +120,18 @@ class SimulatedCluster:
         """Bring all nodes up, and begin the first round when they have met."""
         for node in self._nodes.numbers:
             self._nodes.dispatch(node, Started())
-        if self._nodes.rooted:
-            root = self._nodes.machine(0)
-            assert isinstance(root, Root)
-            self._kernel.run(lambda: root.everyone_is_in)
+        if isinstance(self.plan, TreePlan):
+            self._kernel.run(lambda: 0 in self._nodes.joined)
+        elif isinstance(self.plan, StripedPlan):
+            self._kernel.run(lambda: len(self._nodes.joined) >= len(self._nodes.numbers) - 1)
+            self._nodes.joined.add(0)
         self._begin_round(1)
 
     def _begin_round(self, round_: int) -> None:
         self._round_began = self._kernel.now
         self._injector.round_begins(round_)
         begin = self._begin(round_)
-        for node in [0] if self._nodes.rooted else self._nodes.numbers:
+        for node in [0] if isinstance(self.plan, TreePlan) else self._nodes.numbers:
             self._nodes.dispatch(node, begin)
 
     def _begin(self, round_: int) -> Begin:
@@ -131,6 +155,47 @@ class SimulatedCluster:
             if self._sums[action.round] == 1:
                 self._injector.round_begins(action.round + 1)
             self._kernel.at(self._kernel.now, self._nodes.dispatch, node, self._begin(action.round + 1))
+
+    def _aggregated_by_rank(self, node: int, action: Aggregated) -> None:
+        """A rank has the sum and goes on by itself; the round is over when rank 0 has it."""
+        self._judge(action)
+        if node == 0:
+            self._round_over(action)
+            self._round_began = self._kernel.now
+            if action.round < self._rounds:
+                self._injector.round_begins(action.round + 1)
+        self._begin_at(node, action.round + 1)
+
+    def _begin_at(self, node: int, round_: int) -> None:
+        """Let a rank's script begin a round, in no time."""
+        if round_ <= self._rounds:
+            self._kernel.at(self._kernel.now, self._nodes.dispatch, node, self._begin(round_))
+
+    def _joined(self, node: int, action: EveryoneIn) -> None:
+        """A rank is in; one that comes later than the others begins by itself."""
+        is_late = len(self._nodes.joined) == len(self._nodes.numbers)
+        self._nodes.joined.add(node)
+        if is_late:
+            self._begin_at(node, 1)
+
+    def _pack(self, node: int, action: Pack) -> None:
+        """The state of a simulated rank is the round it is in."""
+        round_ = self._nodes.machine(node).round
+        self._kernel.at(
+            self._kernel.now, self._nodes.dispatch, node, Packed(round=round_ - 1, state=self._state(round_))
+        )
+
+    @staticmethod
+    def _state(round_: int) -> Vector:
+        state = empty(2, np.float32)
+        state[:] = round_
+        return state
+
+    def _renewed(self, node: int, action: Renewed) -> None:
+        """A rank has another's state and goes on from there."""
+        if action.state.tobytes() != self._state(action.round + 1).tobytes():
+            raise AssertionError(f"rank {node} took a state that nobody had after round {action.round}")
+        self._begin_at(node, action.round + 1)
 
     def _judge(self, action: Aggregated) -> None:
         if self._on_sum is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from codedreduce.protocol.events import Cancel, Compute, Computed
+from codedreduce.protocol.events import Advanced, Cancel, Compute, Computed
 from codedreduce.schemes.work import Piece, samples_in
 from codedreduce.worlds.delays import Delays
 from codedreduce.worlds.journal import Interval
@@ -41,6 +41,7 @@ class Computing:
         self._running: dict[int, Computation] = {}
         self._stalls: dict[int, tuple[int, float]] = {}  # the round whose start-up delay was met, and when it ends
         self._samples = 0.0  # computed since last asked
+        self._first = nodes.plan.computing.start
 
     def take_samples(self) -> float:
         """How many samples were computed since this was last asked."""
@@ -53,15 +54,29 @@ class Computing:
         draw = self._draw(action.round)
         now = self._kernel.now
         if self._stalls.get(node, (0, 0.0))[0] != action.round:
-            self._stalls[node] = (action.round, now + float(draw.startup[node - 1]))
+            self._stalls[node] = (action.round, now + float(draw.startup[node - self._first]))
         begin = max(now, self._stalls[node][1])
-        samples, slowness = samples_in(action.pieces), float(draw.slowness[node - 1])
+        samples, slowness = samples_in(action.pieces), float(draw.slowness[node - self._first])
         running = self._running[node] = Computation(action, begin, samples, self._sample_seconds * slowness)
         due = begin + samples * self._sample_seconds * slowness
+        if action.watched:
+            self._watch(node, running, 1)
         if self._cores is None:
             self._kernel.at(due, self._done, node, running)
         else:
             self._kernel.at(begin, self._share_cores, self._cores, node, running, due)
+
+    def _watch(self, node: int, running: Computation, pieces: int) -> None:
+        """Let the node know when so many pieces are done, and so on with every one but the last."""
+        if pieces < len(running.action.pieces):
+            samples = samples_in(running.action.pieces[:pieces])
+            self._kernel.at(running.began + samples * running.sample_seconds, self._advanced, node, running, pieces)
+
+    def _advanced(self, node: int, running: Computation, pieces: int) -> None:
+        if self._running.get(node) is running:
+            action = running.action
+            self._nodes.dispatch(node, Advanced(round=action.round, task=action.task, pieces=pieces))
+            self._watch(node, running, pieces + 1)
 
     def _share_cores(self, cores: Cores, node: int, running: Computation, due: float) -> None:
         """On shared cores a worker computes as long as it is said to, or longer, until a core has done it."""
@@ -89,7 +104,9 @@ class Computing:
         if action.salvage and (finished := _finished(action.pieces, done)):
             vector = self._gradients.of_pieces(finished, action.model)
             covered = samples_in(finished) / running.samples
-            event = Computed(round=action.round, task=action.task, vector=vector, covered=covered)
+            event = Computed(
+                round=action.round, task=action.task, vector=vector, covered=covered, pieces=len(finished)
+            )  # fmt: skip
             self._kernel.at(self._kernel.now, self._nodes.dispatch, node, event)
 
     def lose(self, node: int) -> None:

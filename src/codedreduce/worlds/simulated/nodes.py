@@ -18,7 +18,7 @@ from codedreduce.protocol.events import (
     Started,
     TimerFired,
 )
-from codedreduce.schemes import Plan, TreePlan
+from codedreduce.schemes import Plan, StripedPlan, TreePlan
 from codedreduce.worlds.simulated.kernel import Kernel
 from codedreduce.worlds.simulated.record import Recorder
 
@@ -49,14 +49,15 @@ class Nodes:
         self.kernel = kernel
         self.recorder = recorder
         self.rooted = isinstance(plan, TreePlan)
-        self.numbers = range(plan.first_node, plan.workers + 1)
+        self.numbers = plan.nodes
         self._settings = settings
         self._latency = latency
         self._checking = checking
         self._nodes = {number: Node(self._machine(number)) for number in self.numbers}
+        self.joined: set[int] = set()  # nodes that have said so
         self._performers: dict[type, Callable[[int, Any], None]] = {
             SetTimer: self._set_timer,
-            EveryoneIn: lambda number, action: None,  # the cluster looks for itself
+            EveryoneIn: self._joined,
             Note: self._note,
             Finished: self._finished,
         }
@@ -104,6 +105,9 @@ class Nodes:
         if self._nodes[number].timers.get(name) == token:
             self.dispatch(number, TimerFired(name=name))
 
+    def _joined(self, number: int, action: EveryoneIn) -> None:
+        self.joined.add(number)
+
     def _note(self, number: int, action: Note) -> None:
         self.recorder.note(self.kernel.now, number, action)
 
@@ -123,11 +127,15 @@ class Nodes:
             return False
         if not (one.cuts or other.cuts):
             return True
+        if isinstance(self.plan, StripedPlan):
+            return False
         child = max(sender, receiver) if self.rooted else sender  # a cut is on the link from a node to its parent
         return not self._nodes[child].cuts
 
     def _neighbours(self, number: int) -> list[int]:
-        """A node's parent, then its children."""
+        """A node's parent, then its children; of a rank all others, rank 0 first."""
+        if isinstance(self.plan, StripedPlan):
+            return [peer for peer in self.numbers if peer != number]
         assert isinstance(self.plan, TreePlan)
         return [self.plan.tree.parent(number), *self.plan.tree.children(number)]
 
@@ -158,6 +166,10 @@ class Nodes:
         for peer in self._neighbours(number)[1:]:
             self.dispatch(peer, PeerFound(peer=number))
 
+    def is_alive(self, number: int) -> bool:
+        """Whether a node has a process."""
+        return self._nodes[number].alive
+
     def pause(self, number: int) -> None:
         """Let a node handle nothing for now."""
         self._nodes[number].pauses += 1
@@ -180,4 +192,7 @@ class Nodes:
         node = self._nodes[number]
         node.cuts -= 1
         if not node.cuts and node.alive:
+            if isinstance(self.plan, StripedPlan):
+                for peer in self._neighbours(number):
+                    self.dispatch(peer, PeerFound(peer=number))
             self.dispatch(number, PeerFound(peer=self._neighbours(number)[0]))

@@ -11,7 +11,7 @@ import numpy as np
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.settings import Excess
-from codedreduce.schemes import Plan, Scheme
+from codedreduce.schemes import Plan, Scheme, StripedPlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.delays import Delays, parse_delays
 from codedreduce.worlds.simulated.cluster import Conditions, SimulatedCluster
@@ -87,14 +87,17 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         """The simulated cluster of this scenario, ready to run."""
         plan = self.plan()
         for fault in self.faults:
-            if fault.node > plan.workers:
-                raise UsageError(f"a fault at node {fault.node}, but the plan has workers 1..{plan.workers}")
+            if fault.node not in plan.computing:
+                raise UsageError(f"a fault at node {fault.node}, but the plan has workers 1..{plan.computing.stop - 1}")
         conditions = Conditions(
             link=Link(rate=self.rate, latency=self.latency, turn=self.turn), delays=self.delay_model(),
             sample_seconds=self.compute / self.samples, faults=self.faults, seed=self.seed, host=self._host(),
         )  # fmt: skip
+        chunk = self.chunk
+        if isinstance(plan, StripedPlan):
+            chunk = plan.chunk(self.parameters, 4, chunk * 4)
         settings = Settings(
-            length=self.parameters, chunk=self.chunk, head_start=self.head_start,
+            length=self.parameters, chunk=chunk, head_start=self.head_start,
             least_head_start=self.least_head_start, say_waiting_after=self.say_waiting_after,
             on_excess=self.on_excess, announce=self.announce,
         )  # fmt: skip

@@ -1,0 +1,153 @@
+"""What a keeper does: sums a stripe of everyone's parts, in the plan's order, and holds the sums of the last rounds."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+from codedreduce.schemes import Part
+from codedreduce.vectors import Vector, combine, empty
+
+What = TypeVar("What")
+
+#: Rounds whose sums a keeper holds, the current one among them, for those that fell behind.
+ROUNDS_HELD = 4
+
+
+class Unit(Generic[What]):
+    """What has come of a unit: sums of its first blocks, and single blocks; complete when some of them follow on.
+
+    >>> unit = Unit(blocks=4)
+    >>> unit.add(Part(0, 3, 4), "d"); unit.add(Part(0, 0, 2), "a+b"); unit.chain() is None
+    True
+    >>> unit.add(Part(0, 2, 3), "c"); unit.chain()
+    ['a+b', 'c', 'd']
+    """
+
+    __slots__ = ("_blocks", "_firsts", "_singles")
+
+    def __init__(self, blocks: int) -> None:
+        self._blocks = blocks
+        self._firsts: dict[int, What] = {}  # by where they end
+        self._singles: dict[int, What] = {}  # by block, the first one excepted
+
+    def add(self, part: Part, what: What) -> None:
+        """A part is here; the first copy counts."""
+        if part.first == 0:
+            self._firsts.setdefault(part.last, what)
+        else:
+            self._singles.setdefault(part.first, what)
+
+    def chain(self) -> list[What] | None:
+        """The fewest parts that make up the unit, in the order in which they are added; None if some are missing."""
+        for reached in sorted(self._firsts, reverse=True):
+            if all(block in self._singles for block in range(reached, self._blocks)):
+                return [self._firsts[reached], *(self._singles[block] for block in range(reached, self._blocks))]
+        return None
+
+    def missing(self) -> list[int]:
+        """The blocks that nothing has come of, if the longest sum of first blocks is used."""
+        reached = max(self._firsts, default=0)
+        return [block for block in range(reached, self._blocks) if block not in self._singles]
+
+    def __len__(self) -> int:
+        return len(self._firsts) + len(self._singles)
+
+
+class StripeSum:
+    """The sum of one stripe in one round: chunk by chunk, unit after unit; what comes before its turn waits."""
+
+    def __init__(self, chunks: range, units: int, blocks: int) -> None:
+        self.chunks = chunks
+        self._units = units
+        self._blocks = blocks
+        self._turn = dict.fromkeys(chunks, 0)  # the unit that each chunk's sum waits for
+        self._total: dict[int, Vector] = {}
+        self._early: dict[int, dict[int, Unit[Vector]]] = {index: {} for index in chunks}
+
+    def add(self, part: Part, index: int, data: Vector) -> Vector | None:
+        """A chunk of a part is here; the chunk's sum, if it is complete now."""
+        turn = self._turn.get(index)
+        if turn is None or turn == self._units or part.unit < turn:
+            return None
+        waiting = self._early[index]
+        if part.unit not in waiting:
+            waiting[part.unit] = Unit(self._blocks)
+        waiting[part.unit].add(part, data)
+        while turn < self._units and turn in waiting and (chain := waiting[turn].chain()) is not None:
+            self._fold(index, chain)
+            del waiting[turn]
+            turn += 1
+        self._turn[index] = turn
+        return self._total.pop(index) if turn == self._units else None
+
+    def _fold(self, index: int, chain: list[Vector]) -> None:
+        """Add a unit: its parts to one another, and their sum to the units before it."""
+        unit = chain[0] if len(chain) == 1 else combine(chain, None, empty(len(chain[0]), chain[0].dtype))
+        total = self._total.get(index)
+        if total is not None:
+            combine([total, unit], None, total)
+        elif len(chain) > 1:
+            self._total[index] = unit
+        else:
+            self._total[index] = unit.copy()  # it lies in the sender's memory, or in a vector that is sent again
+
+    def lacks(self) -> list[int]:
+        """The units that some chunk waits for."""
+        return sorted({turn for turn in self._turn.values() if turn < self._units})
+
+    def held(self) -> int:
+        """How many chunks wait for their turn, or are being summed."""
+        return len(self._total) + sum(len(unit) for waiting in self._early.values() for unit in waiting.values())
+
+
+class Keeper:
+    """A rank's stripes of the current round, and the sums of the last ones."""
+
+    def __init__(self, units: int, blocks: int) -> None:
+        self._shape = (units, blocks)
+        self.round = 0
+        self._stripes: list[StripeSum] = []
+        self._sums: OrderedDict[int, dict[int, Vector]] = OrderedDict()
+
+    def begin(self, round_: int, stripe: range) -> None:
+        """A round begins, in which this rank keeps a stripe."""
+        self.round = round_
+        self._stripes = []
+        self._sums[round_] = {}
+        while len(self._sums) > ROUNDS_HELD:
+            self._sums.popitem(last=False)
+        self.take_over(stripe)
+
+    def take_over(self, stripe: range) -> None:
+        """Keep this stripe, too; unless it is kept already."""
+        if stripe and all(one.chunks != stripe for one in self._stripes):
+            self._stripes.append(StripeSum(stripe, *self._shape))
+
+    def add(self, part: Part, index: int, data: Vector) -> Vector | None:
+        """A chunk of a part of this round is here; the chunk's sum, if it is complete now."""
+        for stripe in self._stripes:
+            if index in stripe.chunks:
+                total = stripe.add(part, index, data)
+                if total is not None:
+                    self._sums[self.round][index] = total
+                return total
+        return None
+
+    def keeps(self, index: int) -> bool:
+        """Whether a chunk is this rank's to sum."""
+        return any(index in stripe.chunks for stripe in self._stripes)
+
+    def sums(self, round_: int, chunks: Iterable[int]) -> Iterator[tuple[int, Vector]]:
+        """Those of these chunks of a round's sum that are here."""
+        kept = self._sums.get(round_, {})
+        return ((index, kept[index]) for index in chunks if index in kept)
+
+    def lacks(self) -> list[int]:
+        """The units that stripes of this rank wait for."""
+        return sorted({unit for stripe in self._stripes for unit in stripe.lacks()})
+
+    def held(self) -> int:
+        """How many chunks are in the making."""
+        return sum(stripe.held() for stripe in self._stripes)

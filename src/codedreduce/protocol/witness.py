@@ -1,0 +1,41 @@
+"""Looks for drift: ranks tell digests of their models now and then, and whoever has another than most is named."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+
+class Witness:
+    """Digests of one round at a time."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._round = 0
+        self._digests: dict[int, str] = {}
+        self._named: set[int] = set()
+
+    def hear(self, rank: int, round_: int, digest: str, present: Collection[int]) -> list[int]:
+        """A rank's digest; those that are known by now to differ from most, each once.
+
+        Before the first round rank 0's is what counts; later that of most, and of those with rank 0 if it is a tie.
+        """
+        if round_ < self._round:
+            return []
+        if round_ > self._round:
+            self._round = round_
+            self._digests.clear()
+            self._named.clear()
+        self._digests[rank] = digest
+        if 0 not in self._digests:
+            return []
+        right = self._digests[0]
+        if round_ > 1:
+            if len(self._digests) < len(present):
+                return []
+            counts = Counter(self._digests.values())
+            most = max(counts.values())
+            right = right if counts[right] == most else counts.most_common(1)[0][0]
+        odd = [one for one, told in self._digests.items() if told != right and one not in self._named]
+        self._named.update(odd)
+        return sorted(odd)

@@ -1,0 +1,182 @@
+"""A plan without a root: every rank computes, keeps a stripe of the sum, and steps a replica of the model.
+
+The samples are cut into as many *units* as there are ranks, and a unit into *blocks*. The sum is one fixed expression:
+units in order, and within a unit blocks in order, each added to the sum so far. So a unit is its first blocks' sum, by
+whoever did them in one go, plus the others one by one, by whoever did these: the bits are the same.
+
+The vector is cut into *stripes* of whole chunks, one for each keeper. Who keeps how much may change from round to
+round, and does not change bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from codedreduce.codes.repetition import split_evenly
+from codedreduce.errors import PlanError, TooManyStragglers
+from codedreduce.schemes.plan import Array, Gradients, Plan, Unit, evaluate
+from codedreduce.schemes.work import Needs, Piece, Range, Share
+
+if TYPE_CHECKING:
+    from codedreduce.schemes.scheme import Striped
+
+#: Bytes that no stripe should be shorter than: less would be mostly headers and handling.
+LEAST_STRIPE = 64 * 1024
+
+#: Blocks of a unit, by the samples it has at least: small blocks are handed out finely, and computed less efficiently.
+MANY_BLOCKS, FEW_BLOCKS = 8, 4
+SAMPLES_FOR_MANY = 64
+
+#: What a rank's stripe weighs when nothing is said of it.
+FULL_WEIGHT = 16
+
+
+class Part(NamedTuple):
+    """Blocks first..last-1 of a unit: a sum that one rank computes and sends as one vector.
+
+    What follows a unit's first blocks is added one by one, so a part has one block unless it begins with the first.
+    """
+
+    unit: int
+    first: int
+    last: int
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks it has."""
+        return self.last - self.first
+
+
+class StripedPlan(Plan):
+    """N ranks, numbered from 0; N units of `blocks` blocks each."""
+
+    scheme: Striped
+    first_node: ClassVar[int] = 0
+
+    def __init__(self, scheme: Striped, samples: int) -> None:
+        super().__init__(scheme, samples)
+        self.blocks = _blocks(scheme, samples)
+        self._groups = _groups(scheme)
+
+    @property
+    def computing(self) -> range:
+        """All ranks compute."""
+        return range(self.workers)
+
+    def group(self, node: int) -> range:
+        """The ranks that can read a rank's samples."""
+        return next(group for group in self._groups if node in group)
+
+    def units(self, node: int) -> Iterator[Unit]:
+        """A rank's own unit."""
+        return iter((self.unit(node),))
+
+    def unit(self, node: int) -> Unit:
+        """The node-th of N equal ranges, block by block."""
+        if node not in self.computing:
+            raise PlanError(f"node {node} is not a rank of this plan: they are 0..{self.workers - 1}")
+        start, stop = ((place * self.samples) // self.workers for place in (node, node + 1))
+        blocks = split_evenly(stop - start, self.blocks)
+        return Unit(node, (0,), tuple((Range(start + one.start, start + one.stop),) for one in blocks))
+
+    def held(self, node: int) -> Iterator[Unit]:
+        """Its own unit, and those it may be asked for."""
+        return (self.unit(other) for other in self.group(node))
+
+    def pieces(self, part: Part) -> tuple[Piece, ...]:
+        """What is computed for a part, piece by piece."""
+        return self.unit(part.unit).pieces[part.first : part.last]
+
+    def is_part(self, part: Part) -> bool:
+        """Whether there is such a part."""
+        first, last = part.first, part.last
+        return part.unit < self.workers and 0 <= first < last <= self.blocks and (first == 0 or last == first + 1)
+
+    def needs(self, node: int, task: int) -> Needs:
+        """A keeper needs every unit, from whoever computed it."""
+        return Needs(tuple(Share(unit, tuple(self.group(unit))) for unit in self.computing))
+
+    def tolerates(self, stragglers: Collection[int]) -> bool:
+        """Rank 0 coordinates, and of those that can read a unit's samples one must be there."""
+        return 0 not in stragglers and all(any(one not in stragglers for one in group) for group in self._groups)
+
+    def reference(self, gradients: Gradients, stragglers: Collection[int] = ()) -> Array:
+        """Units in order, and blocks in order within a unit."""
+        if not self.tolerates(stragglers):
+            raise TooManyStragglers(missing=stragglers, tolerance=len(self._groups[0]) - 1, among="ranks")
+        total: Array | None = None
+        for rank in self.computing:
+            first, *others = self.unit(rank).pieces
+            unit = evaluate(gradients, first)
+            for piece in others:
+                unit += evaluate(gradients, piece)
+            if total is None:
+                total = unit
+            else:
+                total += unit
+        assert total is not None
+        return total
+
+    # -- stripes
+
+    def keepers(self, length: int, itemsize: int) -> int:
+        """How many ranks keep a stripe: all of them, unless stripes would be too short.
+
+        >>> from codedreduce import Striped
+        >>> plan = Striped(6).plan(samples=600)
+        >>> plan.keepers(2_000_000, 4), plan.keepers(40_000, 4), plan.keepers(10, 4)
+        (6, 2, 1)
+        """
+        if self.scheme.stripes is not None:
+            return self.scheme.stripes
+        return max(1, min(self.workers, length * itemsize // LEAST_STRIPE))
+
+    def chunk(self, length: int, itemsize: int, about: int) -> int:
+        """Numbers in a chunk of about so many bytes, such that stripes of one weight have as many chunks each."""
+        keepers = self.keepers(length, itemsize)
+        each = max(1, round(length * itemsize / keepers / about))
+        return -(-length // (keepers * each))
+
+    def weights(self, keepers: int, exceptions: Mapping[int, int]) -> list[int]:
+        """What each rank's stripe weighs: 0 for those that keep none, as said or in between."""
+        weights = [0] * self.workers
+        for place in range(keepers):
+            weights[place * self.workers // keepers] = FULL_WEIGHT
+        for rank, weight in exceptions.items():
+            if 0 <= rank < self.workers:
+                weights[rank] = weight
+        return weights
+
+    def stripes(self, chunks: int, weights: list[int]) -> tuple[range, ...]:
+        """Which chunks each rank keeps.
+
+        >>> from codedreduce import Striped
+        >>> plan = Striped(4).plan(samples=400)
+        >>> plan.stripes(8, [16, 16, 0, 32])
+        (range(0, 2), range(2, 4), range(4, 4), range(4, 8))
+        """
+        total = sum(weights) or 1
+        bounds = [0, *(reached * chunks // total for reached in accumulate(weights))]
+        if not sum(weights):
+            bounds = [0] + [chunks] * self.workers  # somebody must
+        return tuple(range(one, other) for one, other in pairwise(bounds))
+
+
+def _blocks(scheme: Striped, samples: int) -> int:
+    least = samples // scheme.workers
+    if scheme.blocks is None:
+        return MANY_BLOCKS if least >= SAMPLES_FOR_MANY else max(1, min(FEW_BLOCKS, least))
+    if scheme.blocks > least:
+        raise PlanError(
+            f"{samples} samples over {scheme.workers} ranks are {least} for each, which cannot be cut into "
+            f"{scheme.blocks} blocks; take at most {least}"
+        )
+    return scheme.blocks
+
+
+def _groups(scheme: Striped) -> tuple[range, ...]:
+    if scheme.reach == "all":
+        return (range(scheme.workers),)
+    return split_evenly(scheme.workers, max(1, scheme.workers // scheme.reach))
