@@ -278,7 +278,7 @@ class Rank(Machine):
         self.settings = settings
         self.generation = settings.generation
         self.state: RankState = JOINING
-        self.round = 0  # the one this rank's own model is in, or has last been in
+        self.round = settings.after  # the one this rank's own model is in, or has last been in
         self.refused: str | None = None
         self.left_alone: str | None = None  # why this rank may not leave by itself
         self._model: Vector | None = None
@@ -289,7 +289,7 @@ class Rank(Machine):
         self._parts_of: tuple[range, ...] = ()
         self.work = Work()
         self.keeper = Keeper(plan.workers, plan.blocks)
-        self._sum = Assembly(1, settings)
+        self._sum = Assembly(settings.after + 1, settings)
         self._early: deque[tuple[PartChunk, Vector]] = deque(maxlen=2 * plan.workers * (settings.chunks + 1))
         self._outboxes = {peer: Outbox(peer, settings.window) for peer in plan.computing if peer != node}
         self._lost: set[int] = set()
@@ -309,6 +309,15 @@ class Rank(Machine):
         self._through: set[int] = set()
         if node == 0:
             self.lead = Coordinating(plan, settings, self._told_by_own_coordinator)
+
+    def lacking(self) -> list[int]:
+        """On rank 0: the ranks that are not in."""
+        return self._roster.lacking()
+
+    @property
+    def ended_after(self) -> int | None:
+        """The round after which the run is over, if that is known."""
+        return self._end
 
     def _who(self, sender: int) -> From:
         if sender == self.node or sender not in self.plan.computing:
@@ -380,7 +389,7 @@ class Rank(Machine):
                 self._compare(0, event.round, event.digest, actions)
             self._take_go(self.lead.begin(event.round, now, actions), now, actions)
             return
-        if event.round == 1:  # everyone is in when all have said this
+        if event.round == self.settings.after + 1:  # everyone is in when all have said this
             self._tell_status(actions)
         if self._end is not None and event.round > self._end:
             self._is_over(actions)
@@ -730,7 +739,7 @@ class Rank(Machine):
 
     def _on_status(self, message: Status, sender: int, now: float, actions: list[AnyAction]) -> None:
         assert self.lead is not None
-        if message.round == 1 and self.lead.round == 0 and self._roster.ready(sender) and self._roster.complete:
+        if message.round == self.settings.after + 1 and self.lead.round == 0 and self._roster.ready(sender) and self._roster.complete:
             actions.append(EveryoneIn())
         if message.digest:
             self._compare(sender, message.round, message.digest, actions)
@@ -748,7 +757,7 @@ class Rank(Machine):
         assert self.lead is not None
         for odd in self._witness.hear(rank, round_, digest, self.lead.present):
             reason = f"rank {odd} has another model than the others in round {round_}; it takes their state"
-            if round_ > 1:  # before the first round it is rank 0's that counts
+            if round_ > self.settings.after + 1:  # before the first round it is rank 0's that counts
                 reason += ". Do all ranks take the same steps, with the same optimizer?"
             actions.append(Note(kind="drift", reason=reason, round=round_, nodes=(odd,)))
             self._have_renewed(odd, actions)
@@ -899,6 +908,8 @@ class Rank(Machine):
 
     def _on_goodbye(self, message: Goodbye, sender: int, now: float, actions: list[AnyAction]) -> None:
         self._stop_computing("the run is over", actions)
+        if self._end is None:
+            self._end = message.round
         self._finish(message.reason, actions)
 
     def _say_goodbye(self, actions: list[AnyAction]) -> None:

@@ -87,6 +87,10 @@ class Root(Machine):
         """Whether all workers, on all levels, have joined."""
         return self.below.roster.complete
 
+    def lacking(self) -> list[int]:
+        """The children that are not in, or below whom somebody is not."""
+        return self.below.roster.lacking()
+
     def _who(self, sender: int) -> From:
         return CHILD if sender in self.below.children else STRANGER
 

@@ -54,6 +54,7 @@ class Settings:
     say_waiting_after: float = 30.0
     on_excess: str = "wait"
     generation: int = 0
+    after: int = 0  # rounds that were over before the run began
     wire: npt.DTypeLike | None = None  # what numbers travel as, if not as they are
     chunks: int = field(init=False)  # how many chunks a vector has
     announce: bool = True  # offer a pushed sum ahead of its bytes; not worth it where bytes are as quick as offers

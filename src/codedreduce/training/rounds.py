@@ -1,6 +1,6 @@
 """The one loop of rounds: give the world the model, take the gradient sum, write down how it went.
 
-It runs wherever a model is kept: on the root of a tree, on every worker of a ring, in a process alone.
+It runs wherever a model is kept: on the root of a tree, on every worker of a ring and every rank, in a process alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from codedreduce.vectors import Vector
 from codedreduce.worlds.journal import Journal, RoundLog
-from codedreduce.worlds.world import RoundResult, World
+from codedreduce.worlds.world import Over, RoundResult, World
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +43,19 @@ class Round:
 
 
 def rounds(
-    world: World, journal: Journal, count: int, vector: Vector, read_model: Callable[[Vector], None]
+    world: World, journal: Journal, count: int, vector: Vector, read_model: Callable[[Vector], None], after: int = 0
 ) -> Iterator[Round]:
-    """So many rounds. Before each the model is read into the vector, which is what the world is given."""
-    for _ in range(count):
+    """Rounds up to that one. Before each the model is read into the vector, which is what the world is given.
+
+    Where every process has the model, one that fell behind goes on where others are, and the first may end it early.
+    """
+    reached = after
+    while reached < count:
         began = time.monotonic()
         read_model(vector)
-        yield Round(result=world.aggregate(vector), began=began, journal=journal)
+        outcome = world.aggregate(vector)
+        reached = outcome.round
+        if isinstance(outcome, Over):
+            return
+        if isinstance(outcome, RoundResult):
+            yield Round(result=outcome, began=began, journal=journal)

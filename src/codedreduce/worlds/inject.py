@@ -38,10 +38,10 @@ class Injection:
 class Injector:
     """Makes one worker as late as it is told to be. A sleep ends early when the worker is told to stop."""
 
-    def __init__(self, injection: Injection, node: int) -> None:
+    def __init__(self, injection: Injection, place: int) -> None:
         self._delays = injection.delays
         self._sample_seconds = injection.sample_seconds
-        self._node = node
+        self._place = place  # among those that compute
         self._drawn: tuple[int, Draw] | None = None
         self._stall = (0, 0.0)  # the round whose start-up delay was met, and when it ends
         self._due = 0.0  # when the machine to be played would have done all it was asked for
@@ -49,7 +49,7 @@ class Injector:
     def before(self, round_: int, asked_at: float, stop: threading.Event) -> None:
         """Sleep through the start-up delay of a round, or what is left of it."""
         if self._stall[0] != round_:
-            self._stall = (round_, asked_at + float(self._draw(round_).startup[self._node - 1]))
+            self._stall = (round_, asked_at + float(self._draw(round_).startup[self._place]))
         self._due = max(asked_at, self._stall[1])
         left = self._stall[1] - time.monotonic()
         if left > 0:
@@ -60,7 +60,7 @@ class Injector:
 
         It would have had a core of its own: its time runs from when it was asked, not from when it got one here.
         """
-        slowness = float(self._draw(round_).slowness[self._node - 1])
+        slowness = float(self._draw(round_).slowness[self._place])
         if self._sample_seconds:
             self._due += samples * self._sample_seconds * slowness
         else:

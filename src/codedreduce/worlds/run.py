@@ -10,7 +10,7 @@ from codedreduce._extras import require
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.settings import WAIT_ON, Excess
-from codedreduce.schemes import Plan
+from codedreduce.schemes import Plan, StripedPlan
 from codedreduce.worlds.addresses import own_address
 from codedreduce.worlds.tuning import settings_for
 
@@ -59,19 +59,21 @@ class Run:
     @classmethod
     def of(
         cls, meeting: Meeting, plan: Plan, length: int, *, dtype: Dtype = FLOAT32, wire: str | None = None,
-        excess: Excess = WAIT_ON,
+        excess: Excess = WAIT_ON, after: int = 0,
     ) -> Run:  # fmt: skip
-        """A run for vectors of so many numbers, with settings that suit where it meets."""
+        """A run for vectors of so many numbers, with settings that suit where it meets; the first round is after+1."""
         travels_as = _wire_dtype(wire)
         run = cls(meeting=meeting, plan=plan, settings=Settings(length=length), dtype=dtype, wire=travels_as)
         settings = settings_for(
-            length, shared_memory=run.shares_memory, itemsize=(travels_as or dtype).itemsize, excess=excess
+            plan, length, shared_memory=run.shares_memory, itemsize=(travels_as or dtype).itemsize, excess=excess
         )
-        return replace(run, settings=settings)
+        return replace(run, settings=replace(settings, wire=travels_as, after=after))
 
     @property
     def shares_memory(self) -> bool:
         """Whether vectors are read where they lie instead of being sent."""
+        if isinstance(self.plan, StripedPlan):
+            return False
         return self.meeting.shared_memory and self.meeting.same_machine and self.wire is None
 
 

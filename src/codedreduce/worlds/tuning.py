@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from codedreduce.protocol import Settings
 from codedreduce.protocol.settings import CHUNK_ELEMENTS, WAIT_ON, Excess
+from codedreduce.schemes import Plan, StripedPlan
 
 #: Elements in a chunk between processes of one machine, where a chunk is a reference into shared memory.
 LOCAL_CHUNK = 1 << 20
@@ -11,6 +12,9 @@ LOCAL_CHUNK = 1 << 20
 #: Chunks that a vector is cut into over a network, unless they would be smaller than `LEAST_CHUNK` elements.
 CHUNKS = 16
 LEAST_CHUNK = 1 << 14
+
+#: Bytes of a chunk of a stripe over a network, about: small, since all sums grow at the same time.
+STRIPE_CHUNK = 1 << 16
 
 #: Bytes in flight to a neighbour over a network, and how many chunks that may be.
 IN_FLIGHT = 1 << 18
@@ -24,9 +28,14 @@ LEAST_HEAD_START = 0.01
 WORTH_ANNOUNCING = 1 << 16
 
 
-def settings_for(length: int, *, shared_memory: bool, itemsize: int = 4, excess: Excess = WAIT_ON) -> Settings:
+def settings_for(
+    plan: Plan, length: int, *, shared_memory: bool, itemsize: int = 4, excess: Excess = WAIT_ON
+) -> Settings:
     """Settings for vectors of so many numbers, each `itemsize` bytes on the wire."""
-    chunk = LOCAL_CHUNK if shared_memory else chunk_over_network(length)
+    if isinstance(plan, StripedPlan):
+        chunk = plan.chunk(length, itemsize, LOCAL_CHUNK * itemsize if shared_memory else STRIPE_CHUNK)
+    else:
+        chunk = LOCAL_CHUNK if shared_memory else chunk_over_network(length)
     return Settings(
         length=length, itemsize=itemsize, chunk=chunk, least_head_start=LEAST_HEAD_START,
         on_excess=excess.do, say_waiting_after=excess.after,

@@ -20,11 +20,38 @@ class RoundResult:
     late: tuple[int, ...] = ()
 
 
-class World(Protocol):
-    """Runs rounds. On a tree the root's process has one; on a ring every worker's, and all get the same sum."""
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Instead of a sum: this process fell behind, and has the state that others had after a round."""
 
-    def aggregate(self, model: Vector) -> RoundResult:
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Instead of a sum: the run is over, after that round."""
+
+    round: int
+
+
+Outcome = RoundResult | Renewal | Over
+
+
+class World(Protocol):
+    """Runs rounds. On a tree the root's process has one; on a ring and in stripes every process, with the same sum."""
+
+    def aggregate(self, model: Vector) -> Outcome:
         """One round: the gradient sum of the whole batch under this model."""
+
+
+class Replica(Protocol):
+    """What every rank of a striped run has and steps by itself: the model, and whatever goes with it."""
+
+    def pack(self) -> Vector:
+        """All of it, as it is between two rounds, as numbers that nobody looks at."""
+
+    def unpack(self, state: Vector) -> None:
+        """Be as another was."""
 
 
 class Gradient(Protocol):

@@ -8,15 +8,19 @@ import time
 from collections.abc import Callable, Iterator
 
 from codedreduce.protocol.events import (
+    Advanced,
     Aggregated,
     Cancel,
     Compute,
     Computed,
+    Ended,
     Event,
     EveryoneIn,
     Finished,
     Interrupted,
     Note,
+    Pack,
+    Renewed,
 )
 from codedreduce.schemes.work import Piece, samples_in
 from codedreduce.vectors import Vector
@@ -30,7 +34,7 @@ from codedreduce.worlds.zeromq.driver import Outward
 LOOK_EVERY = 0.2
 
 #: What is not to be computed, but heard.
-News = EveryoneIn | Aggregated | Note | Finished
+News = EveryoneIn | Aggregated | Pack | Renewed | Ended | Note | Finished
 
 
 class Computing:
@@ -66,7 +70,7 @@ class Computing:
         """Called by the driver: an order to compute, or to stop, replaces what is being computed."""
         with self._changing:
             now = time.monotonic()
-            if isinstance(what, Compute | Cancel | Finished | Aggregated):
+            if isinstance(what, Compute | Cancel | Finished | Aggregated | Renewed):
                 self._stopped_at = now
                 self._stop.set()
                 self._latest += 1
@@ -98,11 +102,14 @@ class Computing:
             self._injector.before(order.round, asked_at, self._stop)
         out = self._buffers.room(order.round)
         computing = time.monotonic()
-        done = 0
-        for index, piece in enumerate(order.pieces):
-            if self._stop.is_set() or not self._add_piece(piece, order, out, first=index == 0):
+        done = pieces = 0
+        for piece in order.pieces:
+            if self._stop.is_set() or not self._add_piece(piece, order, out, first=not pieces):
                 break
             done += samples_in((piece,))
+            pieces += 1
+            if order.watched and pieces < len(order.pieces):
+                post(Advanced(round=order.round, task=order.task, pieces=pieces))
         total = samples_in(order.pieces)
         finished = done == total and not self._stop.is_set()
         ended = time.monotonic()
@@ -113,7 +120,8 @@ class Computing:
             post(Interrupted(round=order.round, task=order.task, seconds=late))
         if finished or (order.salvage and done):
             self._buffers.round_as_sent(out)
-            post(Computed(round=order.round, task=order.task, vector=out, covered=done / total))
+            covered = done / total
+            post(Computed(round=order.round, task=order.task, vector=out, covered=covered, pieces=pieces))
         if self._record is not None:  # last: somebody waits for the vector, nobody for this
             kind = "compute" if finished else "interrupted"
             self._record(Interval(order.round, self._node, "stall", begin, computing))

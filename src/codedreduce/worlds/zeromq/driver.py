@@ -20,14 +20,17 @@ from codedreduce.protocol.events import (
     Cancel,
     Compute,
     Drained,
+    Ended,
     Event,
     EveryoneIn,
     Finished,
     Leave,
     Note,
+    Pack,
     PeerFound,
     PeerLost,
     Received,
+    Renewed,
     SetTimer,
     Started,
     TimerFired,
@@ -40,7 +43,7 @@ from codedreduce.worlds.zeromq.rendezvous import Directory
 ORPHANED = "orphaned"
 
 #: What the driver tells the thread that computes or trains.
-Outward = Compute | Cancel | EveryoneIn | Aggregated | Note | Finished
+Outward = Compute | Cancel | EveryoneIn | Aggregated | Pack | Renewed | Ended | Note | Finished
 
 
 class Driver(threading.Thread):
@@ -83,11 +86,14 @@ class Driver(threading.Thread):
                 with contextlib.suppress(BlockingIOError):  # full: it has been woken often enough
                     os.write(self._waker, b"\0")
 
-    def leave(self, reason: str) -> None:
-        """Leave, and wait until everyone has been told."""
+    def leave(self, reason: str, *, at_once: bool = True, look: Callable[[], None] | None = None) -> None:
+        """Leave, and wait until everyone has been told; or until nobody needs this node any more, however long."""
         if self.is_alive():
-            self.post(Leave(reason=reason))
-            self.join(timeout=5)
+            self.post(Leave(reason=reason, at_once=at_once))
+            self.join(timeout=None if look is None and not at_once else 5)
+        while look is not None and not at_once and self.is_alive():
+            look()
+            self.join(timeout=0.2)
 
     def run(self) -> None:
         """The loop."""

@@ -20,14 +20,14 @@ from threadpoolctl import threadpool_limits
 from codedreduce.errors import TooManyStragglers
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Note
-from codedreduce.schemes import Plan, RingPlan
+from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 from codedreduce.vectors import Vector
 from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.journal import Interval, Journal
 from codedreduce.worlds.processes import Processes
 from codedreduce.worlds.run import FLOAT32, Dtype, Meeting, Run
 from codedreduce.worlds.site import Site, meeting_at
-from codedreduce.worlds.world import Gradient, RoundResult, World
+from codedreduce.worlds.world import Gradient, Outcome, Replica, World
 from codedreduce.worlds.zeromq.node import Node
 
 #: Seconds that workers have to leave after they were told that the run is over.
@@ -43,8 +43,9 @@ def new_meeting(site: Site | None = None, *, shared_memory: bool = True) -> Meet
 class LocalCluster:
     """A world of processes on this machine. `gradient` is inherited by the workers as it is.
 
-    On a tree the first node is the root, and the others serve. On a ring all nodes compute and begin rounds alike, each
-    for itself: `member(world)` is what the others do, and must begin as many rounds as this process does.
+    On a tree the first node is the root, and the others serve. On a ring and in stripes all nodes compute and begin
+    rounds alike, each for itself: `member(world)` is what the others do, and must begin as many rounds as this process
+    does. `replica` is what every rank of stripes has; each process has its own.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class LocalCluster:
         journal: Journal | None = None,
         site: Site | None = None,
         member: Callable[[World], object] | None = None,
+        replica: Replica | None = None,
     ) -> None:
         self.run = run
+        self._replica = replica
         self.journal = journal or Journal()
         self._gradient = gradient
         self._injection = injection
@@ -71,11 +74,11 @@ class LocalCluster:
     def of(
         cls, plan: Plan, gradient: Gradient, settings: Settings, *, dtype: Dtype = FLOAT32, shared_memory: bool = True,
         injection: Injection | None = None, journal: Journal | None = None,
-        member: Callable[[World], object] | None = None,
+        member: Callable[[World], object] | None = None, replica: Replica | None = None,
     ) -> LocalCluster:  # fmt: skip
         """A cluster of a plan, by name on this machine."""
         run = Run(meeting=new_meeting(shared_memory=shared_memory), plan=plan, settings=settings, dtype=dtype)
-        return cls(run, gradient, injection=injection, journal=journal, member=member)
+        return cls(run, gradient, injection=injection, journal=journal, member=member, replica=replica)
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -90,21 +93,23 @@ class LocalCluster:
 
     def _start(self, stack: contextlib.ExitStack) -> None:
         run, first = self.run, self.run.plan.first_node
+        is_tree = isinstance(run.plan, TreePlan)
         is_ring = isinstance(run.plan, RingPlan)
         if self.journal.timeline:
             self._records = stack.enter_context(_Records())
             stack.callback(self._records.read, self.journal)  # what was written after the last round
-        if is_ring:
+        if not is_tree:
             stack.enter_context(threadpool_limits(1))  # this process computes as the others do
         place = None if self._site is None else self._site.enter
         self._processes = Processes(run.meeting.run, (lambda node: place(node - first)) if place else None)
         stack.callback(lambda: self._processes.end(GRACE if self._has_said_goodbye else 0.0))
         self._has_said_goodbye = False
-        for node in range(first + 1, run.plan.workers + 1):
+        for node in run.plan.nodes[1:]:
             self._processes.fork(node, lambda node=node: self._live(node))  # type: ignore[misc]
         self._node = Node(
-            run, first, gradient=self._gradient if is_ring else None, injection=self._injection if is_ring else None,
-            journal=self.journal, look=self._watch, record=self._records.write if is_ring and self._records else None,
+            run, first, gradient=None if is_tree else self._gradient, injection=None if is_tree else self._injection,
+            journal=self.journal, look=self._watch, replica=self._replica,
+            record=self._records.write if not is_tree and self._records else None,
         )  # fmt: skip
         with self._site.at(0) if self._site is not None else contextlib.nullcontext():
             stack.enter_context(self._node)
@@ -115,9 +120,16 @@ class LocalCluster:
     def _live(self, node: int) -> None:
         """The life of another node, in its process."""
         record = self._records.write if self._records is not None else None
-        with Node(self.run, node, gradient=self._gradient, injection=self._injection, record=record) as member:
-            if self._member is None:
+        with Node(
+            self.run, node, gradient=self._gradient, injection=self._injection, record=record, replica=self._replica
+        ) as member:  # fmt: skip
+            if isinstance(self.run.plan, TreePlan):
                 member.serve()
+                return
+            assert self._member is not None, "all nodes begin rounds"
+            if isinstance(self.run.plan, StripedPlan):
+                member.wait_for_all()
+                self._member(member)
             else:
                 self._member(member)
                 signal.pause()  # others may still need what passes through here; the first ends it
@@ -139,7 +151,7 @@ class LocalCluster:
         """The process id of each node that is not this process."""
         return self._processes.pids
 
-    def aggregate(self, model: Vector) -> RoundResult:
+    def aggregate(self, model: Vector) -> Outcome:
         """One round: the gradient sum of the whole batch under this model."""
         result = self._node.aggregate(model)
         if self._records is not None:

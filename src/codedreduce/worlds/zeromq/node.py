@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
 import zmq
 
-from codedreduce.errors import CodedReduceError, JoinRefused
-from codedreduce.protocol import Machine, Root, Worker, machine_for
-from codedreduce.protocol.events import Aggregated, Begin, EveryoneIn, Finished, Note
-from codedreduce.schemes import Plan, RingPlan, TreePlan
+from codedreduce.errors import CodedReduceError, JoinRefused, UsageError
+from codedreduce.protocol import Machine, Rank, Root, Worker, machine_for
+from codedreduce.protocol.events import (
+    Aggregated,
+    Begin,
+    Ended,
+    EveryoneIn,
+    Finished,
+    Note,
+    Pack,
+    Packed,
+    Renewed,
+)
+from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 from codedreduce.vectors import Vector
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.inject import Injection, Injector
 from codedreduce.worlds.journal import Interval, Journal
 from codedreduce.worlds.run import Run
-from codedreduce.worlds.world import Gradient, RoundResult
+from codedreduce.worlds.world import Gradient, Outcome, Over, Renewal, Replica, RoundResult
 from codedreduce.worlds.zeromq.carrier import Carrier
 from codedreduce.worlds.zeromq.computing import Computing, News
 from codedreduce.worlds.zeromq.driver import Driver
+from codedreduce.worlds.zeromq.mesh import Mesh
 from codedreduce.worlds.zeromq.rendezvous import Directory, Registration, find
 from codedreduce.worlds.zeromq.sockets import Context
 from codedreduce.worlds.zeromq.transport import Transport
+
+#: Rounds between two comparisons of the models of all ranks.
+COMPARED_EVERY = 64
 
 #: Seconds between two looks after the other processes, at the begin of rounds.
 LOOK_EVERY = 0.05
@@ -34,8 +50,8 @@ LOOK_EVERY = 0.05
 class Node:
     """Takes part in a run while it is entered: `aggregate` on a node that begins rounds, `serve` on a worker of a tree.
 
-    The first node (0 on a tree, 1 on a ring) answers at the address where the run meets. `journal` hears what the
-    node has to tell; `look` is called while it waits, to look after other processes.
+    The first node (0, or 1 on a ring) answers at the address where the run meets. `journal` hears what the node has to
+    tell; `look` is called while it waits, to look after other processes. `replica` is what a rank steps by itself.
     """
 
     def __init__(
@@ -48,16 +64,19 @@ class Node:
         journal: Journal | None = None,
         record: Callable[[Interval], None] | None = None,
         look: Callable[[], None] | None = None,
+        replica: Replica | None = None,
     ) -> None:
         self._run = run
         self._number = number
+        self._replica = replica
         self._gradient = gradient
-        self._injector = Injector(injection, number) if injection is not None else None
+        self._injector = Injector(injection, number - run.plan.computing.start) if injection is not None else None
         self._journal = journal or Journal()
         self._record = record
         self._look = look
         self._looked_at = 0.0
-        self._round = 0
+        self._round = run.settings.after
+        self._at_once = True
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -69,7 +88,11 @@ class Node:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._at_once = kind is not None and kind is not GeneratorExit
         self._stack.close()
+        machine = self._driver.machine if self._driver is not None else None
+        if kind is None and isinstance(machine, Rank) and machine.left_alone is not None:
+            raise UsageError(machine.left_alone)
 
     def _start(self, stack: ExitStack) -> None:
         """Listen, be found, find the neighbour, and run the machine; whatever fails, what was begun is undone."""
@@ -84,7 +107,8 @@ class Node:
         self._driver: Driver | None = None
         is_first = number == run.plan.first_node
         directory = Directory(self._context, run.meeting) if is_first else None
-        transport: Carrier = Transport(self._context, number, run.settings, self._buffers)
+        carrier: type[Carrier] = Mesh if isinstance(run.plan, StripedPlan) else Transport
+        transport = carrier(self._context, number, run.settings, self._buffers)
         seeks, listens = _neighbours(run.plan, number)
         endpoints = transport.listen(run.meeting.listen_at()) if listens else None
 
@@ -114,7 +138,8 @@ class Node:
         if self._driver is None:
             self._context.destroy(linger=0)
             return
-        self._driver.leave("the run is over")
+        is_rank = isinstance(self._driver.machine, Rank)
+        self._driver.leave("the run is over", at_once=self._at_once or not is_rank, look=self._look)
         if not self._driver.is_alive():
             self._context.term()
 
@@ -129,17 +154,17 @@ class Node:
         return self._talking.machine
 
     def wait_for_all(self) -> None:
-        """On a tree's root: wait until every worker, on every level, is in."""
+        """Wait until every node of a tree or of stripes is in; on a rank other than the first, until it is itself."""
         within = self._run.meeting.all_within
         deadline = time.monotonic() + within
-        root = self.machine
-        assert isinstance(root, Root)
+        first = self.machine
+        assert isinstance(first, Root | Rank)
 
         def look() -> None:
             if self._look is not None:
                 self._look()
             if time.monotonic() > deadline:
-                missing = root.below.roster.lacking()
+                missing = first.lacking()
                 raise CodedReduceError(
                     f"workers did not all come up within {within:g} s; {missing} or some below are missing"
                 )
@@ -151,26 +176,50 @@ class Node:
             if isinstance(news, Note) and news.kind == "refused":
                 raise JoinRefused(news.reason)
 
-    def aggregate(self, model: Vector) -> RoundResult:
+    def aggregate(self, model: Vector) -> Outcome:
         """One round: the gradient sum of the whole batch under this model."""
         begin = time.monotonic()
         if self._look is not None and begin - self._looked_at > LOOK_EVERY:
             self._looked_at = begin
             self._look()
         self._round += 1
-        if self._number == 0:  # the workers read it where it lies
+        digest = ""
+        if isinstance(self.machine, Root):  # the workers read it where it lies
             sent = self._buffers.room(self._round)
             sent[:] = model
             model = sent
-        self._talking.post(Begin(round=self._round, model=model))
+        elif isinstance(self.machine, Rank) and is_compared(self._round):
+            digest = digest_of(model)
+        self._talking.post(Begin(round=self._round, model=model, digest=digest))
         for news in self._computing.news(self._talking.post, self._look):
             if isinstance(news, Aggregated) and news.round == self._round:
                 return RoundResult(
                     round=news.round, vector=news.vector, seconds=time.monotonic() - begin, residual=news.residual,
                     late=news.late,
                 )  # fmt: skip
+            found = self._beside_a_sum(news)
+            if found is not None:
+                return found
             self._hear(news)
         raise AssertionError("news does not end")
+
+    def _beside_a_sum(self, news: News) -> Renewal | Over | None:
+        """What else may come of a round at a rank: another's state, or the end of the run."""
+        if isinstance(news, Renewed):
+            assert self._replica is not None, "a rank has a replica"
+            self._replica.unpack(news.state)
+            self._round = news.round
+            return Renewal(news.round)
+        if isinstance(news, Pack):
+            assert self._replica is not None, "a rank has a replica"
+            self._talking.post(Packed(round=self._round - 1, state=self._replica.pack()))
+        elif isinstance(news, Ended):
+            return Over(news.round)
+        elif isinstance(news, Finished) and isinstance(self.machine, Rank):
+            end = self.machine.ended_after
+            if end is not None and end < self._round:
+                return Over(end)
+        return None
 
     def _hear(self, news: News) -> None:
         if isinstance(news, Note):
@@ -190,10 +239,26 @@ class Node:
         return finished
 
 
+def is_compared(round_: int) -> bool:
+    """Whether ranks compare their models before a round: before the first two, and now and then.
+
+    >>> [round_ for round_ in range(1, 200) if is_compared(round_)]
+    [1, 2, 64, 128, 192]
+    """
+    return round_ <= 2 or round_ % COMPARED_EVERY == 0
+
+
+def digest_of(model: Vector) -> str:
+    """16 bytes that two models share only if they are the same."""
+    return hashlib.blake2b(model.view(np.uint8).data, digest_size=16).hexdigest()
+
+
 def _neighbours(plan: Plan, node: int) -> tuple[tuple[int, ...], bool]:
     """Whom a node connects to, if to anybody, and whether others connect to it."""
     if isinstance(plan, RingPlan):
         return (plan.ring.next(node),), True
+    if isinstance(plan, StripedPlan):
+        return tuple(other for other in plan.computing if other != node), True
     assert isinstance(plan, TreePlan)
     return ((plan.tree.parent(node),) if node else ()), bool(plan.tree.children(node))
 
@@ -202,5 +267,13 @@ def _neighbours(plan: Plan, node: int) -> tuple[tuple[int, ...], bool]:
 def root_of(run: Run, journal: Journal) -> Iterator[Node]:
     """The root of a run whose workers a launcher has started, when all of them are in."""
     with Node(run, run.plan.first_node, journal=journal) as node:
+        node.wait_for_all()
+        yield node
+
+
+@contextmanager
+def rank_of(run: Run, rank: int, gradient: Gradient, replica: Replica, **of: Any) -> Iterator[Node]:
+    """A rank of a run whose other ranks a launcher has started, when it is in, and for rank 0 when all are."""
+    with Node(run, rank, gradient=gradient, replica=replica, **of) as node:
         node.wait_for_all()
         yield node
