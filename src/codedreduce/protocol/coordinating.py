@@ -14,8 +14,8 @@ A part of rank 0's machine. It is told in small messages what ranks have done, a
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 
 from codedreduce.protocol.events import AnyAction, Note, SetTimer, Transmit
@@ -90,6 +90,7 @@ class Coordinating:
         self._lacks: dict[int, tuple[int, ...]] = {}  # what they answered
         self._replaced: dict[int, int] = {}  # by whom, stripe by stripe
         self._redone: set[int] = set()
+        self._left_to_come: Mapping[int, int] = {}  # chunks of the sum, by keeper, when last looked
         self._providers: dict[int, int] = {}  # who said last that a unit is done
         self.late: set[int] = set()
         self.stripes: tuple[range, ...] = ()
@@ -160,6 +161,7 @@ class Coordinating:
         self._lacks.clear()
         self._replaced.clear()
         self._redone.clear()
+        self._left_to_come = {}
         self._providers.clear()
         self.late = set()
         own = Go()
@@ -459,7 +461,11 @@ class Coordinating:
         self._now = now
         if self._units_done_at is None:
             return  # the timer of a round before
-        keepers = {self._keeper(index) for index in missing}
+        left = Counter(self._keeper(index) for index in missing)
+        keepers = {keeper for keeper, count in left.items() if count >= self._left_to_come.get(keeper, count + 1)}
+        self._left_to_come = left  # who sends, however slowly, is not late
+        for keeper in left.keys() - keepers:
+            self._asked.pop(keeper, None)
         wait = max(0.5 * self._patience(now), self._settings.least_head_start)
         actions.append(SetTimer(name=TAIL, at=now + wait))
         lacking: set[int] = set(own_lacks) if 0 in keepers else set()
