@@ -441,12 +441,13 @@ class Rank(Machine):
         elif self.state is WORKING and self.round < go.round:  # it was overtaken
             self._stop_computing("the round is over", actions)
             self._tries = 0
+            self._tried_with = self._sum.count
             self._ask_later(now, actions)
 
     def _is_wanted(self, message: AnyChunk) -> bool:
         """Whether a chunk that waits to be sent is of use in a round that begins."""
         if isinstance(message, SumChunk):
-            return message.round >= self._go.round - 1
+            return message.round > self._go.round - ROUNDS_HELD
         return isinstance(message, StateChunk) or message.round >= self._go.round
 
     # -- computing
@@ -653,8 +654,6 @@ class Rank(Machine):
     def _catch_up(self, now: float, actions: list[AnyAction]) -> None:
         """Ask keepers for what is missing of a past round's sum."""
         where = self._stripes.get(self.round)
-        if self._sum.count != self._tried_with:
-            self._tries = 0
         self._tried_with = self._sum.count
         self._tries += 1
         if where is None or self._tries > TRIES:
@@ -817,7 +816,11 @@ class Rank(Machine):
         if self.state is RENEWING:
             self._renew(now, actions)
         elif self.state is WORKING and self.round < self._go.round:
-            self._catch_up(now, actions)
+            if self._sum.count == self._tried_with:
+                self._catch_up(now, actions)
+            else:  # it comes
+                self._tried_with = self._sum.count
+                self._ask_later(now, actions)
 
     def _say_waiting(self, now: float, actions: list[AnyAction]) -> None:
         assert self.lead is not None
