@@ -49,7 +49,7 @@ def _round(layout: Layout) -> float:
     def ones(piece: Piece, model: Any, round_: int, out: Any, node: int) -> None:
         out[:] = 1
 
-    settings = settings_for(layout.length, shared_memory=True)
+    settings = settings_for(plan, layout.length, shared_memory=True)
     model = np.zeros(layout.length, dtype=layout.dtype)
     with LocalCluster.of(plan, ones, settings, dtype=layout.dtype) as cluster:
         seconds = [cluster.aggregate(model).seconds for _ in range(REPEATS)]

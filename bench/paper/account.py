@@ -18,7 +18,7 @@ from bench.paper.measured import Measuring
 from bench.paper.simulated import mean_round, scenario
 from codedreduce.comparison.names import scenario_for
 from codedreduce.lab import Lab
-from codedreduce.worlds.tuning import settings_for
+from codedreduce.worlds.tuning import chunk_over_network
 
 #: Numbers in a vector.
 SHORT, LONG = 5801, 58010
@@ -55,7 +55,7 @@ def with_vectors_of(length: int) -> Experiment:
 
 def simulate() -> None:
     """Every node has a machine of its own. Vectors in chunks as nodes choose them, and in small ones."""
-    usual = settings_for(LONG, shared_memory=False).chunk
+    usual = chunk_over_network(LONG)
     for length, chunk in ((SHORT, usual), (LONG, usual), (LONG, SMALL_CHUNK)):
         base = msgspec.structs.replace(scenario(with_vectors_of(length), "calm"), turn=0, chunk=chunk)
         for compute in (CLUSTER.compute, CLUSTER.compute / 1000):

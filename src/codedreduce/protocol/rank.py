@@ -117,8 +117,8 @@ TRIES = 5
 #: Seconds that ranks which are behind have to catch up when a run ends.
 GRACE = 5.0
 
-#: Numbers in a piece of a state.
-STATE_CHUNK = 1 << 16
+#: Bytes in a piece of a state.
+STATE_CHUNK = 1 << 18
 
 #: Chunks in a message that asks for some.
 ASKED_AT_ONCE = 1024
@@ -738,7 +738,8 @@ class Rank(Machine):
 
     def _on_status(self, message: Status, sender: int, now: float, actions: list[AnyAction]) -> None:
         assert self.lead is not None
-        if message.round == self.settings.after + 1 and self.lead.round == 0 and self._roster.ready(sender) and self._roster.complete:
+        is_first = message.round == self.settings.after + 1 and self.lead.round == 0
+        if is_first and self._roster.ready(sender) and self._roster.complete:
             actions.append(EveryoneIn())
         if message.digest:
             self._compare(sender, message.round, message.digest, actions)
@@ -756,9 +757,11 @@ class Rank(Machine):
         assert self.lead is not None
         for odd in self._witness.hear(rank, round_, digest, self.lead.present):
             reason = f"rank {odd} has another model than the others in round {round_}; it takes their state"
-            if round_ > self.settings.after + 1:  # before the first round it is rank 0's that counts
+            is_first = round_ == self.settings.after + 1  # then it is rank 0's that counts, and may be another
+            if not is_first:
                 reason += ". Do all ranks take the same steps, with the same optimizer?"
-            actions.append(Note(kind="drift", reason=reason, round=round_, nodes=(odd,)))
+            kind = "renewed" if is_first else "drift"
+            actions.append(Note(kind=kind, reason=reason, round=round_, nodes=(odd,)))
             self._have_renewed(odd, actions)
 
     def _have_renewed(self, rank: int, actions: list[AnyAction]) -> None:

@@ -57,9 +57,12 @@ def decode(
     if not isinstance(message, DATA):
         if payload_bytes:
             raise WireError(f"{type(message).__name__} came with {payload_bytes} bytes; it carries none")
-    elif isinstance(message, RingChunk | StateChunk):
+    elif isinstance(message, RingChunk):
         if payload_bytes % 4:
-            raise WireError(f"a {type(message).__name__} of {payload_bytes} bytes is not whole numbers")
+            raise WireError(f"a ring chunk of {payload_bytes} bytes is not whole numbers")
+    elif isinstance(message, StateChunk):
+        if not payload_bytes:
+            raise WireError("a piece of a state with nothing in it")
     elif chunk_bytes is not None:
         _check_chunk(message, payload_bytes, chunk_bytes(message.index))
     return message

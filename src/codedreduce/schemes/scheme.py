@@ -333,7 +333,7 @@ class Striped(Scheme):
     As many numbers go over each link as on a ring, and nobody is waited for. `reach`: who can read a unit's samples,
     and so be asked for it: all ranks, or groups of so many. `blocks`: into how many parts a unit of work is cut; 4 or
     8, by the samples it has, if nothing is said. `stripes`: how many ranks keep one; all of them, unless stripes would
-    be shorter than 64 KiB.
+    be so short that messages cost more than bytes.
 
     >>> Striped(3).plan(samples=24).unit(2).pieces[0]
     (Range(start=16, stop=18, weight=1.0),)

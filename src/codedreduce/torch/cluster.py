@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -14,17 +14,20 @@ import numpy as np
 import torch
 
 from codedreduce.errors import UsageError
-from codedreduce.schemes import MasterWorker, Scheme
+from codedreduce.schemes import MasterWorker, Plan, Scheme, StripedPlan
+from codedreduce.schemes.choice import choose_to_replicate
 from codedreduce.torch.layout import Layout
-from codedreduce.torch.unit import Losses, Training, UnitGradient
-from codedreduce.training.rounds import rounds
+from codedreduce.torch.replica import TorchReplica
+from codedreduce.torch.unit import BETWEEN_ROUNDS, Losses, Training, UnitGradient, seed_everything
+from codedreduce.training.rounds import Round, rounds
+from codedreduce.vectors import Vector
 from codedreduce.worlds.alone import Alone
 from codedreduce.worlds.environment import Membership, read_membership
 from codedreduce.worlds.inject import Injection
-from codedreduce.worlds.journal import Journal, OnNote, listening
+from codedreduce.worlds.journal import Journal, OnNote, RoundLog, listening
 from codedreduce.worlds.run import Run
 from codedreduce.worlds.world import World
-from codedreduce.worlds.zeromq.node import Node, root_of
+from codedreduce.worlds.zeromq.node import Node, is_compared, root_of
 
 log = logging.getLogger("codedreduce")
 
@@ -34,7 +37,7 @@ REMEMBERED = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One round, on the root: every parameter's `.grad` is the mean gradient of its batch.
+    """One round: every parameter's `.grad` is the mean gradient of its batch.
 
     `late` names the workers whose part somebody else delivered. `saved` is how much longer the rounds so far would
     have taken had they waited for all, as far as it is known by now: late workers are measured when they stop.
@@ -60,16 +63,25 @@ def join(
 ) -> Cluster:
     """Join the run that a launcher has started this process for.
 
-    Rank, size and the root's address come from the environment, as `codedreduce run` and torchrun set them; mpiexec and
-    srun set the first two, and MASTER_ADDR and MASTER_PORT must be set beside them. Rank 0 is the root. `scheme` is
-    CodedReduce over a balanced tree by default, in which `stragglers` are tolerated under each parent. `inject` makes
-    workers late on purpose, to try it out. With `on_excess="approximate"` a round goes on with the best approximation
-    when more are late than tolerated, instead of waiting. `on_note` is told what a person should hear of (logged by
-    default). Without a launcher this process is alone, and computes everything itself.
+    Rank, size and the address of rank 0 come from the environment, as `codedreduce run` and torchrun set them; mpiexec
+    and srun set the first two, and MASTER_ADDR and MASTER_PORT must be set beside them. `scheme` is `Striped` by
+    default: every process computes and steps. Over a tree (`CodedReduce`, the default beyond some hundreds of
+    processes) rank 0 is the root, which alone steps, and `stragglers` are tolerated under each parent. `inject` makes
+    workers late on purpose, to try it out. With `on_excess="approximate"` a round over a tree goes on with the best
+    approximation when more are late than tolerated, instead of waiting. `on_note` is told what a person should hear of
+    (logged by default). Without a launcher this process is alone, and computes everything itself.
     """
     membership = read_membership(os.environ if environment is None else environment)
     if scheme is None:
-        scheme = membership.scheme_or_default(stragglers) if membership is not None else MasterWorker(1)
+        if membership is None:
+            scheme = MasterWorker(1)
+        elif membership.scheme is not None:
+            scheme = membership.scheme
+        else:
+            chosen = choose_to_replicate(membership.size, stragglers)
+            scheme = chosen.scheme
+            if membership.rank == 0:
+                log.info("%s: %s", scheme, chosen.reason)
     if membership is not None:
         excess = replace(membership.excess, do=on_excess or membership.excess.do)
         membership = replace(membership, inject=inject or membership.inject, excess=excess)
@@ -85,6 +97,7 @@ class Cluster:
         self._on_note = on_note
         self._trainings = 0
         self._running: contextlib.ExitStack | None = None
+        self._left_alone: str | None = None  # why this rank may not leave its loop by itself
 
     @property
     def rank(self) -> int:
@@ -93,12 +106,12 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """Processes in the run, the root counted."""
+        """Processes in the run."""
         return self._membership.size if self._membership else 1
 
     @property
     def is_root(self) -> bool:
-        """Whether the loop body runs here."""
+        """Whether this is rank 0: where to print and save."""
         return self.rank == 0
 
     def __enter__(self) -> Self:
@@ -109,6 +122,8 @@ class Cluster:
     ) -> None:
         if self._running is not None:
             self._running.close()
+        if self._left_alone is not None and kind is None:
+            raise UsageError(self._left_alone)
 
     def train(
         self,
@@ -123,11 +138,15 @@ class Cluster:
         micro_batch: int | None = None,
         device: torch.device | str | None = None,
         wire: str | None = None,
+        state: Sequence[Any] = (),
     ) -> Iterator[Step]:
-        """Yield on the root once a round, with the mean gradient of its batch in every parameter's `.grad`.
+        """Yield once a round, with the mean gradient of its batch in every parameter's `.grad`.
 
-        On a worker nothing is yielded: it serves until the run is over. `losses(model, batch)` gives one loss per
-        sample. Which samples a batch has follows from the seed (`batch_indices`). `micro_batch` bounds how many samples
+        With `Striped` that is on every rank: each takes the same step of its own, as with DDP, and begins with the
+        model of rank 0. A `break` on rank 0 ends the run on all after the same round. `state`: whatever else a step
+        changes and has `state_dict` (the optimizer, a scheduler, an average of the model), for a rank that fell so far
+        behind that it must take it from another. Over a tree only rank 0 yields, and the others serve until the run is
+        over. `losses(model, batch)` gives one loss per sample. Which samples a batch has follows from the seed (`batch_indices`). `micro_batch` bounds how many samples
         go through the model at once. `device` is where the model and the batches are moved. `wire="bfloat16"` halves
         what travels: models and gradients are rounded on the way, in the same way whoever straggles.
 
@@ -146,18 +165,25 @@ class Cluster:
             raise UsageError(f"wire={wire!r} would lose what float64 parameters are for; leave it out")
         training.rehearse()
         plan = self._scheme.plan(samples=batch_size)
+        replica = TorchReplica(model, state)
         if self._membership is None:
             alone = Alone(plan, UnitGradient(training, layout), layout.length, layout.dtype)
             return self._train(training, layout, contextlib.nullcontext(alone), Journal(remember=REMEMBERED))
         self._membership.check(plan)
-        meeting = replace(self._membership.meeting, run=self._name(), subject=_subject(training, layout, wire))
-        run = Run.of(
-            meeting, plan, layout.length, dtype=layout.dtype, wire=wire, excess=self._membership.excess
-        )  # fmt: skip
+        journal = Journal(listening(on_note=self._on_note), remember=REMEMBERED)
+        if isinstance(plan, StripedPlan):
+            return self._train_as_rank(training, replica, plan, wire, journal)
+        run = self._run(training, layout, plan, wire)
         if self._membership.rank:
             return self._serve(training, layout, run, self._membership)
-        journal = Journal(listening(on_note=self._on_note), remember=REMEMBERED)
         return self._train(training, layout, root_of(run, journal), journal)
+
+    def _run(self, training: Training, layout: Layout, plan: Plan, wire: str | None, after: int = 0) -> Run:
+        assert self._membership is not None
+        meeting = replace(self._membership.meeting, run=self._name(), subject=_subject(training, layout, wire))
+        return Run.of(
+            meeting, plan, layout.length, dtype=layout.dtype, wire=wire, excess=self._membership.excess, after=after
+        )  # fmt: skip
 
     def _name(self) -> str:
         """The name of this training's run: the second one of a script is another than the first."""
@@ -175,11 +201,52 @@ class Cluster:
             world = stack.enter_context(where)
             for round_ in rounds(world, journal, training.steps, vector, layout.read_model):
                 over = round_.over(layout.write_gradients(round_.total, training.batch_size))
-                yield Step(
-                    round=over.round, loss=over.loss, seconds=round_.result.seconds, late=over.late,
-                    saved=journal.saved, residual=over.residual,
-                )  # fmt: skip
+                if self._membership is None:
+                    seed_everything(training.seed, over.round, BETWEEN_ROUNDS)
+                yield _step(over, round_, journal)
             self._running = None
+
+    def _train_as_rank(
+        self, training: Training, replica: TorchReplica, plan: StripedPlan, wire: str | None, journal: Journal
+    ) -> Iterator[Step]:
+        """Every rank yields. When a script changes what is trainable, it does so on all: all lay it out anew."""
+        assert self._membership is not None
+        if self._membership.meeting.same_machine and "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(1)  # ranks share this machine's cores
+        injection = Injection.of(self._membership.inject, workers=plan.workers, seed=training.seed)
+        after = 0
+        while after < training.steps:
+            layout = Layout(training.model)
+            vector = np.zeros(layout.length, dtype=layout.dtype)
+            gradient = UnitGradient(training, layout, given_model=False)
+            run = self._run(training, layout, plan, wire, after)
+            with contextlib.ExitStack() as stack:
+                self._running = stack
+                node = Node(
+                    run, self._membership.rank, gradient=gradient, replica=replica, injection=injection, journal=journal
+                )  # fmt: skip
+                stack.callback(self._look_how_it_left, node)
+                stack.enter_context(node)
+                node.wait_for_all()
+
+                def read_model(vector: Vector, layout: Layout = layout, node: Node = node) -> None:
+                    if is_compared(node.next_round):  # nobody else reads it
+                        layout.read_model(vector)
+
+                for round_ in rounds(node, journal, training.steps, vector, read_model, after=after):
+                    over = round_.over(layout.write_gradients(round_.total, training.batch_size))
+                    after = over.round
+                    replica.has_stepped = True
+                    seed_everything(training.seed, after, BETWEEN_ROUNDS)
+                    yield _step(over, round_, journal)
+                    if not layout.is_current():
+                        break
+                else:
+                    after = training.steps
+            self._running = None
+
+    def _look_how_it_left(self, node: Node) -> None:
+        self._left_alone = node.left_alone
 
     def _serve(self, training: Training, layout: Layout, run: Run, membership: Membership) -> Iterator[Step]:
         if run.meeting.same_machine and "OMP_NUM_THREADS" not in os.environ:
@@ -189,6 +256,13 @@ class Cluster:
             node.serve()
         return
         yield  # a generator that yields nothing
+
+
+def _step(over: RoundLog, round_: Round, journal: Journal) -> Step:
+    return Step(
+        round=over.round, loss=over.loss, seconds=round_.result.seconds, late=over.late, saved=journal.saved,
+        residual=over.residual,
+    )  # fmt: skip
 
 
 def _subject(training: Training, layout: Layout, wire: str | None) -> str:

@@ -52,6 +52,11 @@ class Layout:
         count = len(self.parameters)
         return f"a model with {count} trainable parameters, {self.numbers} numbers, digest {code:08x}"
 
+    def is_current(self) -> bool:
+        """Whether the model's trainable parameters are still those that were laid out."""
+        now = [one for one in self._model.parameters() if one.requires_grad]
+        return len(now) == len(self.parameters) and all(a is b for a, b in zip(now, self.parameters, strict=True))
+
     def _views(self, vector: np.ndarray[Any, Any]) -> list[torch.Tensor]:
         with warnings.catch_warnings():  # memory of another process cannot be written to, and is not
             warnings.simplefilter("ignore", UserWarning)

@@ -83,9 +83,13 @@ def check_samples_are_apart(model: torch.nn.Module) -> None:
 
 
 class UnitGradient:
-    """Computes pieces of a round's batch with PyTorch; looks up after every micro-batch."""
+    """Computes pieces of a round's batch with PyTorch; looks up after every micro-batch.
 
-    def __init__(self, training: Training, layout: Layout) -> None:
+    With `given_model=False` the parameters are as the script has left them, and not what arrives with a round.
+    """
+
+    def __init__(self, training: Training, layout: Layout, *, given_model: bool = True) -> None:
+        self._given_model = given_model
         self._training = training
         self._layout = layout
         self._loaded = 0  # the round whose model the parameters are
@@ -96,7 +100,7 @@ class UnitGradient:
         self, piece: Piece, model: np.ndarray[Any, Any], round_: int, out: np.ndarray[Any, Any], node: int
     ) -> bool:
         """Write the gradient sum of a piece, and its loss, into `out`; False if it was told to stop."""
-        if self._loaded != round_:
+        if self._given_model and self._loaded != round_:
             self._layout.write_model(model)
             self._loaded = round_
         self._layout.forget_gradients()
@@ -122,6 +126,10 @@ class UnitGradient:
             size = training.micro_batch or len(part)
             for start in range(part.start, part.stop, size):
                 yield start, batch[start : min(start + size, part.stop)], float(part.weight)
+
+
+#: Where random numbers begin that a script draws between two rounds: after all samples.
+BETWEEN_ROUNDS = 2**32 - 1
 
 
 def seed_everything(seed: int, round_: int, first: int) -> None:

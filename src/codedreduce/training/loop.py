@@ -15,12 +15,13 @@ from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import Diverged, UsageError
 from codedreduce.protocol.settings import WAIT_ON, Excess
-from codedreduce.schemes import MasterWorker, Plan, RingPlan, Scheme
+from codedreduce.schemes import MasterWorker, Plan, Scheme, StripedPlan, TreePlan
 from codedreduce.schemes.names import default_scheme
 from codedreduce.training.data import Shape, Source
 from codedreduce.training.gradient import BatchGradient
 from codedreduce.training.objectives import Objective
 from codedreduce.training.optimizers import SGD, Optimizer
+from codedreduce.training.replica import ModelReplica
 from codedreduce.training.rounds import rounds
 from codedreduce.vectors import Vector, is_finite
 from codedreduce.worlds.alone import Alone
@@ -31,7 +32,7 @@ from codedreduce.worlds.run import FLOAT32, Meeting, Run
 from codedreduce.worlds.site import Site
 from codedreduce.worlds.world import World
 from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
-from codedreduce.worlds.zeromq.node import Node, root_of
+from codedreduce.worlds.zeromq.node import Node, rank_of, root_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +148,8 @@ def train(
     instead of waiting. An interrupt (Ctrl-C) ends the run with the parameters reached.
 
     Under a launcher (`codedreduce run`, torchrun, mpiexec) every process calls this with the same arguments: rank 0 is
-    the root and returns the result, the others serve until the run is over and return the model they began with.
+    the root and returns the result, the others serve until the run is over and return the model they began with. With
+    `Striped` all of them train, and return the same parameters.
     """
     membership = read_membership(os.environ)
     if scheme is None:
@@ -182,14 +184,23 @@ def run_job(
         membership.check(plan)
         meeting = replace(membership.meeting, subject=job.subject())
         run = job.run(replace(meeting, shared_memory=job.shared_memory), plan)
-        if membership.rank:
-            gradient = BatchGradient(job.objective, job.source, plan, batch=job.batch, seed=job.seed)
+        gradient = BatchGradient(job.objective, job.source, plan, batch=job.batch, seed=job.seed)
+        if membership.rank and not isinstance(plan, StripedPlan):
             with Node(run, membership.rank, gradient=gradient, injection=job.injection()) as node:
                 node.serve()
             return TrainingResult(parameters=model, journal=journal)
     interrupted = False
     try:
-        with root_of(run, journal) if membership is not None else _processes(job, plan, journal) as world:
+        with contextlib.ExitStack() as stack:
+            if membership is None:
+                world: World = stack.enter_context(_processes(job, plan, model, journal))
+            elif isinstance(plan, StripedPlan):
+                replica = ModelReplica(model, job.optimizer)
+                world = stack.enter_context(
+                    rank_of(run, membership.rank, gradient, replica, injection=job.injection(), journal=journal)
+                )
+            else:
+                world = stack.enter_context(root_of(run, journal))
             _train(job, model, world, journal)
     except KeyboardInterrupt:
         interrupted = True
@@ -197,17 +208,20 @@ def run_job(
 
 
 @contextlib.contextmanager
-def _processes(job: Job, plan: Plan, journal: Journal) -> Iterator[World]:
-    """Processes of this run's own: the data is loaded once, and the workers see the same pages."""
+def _processes(job: Job, plan: Plan, model: Vector, journal: Journal) -> Iterator[World]:
+    """Processes of this run's own: the data is loaded once, and the workers see the same pages.
+
+    Where every process has the model, each has its own copy of it and of the optimizer, as they are when it is forked.
+    """
     gradient = BatchGradient(job.objective, job.source.loaded(), plan, batch=job.batch, seed=job.seed)
     run = job.run(new_meeting(job.site, shared_memory=job.shared_memory), plan)
 
     def member(world: World) -> None:
-        _train(job, job.model(), world, Journal())
+        _train(job, model, world, Journal())
 
     with LocalCluster(
         run, gradient, injection=job.injection(), journal=journal, site=job.site,
-        member=member if isinstance(plan, RingPlan) else None,
+        member=None if isinstance(plan, TreePlan) else member, replica=ModelReplica(model, job.optimizer),
     ) as cluster:  # fmt: skip
         yield cluster
 

@@ -1,4 +1,4 @@
-"""Optimizers on the root. They change the model in place, the same way every time."""
+"""Optimizers, wherever the model is. They change it in place, the same way every time."""
 
 from __future__ import annotations
 
@@ -50,6 +50,14 @@ class SGD:
         direction = gradient + model.dtype.type(self.momentum) * self._velocity if self.nesterov else self._velocity
         model -= model.dtype.type(self.lr) * direction
 
+    def state_dict(self) -> dict[str, Array]:
+        """What it remembers."""
+        return {} if self._velocity is None else {"velocity": self._velocity}
+
+    def load_state_dict(self, state: dict[str, Array]) -> None:
+        """Remember what another did."""
+        self._velocity = state.get("velocity")
+
 
 @dataclass
 class Adam:
@@ -76,6 +84,17 @@ class Adam:
         second += kind(1 - self.beta2) * (gradient * gradient - second)
         rate = self.lr * float(np.sqrt(1 - self.beta2**self._steps)) / (1 - self.beta1**self._steps)
         model -= kind(rate) * first / (np.sqrt(second) + kind(self.epsilon))
+
+    def state_dict(self) -> dict[str, Array]:
+        """What it remembers."""
+        if self._moments is None:
+            return {}
+        return {"first": self._moments[0], "second": self._moments[1], "steps": np.array(self._steps)}
+
+    def load_state_dict(self, state: dict[str, Array]) -> None:
+        """Remember what another did."""
+        self._moments = (state["first"], state["second"]) if state else None
+        self._steps = int(state["steps"]) if state else 0
 
 
 def _check(lr: float, fractions: dict[str, float]) -> None:

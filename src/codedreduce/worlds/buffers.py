@@ -175,8 +175,8 @@ class Buffers:
         return msgspec.msgpack.encode(reference) if reference is not None else None
 
     def to_bytes(self, chunk: Vector) -> memoryview:
-        """A chunk as it travels."""
-        if self._wire is not None:
+        """A chunk as it travels; bytes as they are."""
+        if self._wire is not None and chunk.dtype != np.uint8:
             chunk = chunk.astype(self._wire)
         return np.ascontiguousarray(chunk).view(np.uint8).data
 
@@ -190,8 +190,10 @@ class Buffers:
             raise WireError(f"a reference that cannot be read: {error}") from None
         return reference, self._arena.view(reference)
 
-    def from_bytes(self, frame: memoryview) -> Vector:
-        """A chunk that has travelled; its size has been checked."""
+    def from_bytes(self, frame: memoryview, *, plain: bool = False) -> Vector:
+        """A chunk that has travelled, as numbers or as plain bytes; its size has been checked."""
+        if plain:
+            return np.frombuffer(frame, dtype=np.uint8)
         if frame.nbytes % (self._wire or self._dtype).itemsize:
             raise WireError(f"a chunk of {frame.nbytes} bytes is not whole numbers")
         data = np.frombuffer(frame, dtype=self._wire or self._dtype)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from codedreduce.errors import SchemeError, UsageError
 from codedreduce.protocol.settings import WAIT_ON, Excess
-from codedreduce.schemes import Plan, RingPlan, Scheme
+from codedreduce.schemes import Plan, RingPlan, Scheme, StripedPlan
 from codedreduce.schemes.names import default_scheme, parse_scheme, parse_tree
 from codedreduce.worlds.addresses import is_loopback, numeric
 from codedreduce.worlds.run import Meeting
@@ -30,7 +30,7 @@ WAITS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """This process's place in a run: rank 0 is the root, the others are workers."""
+    """This process's place in a run: rank 0 is the root, the others are workers; in stripes all of them work."""
 
     rank: int
     size: int
@@ -41,7 +41,7 @@ class Membership:
 
     @property
     def workers(self) -> int:
-        """N."""
+        """N, where rank 0 is a root."""
         return self.size - 1
 
     def scheme_or_default(self, stragglers: int = 1) -> Scheme:
@@ -49,12 +49,17 @@ class Membership:
         return self.scheme or default_scheme(self.workers, stragglers)
 
     def check(self, plan: Plan) -> None:
-        """Refuse a plan for another number of workers, and the ring, which has no root to train on."""
+        """Refuse a plan for another number of workers, and the ring, which cannot be left by one and not by all."""
         if isinstance(plan, RingPlan):
             raise SchemeError(
                 "a ring has no root, so a script that trains on its root cannot run on one; use another scheme"
             )
-        if plan.workers != self.workers:
+        if isinstance(plan, StripedPlan):
+            if plan.workers != self.size:
+                raise SchemeError(
+                    f"the scheme {plan.scheme} has {plan.workers} ranks, and the launcher started {self.size} processes"
+                )
+        elif plan.workers != self.workers:
             raise SchemeError(
                 f"the scheme {plan.scheme} has {plan.workers} workers, and the launcher started {self.workers}"
             )

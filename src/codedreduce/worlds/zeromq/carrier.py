@@ -17,7 +17,7 @@ import zmq
 from codedreduce.errors import WireError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Transmit
-from codedreduce.protocol.messages import AnyMessage, RingChunk
+from codedreduce.protocol.messages import AnyMessage, RingChunk, StateChunk
 from codedreduce.protocol.wire import decode, encode
 from codedreduce.vectors import Vector
 from codedreduce.worlds.buffers import Buffers
@@ -223,7 +223,7 @@ class Carrier(ABC):
             message = decode(header, reference.size, self._settings.chunk_bytes)
         else:
             message = decode(header, buffer.nbytes, self._settings.chunk_bytes)
-            data = self._buffers.from_bytes(buffer)
+            data = self._buffers.from_bytes(buffer, plain=isinstance(message, StateChunk))
         if isinstance(message, RingChunk) and len(data) > self._settings.length:
             raise WireError("a ring chunk larger than the vector")
         return Arrived(sender, message, data, flag in (_MARKED, _MARKED_BY_REFERENCE))

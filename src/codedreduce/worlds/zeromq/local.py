@@ -27,7 +27,7 @@ from codedreduce.worlds.journal import Interval, Journal
 from codedreduce.worlds.processes import Processes
 from codedreduce.worlds.run import FLOAT32, Dtype, Meeting, Run
 from codedreduce.worlds.site import Site, meeting_at
-from codedreduce.worlds.world import Gradient, Outcome, Replica, World
+from codedreduce.worlds.world import Gradient, Replica, RoundResult, World
 from codedreduce.worlds.zeromq.node import Node
 
 #: Seconds that workers have to leave after they were told that the run is over.
@@ -151,9 +151,10 @@ class LocalCluster:
         """The process id of each node that is not this process."""
         return self._processes.pids
 
-    def aggregate(self, model: Vector) -> Outcome:
+    def aggregate(self, model: Vector) -> RoundResult:
         """One round: the gradient sum of the whole batch under this model."""
         result = self._node.aggregate(model)
+        assert isinstance(result, RoundResult), "the first node does not fall behind"
         if self._records is not None:
             self._records.read(self.journal)
         return result

@@ -90,9 +90,8 @@ class Node:
     ) -> None:
         self._at_once = kind is not None and kind is not GeneratorExit
         self._stack.close()
-        machine = self._driver.machine if self._driver is not None else None
-        if kind is None and isinstance(machine, Rank) and machine.left_alone is not None:
-            raise UsageError(machine.left_alone)
+        if kind is None and self.left_alone is not None:
+            raise UsageError(self.left_alone)
 
     def _start(self, stack: ExitStack) -> None:
         """Listen, be found, find the neighbour, and run the machine; whatever fails, what was begun is undone."""
@@ -152,6 +151,17 @@ class Node:
     def machine(self) -> Machine:
         """The node's state machine, to look at."""
         return self._talking.machine
+
+    @property
+    def next_round(self) -> int:
+        """The round that `aggregate` begins next."""
+        return self._round + 1
+
+    @property
+    def left_alone(self) -> str | None:
+        """Why this rank should not have left when it did, if it should not."""
+        machine = self._driver.machine if self._driver is not None else None
+        return machine.left_alone if isinstance(machine, Rank) else None
 
     def wait_for_all(self) -> None:
         """Wait until every node of a tree or of stripes is in; on a rank other than the first, until it is itself."""

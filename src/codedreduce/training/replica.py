@@ -1,0 +1,40 @@
+"""What a process of a replicated training has beside the data: the model and its optimizer, there and back as bytes."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+
+from codedreduce.training.optimizers import Optimizer
+from codedreduce.vectors import Vector
+
+
+class ModelReplica:
+    """A model in NumPy and its optimizer. An optimizer without `state_dict` is taken to have no state.
+
+    >>> from codedreduce.training.optimizers import SGD
+    >>> one, other = ModelReplica(np.ones(2), SGD(0.1, 0.9)), ModelReplica(np.zeros(2), SGD(0.1, 0.9))
+    >>> one.optimizer.step(one.model, np.ones(2)); other.unpack(one.pack()); other.model
+    array([0.9, 0.9])
+    """
+
+    def __init__(self, model: Vector, optimizer: Optimizer) -> None:
+        self.model = model
+        self.optimizer = optimizer
+
+    def pack(self) -> Vector:
+        """The model and what the optimizer remembers."""
+        state: dict[str, Any] = getattr(self.optimizer, "state_dict", dict)()
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, model=self.model, **{f"optimizer.{name}": state[name] for name in state})
+        return np.frombuffer(buffer.getbuffer(), dtype=np.uint8)
+
+    def unpack(self, state: Vector) -> None:
+        """Be as another was."""
+        with np.load(io.BytesIO(state.tobytes()), allow_pickle=False) as archive:
+            self.model[:] = archive["model"]
+            load = getattr(self.optimizer, "load_state_dict", None)
+            if load is not None:
+                load({name.removeprefix("optimizer."): archive[name] for name in archive if name != "model"})
