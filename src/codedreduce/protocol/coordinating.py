@@ -241,12 +241,15 @@ class Coordinating:
                 lacking -= 1
         return exceptions
 
-    def _give(self, rank: int, parts: Iterable[Part], now: float, helps: int | None = None) -> None:
+    def _give(self, rank: int, parts: Iterable[Part], now: float, helps: int | None = None) -> list[Order]:
         orders = self._orders.setdefault(rank, [])
         ahead = sum(order.part.blocks for order in orders)
+        given = []
         for part in parts:
-            orders.append(Order(rank, part, now, ahead, helps))
+            given.append(Order(rank, part, now, ahead, helps))
             ahead += part.blocks
+        orders += given
+        return given
 
     def vector(self) -> float:
         """Seconds that a vector takes on a link, as far as rounds have shown."""
@@ -374,7 +377,8 @@ class Coordinating:
         self._now = now
         next_look = float("inf")
         idle = self._idle()
-        for order in [one for orders in list(self._orders.values()) for one in orders]:
+        looked_at = [one for orders in self._orders.values() for one in orders]
+        for order in looked_at:
             if order.relieved or order.part.unit not in self._units:
                 continue
             due = self._due(order)
@@ -390,7 +394,7 @@ class Coordinating:
                 self._ask(order, now, actions)
                 next_look = min(next_look, now + self._settings.least_head_start + 0.05 * (now - order.given))
             elif idle:
-                self._relieve(order, idle, now, actions)
+                looked_at += self._relieve(order, idle, now, actions)
                 idle = self._idle()
         if next_look < float("inf") and idle:
             actions.append(SetTimer(name=LATE, at=max(next_look, now)))
@@ -411,15 +415,15 @@ class Coordinating:
         quick = [rank for rank in idle if (self.pace.block(rank) or usual) <= TOO_SLOW * usual]
         return sorted(quick or idle, key=lambda rank: self.pace.block(rank) or usual)
 
-    def _relieve(self, order: Order, idle: list[int], now: float, actions: list[AnyAction]) -> None:
-        """Have others do what a late rank has not done."""
+    def _relieve(self, order: Order, idle: list[int], now: float, actions: list[AnyAction]) -> list[Order]:
+        """Have others do what a late rank has not done; what they, and it, are to do now."""
         part = order.part
         helpers = [rank for rank in idle if rank in self._plan.group(part.unit)]
         if not helpers:
-            return
+            return []
         if order.rank in self.present and not self._budget.is_needy(part.unit) and part.unit not in self._bets:
             if not self._budget.may_bet(len(self._bets)):
-                return
+                return []
             self._budget.bet_made()
             self._bets[part.unit] = True
         self._bets.setdefault(part.unit, False)
@@ -439,12 +443,16 @@ class Coordinating:
         elif order.rank not in self.present:
             self._orders[order.rank].remove(order)
             self.late.add(part.unit)
+        given = [order] if not order.relieved and order.rank in self.present else []
         for helper, parts in relief.parts:
-            self._hand(helper, parts, part.unit, now, actions)
+            given += self._hand(helper, parts, part.unit, now, actions)
+        return given
 
-    def _hand(self, helper: int, parts: tuple[Part, ...], helps: int, now: float, actions: list[AnyAction]) -> None:
-        self._give(helper, parts, now, helps)
+    def _hand(
+        self, helper: int, parts: tuple[Part, ...], helps: int, now: float, actions: list[AnyAction]
+    ) -> list[Order]:
         self._say(helper, Do(generation=self._generation, round=self.round, parts=parts), actions)
+        return self._give(helper, parts, now, helps)
 
     def _hand_out_uncovered(self, unit: int, now: float, actions: list[AnyAction]) -> None:
         """A rank did less of a part than it was given: what nobody does now is given to somebody."""
