@@ -116,6 +116,9 @@ BEHIND, ENDED = "behind", "ended"
 ASK_AFTER = 0.05
 TRIES = 5
 
+#: Seconds after which a rank that has not been welcomed says hello again, for the first time.
+HELLO_AGAIN = 2.0
+
 #: Seconds that ranks which are behind have to catch up when a run ends.
 GRACE = 5.0
 
@@ -380,11 +383,14 @@ class Rank(Machine):
             if self.plan.workers == 1:
                 actions.append(EveryoneIn())
         else:
-            self._say_hello(actions)
+            self._say_hello(now, actions)
 
-    def _say_hello(self, actions: list[AnyAction]) -> None:
+    def _say_hello(self, now: float, actions: list[AnyAction]) -> None:
         hello = Hello(generation=self.generation, round=self.round, plan=self._roster.run)
         actions.append(Transmit(to=0, message=hello))
+        if self.state is JOINING:
+            self._tries += 1
+            actions.append(SetTimer(name=BEHIND, at=now + HELLO_AGAIN * self._tries))
 
     def _on_welcome(self, message: Welcome, sender: int, now: float, actions: list[AnyAction]) -> None:
         self.generation = message.generation
@@ -889,7 +895,9 @@ class Rank(Machine):
             self._finish_round(now, actions)
 
     def _is_still_behind(self, now: float, actions: list[AnyAction]) -> None:
-        if self.state is RENEWING:
+        if self.state is JOINING:
+            self._say_hello(now, actions)
+        elif self.state is RENEWING:
             self._renew(now, actions)
         elif self.state is WORKING and self._is_behind:
             self._catch_up(now, actions)
@@ -929,7 +937,7 @@ class Rank(Machine):
         self._lost.discard(event.peer)
         self._outboxes[event.peer].reset()
         if event.peer == 0:
-            self._say_hello(actions)
+            self._say_hello(now, actions)
         if self.lead is None:  # whom a coordinator is to talk to says hello
             self._send_again(event.peer, actions)
 
