@@ -3,8 +3,8 @@
 import io
 from pathlib import Path
 
-from codedreduce.schemes import LiveCompensation, Plan, TreePlan
-from codedreduce.worlds.simulated import Recorder
+from codedreduce.schemes import LiveCompensation, Plan, StripedPlan, TreePlan
+from codedreduce.worlds.simulated import Recorder, SimulatedCluster
 from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario, write_trace
 
 #: Faults that make a node late; the others only make its messages strange.
@@ -13,7 +13,8 @@ DISABLING = ("crash", "pause", "cut", "slow", "corrupt", "reorder")
 
 def check_run(scenario: Scenario) -> Recorder:
     """Run a scenario with every invariant checked at every step."""
-    recorder = scenario.cluster(checking=True).run(scenario.rounds, latest=ENDLESS / 2)
+    cluster = scenario.cluster(checking=True)
+    recorder = cluster.run(scenario.rounds, latest=ENDLESS / 2)
     plan = scenario.plan()
     touched = {fault.node for fault in scenario.faults if fault.kind in DISABLING}
     if plan.tolerates(touched):
@@ -23,8 +24,23 @@ def check_run(scenario: Scenario) -> Recorder:
         waiting = [note for _, node, note in recorder.notes if node == 0 and note.kind == "waiting"]
         assert waiting, "a round that cannot end says so"
         assert all(note.nodes for note in waiting), "and names whom it waits for"
+    if isinstance(plan, StripedPlan) and len(recorder.rounds) == scenario.rounds:
+        check_end(cluster, scenario)
     check_gradients(plan, scenario, recorder)
     return recorder
+
+
+def check_end(cluster: SimulatedCluster, scenario: Scenario) -> None:
+    """All ranks that nothing keeps from it have the last sum, and leave; those that were back in time, too."""
+    passing = [fault.seconds for fault in scenario.faults if fault.seconds < ENDLESS]
+    cluster.wait(cluster.now + max(passing, default=0.0) + 10 * scenario.compute)
+    cluster.end(cluster.now + ENDLESS / 10)
+    for rank in cluster.plan.computing:
+        faults = [fault for fault in scenario.faults if fault.node == rank and fault.kind in DISABLING]
+        if not faults or all(fault.seconds < ENDLESS for fault in faults):
+            machine = cluster.machine(rank)
+            assert machine.round == scenario.rounds, f"rank {rank} is left behind in round {machine.round}"
+            assert not cluster.is_alive(rank), f"rank {rank} never leaves"
 
 
 def check_gradients(plan: Plan, scenario: Scenario, recorder: Recorder) -> None:
@@ -32,7 +48,7 @@ def check_gradients(plan: Plan, scenario: Scenario, recorder: Recorder) -> None:
         return
     if all(record.residual == 0 for record in recorder.rounds):
         assert recorder.max_error < (1e-5 if scenario.code == "repetition" else 1e-3)
-        if isinstance(plan, TreePlan) and plan.scheme.bit_identical:
+        if isinstance(plan, TreePlan | StripedPlan) and plan.scheme.bit_identical:
             assert recorder.identical, "the same bits whoever straggles"
 
 

@@ -77,7 +77,7 @@ class Coordinating:
         self._behind: set[int] = set()  # ranks that are not at the round that is on
         self._left_out: dict[int, tuple[int, int]] = {}  # until which round, and for how many
         self._tails: deque[float] = deque(maxlen=TAILS)
-        self.round = 0
+        self.round = settings.after
         self._generation = settings.generation
         self._began = 0.0
         self._orders: dict[int, list[Order]] = {}
@@ -89,19 +89,38 @@ class Coordinating:
         self._asked: dict[int, float] = {}  # keepers that were asked what they lack, when
         self._lacks: dict[int, tuple[int, ...]] = {}  # what they answered
         self._replaced: dict[int, int] = {}  # by whom, stripe by stripe
-        self._redone: set[int] = set()
+        self._redone: dict[int, tuple[set[int], float]] = {}  # by unit: who did it again, and when the last one was asked
         self._left_to_come: Mapping[int, int] = {}  # chunks of the sum, by keeper, when last looked
         self._providers: dict[int, int] = {}  # who said last that a unit is done
         self.late: set[int] = set()
         self.stripes: tuple[range, ...] = ()
+        self._go_keepers: tuple[tuple[int, int], ...] = ()
 
     # -- who takes part
 
-    def came(self, rank: int) -> None:
-        """A rank is in, and must show that it is at the current round."""
+    def came(self, rank: int, actions: list[AnyAction]) -> None:
+        """A rank is in, or has a new connection: it is told of the round that is on, and must show that it is there."""
         self.present.add(rank)
-        if self.round:
+        if self.round > self._settings.after:
             self._behind.add(rank)
+            self._say(rank, Go(generation=self._generation, round=self.round, keepers=self._go_keepers), actions)
+            for stripe, keeper in sorted(self._replaced.items()):
+                keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
+                self._say(rank, keep, actions)
+
+    def _is_back(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+        """A rank is at the current round, and was not: what it still owes may not have reached it, and what nobody
+        who was there could do may be its to do."""
+        self._behind.discard(rank)
+        orders = self._orders.get(rank, [])
+        for order in orders:
+            order.given, order.told, order.done = now, None, 0
+        if orders:
+            parts = tuple(order.part for order in orders)
+            self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), actions)
+        for unit in list(self._units):
+            if rank in self._plan.group(unit):
+                self._hand_out_uncovered(unit, now, actions)
 
     def gone(self, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank cannot be reached: what it was to do is done by others, at once."""
@@ -164,13 +183,14 @@ class Coordinating:
         self._left_to_come = {}
         self._providers.clear()
         self.late = set()
+        self._go_keepers = tuple(sorted(weights.items()))
         own = Go()
         for rank in sorted(self.present):
             parts = tuple(loads[rank].parts()) if rank in loads else ()
             self._give(rank, parts, now)
             go = Go(
                 generation=self._generation, round=round_, parts=parts + self._trial(rank, parts),
-                keepers=tuple(sorted(weights.items())),
+                keepers=self._go_keepers,
             )  # fmt: skip
             if rank:
                 actions.append(Transmit(to=rank, message=go))
@@ -223,12 +243,15 @@ class Coordinating:
                 lacking -= 1
         return exceptions
 
-    def _give(self, rank: int, parts: Iterable[Part], now: float, helps: int | None = None) -> None:
+    def _give(self, rank: int, parts: Iterable[Part], now: float, helps: int | None = None) -> list[Order]:
         orders = self._orders.setdefault(rank, [])
         ahead = sum(order.part.blocks for order in orders)
+        given = []
         for part in parts:
-            orders.append(Order(rank, part, now, ahead, helps))
+            given.append(Order(rank, part, now, ahead, helps))
             ahead += part.blocks
+        orders += given
+        return given
 
     def vector(self) -> float:
         """Seconds that a vector takes on a link, as far as rounds have shown."""
@@ -241,7 +264,8 @@ class Coordinating:
         part = Part(done.unit, done.first, done.last)
         if done.round != self.round or not self._plan.is_part(part):
             return
-        self._behind.discard(rank)
+        if rank in self._behind:
+            self._is_back(rank, now, actions)
         self._budget.save()
         orders = self._orders.setdefault(rank, [])
         order = next((one for one in orders if one.part[:2] == part[:2]), None)
@@ -306,12 +330,17 @@ class Coordinating:
             if status.round < self.round:
                 self._behind.add(rank)
             return
-        self._behind.discard(rank)
+        if rank in self._behind:
+            self._is_back(rank, now, actions)
+        self.hear(rank, status)
+        self.look(now, actions)
+
+    def hear(self, rank: int, status: Status) -> None:
+        """Take down how far a rank is."""
         orders = self._orders.get(rank)
         if orders:
             orders[0].done = min(status.done, orders[0].part.blocks - 1)
         self._lacks[rank] = status.lacks
-        self.look(now, actions)
 
     # -- who is late
 
@@ -350,7 +379,8 @@ class Coordinating:
         self._now = now
         next_look = float("inf")
         idle = self._idle()
-        for order in [one for orders in list(self._orders.values()) for one in orders]:
+        looked_at = [one for orders in self._orders.values() for one in orders]
+        for order in looked_at:
             if order.relieved or order.part.unit not in self._units:
                 continue
             due = self._due(order)
@@ -366,7 +396,7 @@ class Coordinating:
                 self._ask(order, now, actions)
                 next_look = min(next_look, now + self._settings.least_head_start + 0.05 * (now - order.given))
             elif idle:
-                self._relieve(order, idle, now, actions)
+                looked_at += self._relieve(order, idle, now, actions)
                 idle = self._idle()
         if next_look < float("inf") and idle:
             actions.append(SetTimer(name=LATE, at=max(next_look, now)))
@@ -387,15 +417,15 @@ class Coordinating:
         quick = [rank for rank in idle if (self.pace.block(rank) or usual) <= TOO_SLOW * usual]
         return sorted(quick or idle, key=lambda rank: self.pace.block(rank) or usual)
 
-    def _relieve(self, order: Order, idle: list[int], now: float, actions: list[AnyAction]) -> None:
-        """Have others do what a late rank has not done."""
+    def _relieve(self, order: Order, idle: list[int], now: float, actions: list[AnyAction]) -> list[Order]:
+        """Have others do what a late rank has not done; what they, and it, are to do now."""
         part = order.part
         helpers = [rank for rank in idle if rank in self._plan.group(part.unit)]
         if not helpers:
-            return
+            return []
         if order.rank in self.present and not self._budget.is_needy(part.unit) and part.unit not in self._bets:
             if not self._budget.may_bet(len(self._bets)):
-                return
+                return []
             self._budget.bet_made()
             self._bets[part.unit] = True
         self._bets.setdefault(part.unit, False)
@@ -415,12 +445,16 @@ class Coordinating:
         elif order.rank not in self.present:
             self._orders[order.rank].remove(order)
             self.late.add(part.unit)
+        given = [order] if not order.relieved and order.rank in self.present else []
         for helper, parts in relief.parts:
-            self._hand(helper, parts, part.unit, now, actions)
+            given += self._hand(helper, parts, part.unit, now, actions)
+        return given
 
-    def _hand(self, helper: int, parts: tuple[Part, ...], helps: int, now: float, actions: list[AnyAction]) -> None:
-        self._give(helper, parts, now, helps)
+    def _hand(
+        self, helper: int, parts: tuple[Part, ...], helps: int, now: float, actions: list[AnyAction]
+    ) -> list[Order]:
         self._say(helper, Do(generation=self._generation, round=self.round, parts=parts), actions)
+        return self._give(helper, parts, now, helps)
 
     def _hand_out_uncovered(self, unit: int, now: float, actions: list[AnyAction]) -> None:
         """A rank did less of a part than it was given: what nobody does now is given to somebody."""
@@ -433,7 +467,10 @@ class Coordinating:
         if not missing or not able:
             return
         helper = min(able, key=lambda rank: (sum(one.part.blocks for one in self._orders.get(rank, ())), rank))
-        self._hand(helper, tuple(Part(unit, block, block + 1) for block in missing), unit, now, actions)
+        first = next((block for block in range(self._plan.blocks) if block not in missing), self._plan.blocks)
+        parts = [Part(unit, 0, first)] if first else []
+        parts += [Part(unit, block, block + 1) for block in missing if block >= first]
+        self._hand(helper, tuple(parts), unit, now, actions)
 
     def _say(self, rank: int, message: Message, actions: list[AnyAction]) -> None:
         if rank == 0:
@@ -452,9 +489,8 @@ class Coordinating:
     def _patience(self, now: float) -> float:
         """How much longer than now the sum may take before keepers are asked."""
         settings = self._settings
-        return max(
-            1.5 * self._usual_tail(now), settings.head_start * (now - self._began), settings.least_head_start, 0.01
-        )
+        fraction = max(settings.head_start, 0.05)  # the longer a round has waited, the more seldom it is looked at
+        return max(1.5 * self._usual_tail(now), fraction * (now - self._began), settings.least_head_start, 0.01)
 
     def sum_is_late(self, missing: Iterable[int], own_lacks: list[int], now: float, actions: list[AnyAction]) -> None:
         """All units are done, and chunks of the sum are still missing: find out why, and do something about it."""
@@ -482,7 +518,7 @@ class Coordinating:
                 lacking.update(self._lacks[keeper])
                 del self._asked[keeper]
         for unit in sorted(lacking):
-            if unit not in self._redone and unit not in self._units:
+            if unit not in self._units and not self._is_redone(unit, now):
                 self._redo(unit, now, actions)
 
     def _keeper(self, index: int) -> int:
@@ -505,17 +541,33 @@ class Coordinating:
         for rank in sorted(self.present):
             self._say(rank, keep, actions)
 
+    def _is_redone(self, unit: int, now: float) -> bool:
+        """Whether somebody was asked to do a unit again, and may still be at it, or what it sent on its way."""
+        if unit not in self._redone:
+            return False
+        _, asked = self._redone[unit]
+        due = max((self._due(one) for some in self._orders.values() for one in some if one.part.unit == unit), default=0)
+        return now < max(asked + self._patience(asked), min(due, 2 * asked - self._began + 1.0))
+
     def _redo(self, unit: int, now: float, actions: list[AnyAction]) -> None:
         """A unit was said to be done, and has not arrived: another rank does it."""
-        self._redone.add(unit)
+        tried, _ = self._redone.get(unit, (set(), 0.0))
         provider = self._providers.get(unit, unit)
+        tried.add(provider)
         if provider in self.present:
             self._leave_out(provider)
-        able = [rank for rank in self.current() if rank != provider and rank in self._plan.group(unit)]
+        self._redone[unit] = (tried, now)
+        able = [rank for rank in self.current() if rank in self._plan.group(unit)]
         if not able:
             return
+        if tried.issuperset(able):
+            tried.clear()  # whoever it was: it is all there is
         self.late.add(provider)
-        helper = min(able, key=lambda rank: (len(self._orders.get(rank, ())), self.pace.block(rank) or 0.0, rank))
+        helper = min(
+            (rank for rank in able if rank not in tried),
+            key=lambda rank: (len(self._orders.get(rank, ())), self.pace.block(rank) or 0.0, rank),
+        )
+        self._providers[unit] = helper
         part = Part(unit, 0, self._plan.blocks)
         self._hand(helper, (part,), unit, now, actions)
 
@@ -534,6 +586,11 @@ class Coordinating:
         self._units_done_at = None
         return tuple(sorted(self.late))
 
-    def waiting_for(self) -> tuple[int, ...]:
-        """The ranks that have not delivered what they were given."""
-        return tuple(sorted({order.rank for orders in self._orders.values() for order in orders}))
+    def waiting_for(self, missing: Iterable[int]) -> tuple[int, ...]:
+        """The ranks that have not delivered what they were given, or who could; or keep what is missing of the sum."""
+        late = {order.rank for orders in self._orders.values() for order in orders if order.part.unit in self._units}
+        for unit in self._units:
+            group = self._plan.group(unit)
+            if late.isdisjoint(group):
+                late.update(rank for rank in group if not self.is_current(rank))
+        return tuple(sorted(late or {self._keeper(index) for index in missing}))

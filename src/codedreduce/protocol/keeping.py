@@ -6,8 +6,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
+import numpy.typing as npt
+
 from codedreduce.schemes import Part
-from codedreduce.vectors import Vector, combine, empty
+from codedreduce.vectors import Vector, combine, empty, rounded
 
 What = TypeVar("What")
 
@@ -16,7 +18,9 @@ ROUNDS_HELD = 4
 
 
 class Unit(Generic[What]):
-    """What has come of a unit: sums of its first blocks, and single blocks; complete when some of them follow on.
+    """What has come of a unit: the longest sum of first blocks, and the single blocks that follow it.
+
+    It is complete when none of these is missing. What a longer sum of first blocks has in it is not needed any more.
 
     >>> unit = Unit(blocks=4)
     >>> unit.add(Part(0, 3, 4), "d"); unit.add(Part(0, 0, 2), "a+b"); unit.chain() is None
@@ -25,34 +29,36 @@ class Unit(Generic[What]):
     ['a+b', 'c', 'd']
     """
 
-    __slots__ = ("_blocks", "_firsts", "_singles")
+    __slots__ = ("_blocks", "_first", "_reached", "_singles")
 
     def __init__(self, blocks: int) -> None:
         self._blocks = blocks
-        self._firsts: dict[int, What] = {}  # by where they end
-        self._singles: dict[int, What] = {}  # by block, the first one excepted
+        self._reached = 0
+        self._first: list[What] = []  # the sum of the blocks before that one, if it is here
+        self._singles: dict[int, What] = {}  # by block
 
     def add(self, part: Part, what: What) -> None:
         """A part is here; the first copy counts."""
-        if part.first == 0:
-            self._firsts.setdefault(part.last, what)
-        else:
-            self._singles.setdefault(part.first, what)
+        if part.first:
+            if part.first >= self._reached:
+                self._singles.setdefault(part.first, what)
+        elif part.last > self._reached:
+            self._reached, self._first = part.last, [what]
+            for block in [block for block in self._singles if block < part.last]:
+                del self._singles[block]
 
     def chain(self) -> list[What] | None:
-        """The fewest parts that make up the unit, in the order in which they are added; None if some are missing."""
-        for reached in sorted(self._firsts, reverse=True):
-            if all(block in self._singles for block in range(reached, self._blocks)):
-                return [self._firsts[reached], *(self._singles[block] for block in range(reached, self._blocks))]
-        return None
+        """The parts that make up the unit, in the order in which they are added; None if some are missing."""
+        if not self._first or len(self._singles) < self._blocks - self._reached:
+            return None
+        return [*self._first, *(self._singles[block] for block in range(self._reached, self._blocks))]
 
     def missing(self) -> list[int]:
-        """The blocks that nothing has come of, if the longest sum of first blocks is used."""
-        reached = max(self._firsts, default=0)
-        return [block for block in range(reached, self._blocks) if block not in self._singles]
+        """The blocks that nothing has come of."""
+        return [block for block in range(self._reached, self._blocks) if block not in self._singles]
 
     def __len__(self) -> int:
-        return len(self._firsts) + len(self._singles)
+        return len(self._first) + len(self._singles)
 
 
 class StripeSum:
@@ -105,8 +111,9 @@ class StripeSum:
 class Keeper:
     """A rank's stripes of the current round, and the sums of the last ones."""
 
-    def __init__(self, units: int, blocks: int) -> None:
+    def __init__(self, units: int, blocks: int, wire: npt.DTypeLike | None = None) -> None:
         self._shape = (units, blocks)
+        self._wire = wire  # what numbers travel as: also a sum that stays here is as it is elsewhere
         self.round = 0
         self._stripes: list[StripeSum] = []
         self._sums: OrderedDict[int, dict[int, Vector]] = OrderedDict()
@@ -131,7 +138,7 @@ class Keeper:
             if index in stripe.chunks:
                 total = stripe.add(part, index, data)
                 if total is not None:
-                    self._sums[self.round][index] = total
+                    total = self._sums[self.round][index] = rounded(total, self._wire)
                 return total
         return None
 

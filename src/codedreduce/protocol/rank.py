@@ -105,6 +105,8 @@ class RankState(State):
 JOINING, RESTING, READY, WORKING, RENEWING, ENDING, LEFT = RankState
 _IN = (RESTING, READY, WORKING, RENEWING, ENDING)
 _ALL = (JOINING, *_IN)
+_NOT_WORKING = (RESTING, READY, RENEWING, ENDING)
+_LEADING = (RESTING, WORKING, ENDING)  # those that rank 0 is ever in when somebody speaks to it
 _ANY_RANK = (COORDINATOR, FOLLOWER, PEER)
 
 #: Timers: a rank that is behind asks again; one that ends has waited long enough for the others.
@@ -113,6 +115,9 @@ BEHIND, ENDED = "behind", "ended"
 #: Seconds after which a rank that is behind asks for what it misses, at least; and asks again in vain, until it gives up.
 ASK_AFTER = 0.05
 TRIES = 5
+
+#: Seconds after which a rank that has not been welcomed says hello again, for the first time.
+HELLO_AGAIN = 2.0
 
 #: Seconds that ranks which are behind have to catch up when a run ends.
 GRACE = 5.0
@@ -158,38 +163,19 @@ class Assembly:
         return [index for index in range(self._settings.chunks) if index not in self._here]
 
 
-class Work:
-    """The parts that a rank has been given in a round: what it computes now, what comes next, what it has done."""
+class Task:
+    """A part that is computed: since when, and how far it is."""
 
-    def __init__(self) -> None:
-        self.todo: deque[Part] = deque()
-        self.now: Part | None = None
-        self.task = 0
-        self.advanced = 0  # blocks that are done of what is computed now
-        self.began = 0.0
-        self._under_way = 0.0  # when the first block was done
-        self.done: dict[Part, Vector] = {}  # kept until the next round: a new keeper is sent its stripe again
-        self._parts: dict[int, Part] = {}  # by task
+    __slots__ = ("_under_way", "advanced", "began", "part")
 
-    def clear(self) -> None:
-        """A new round."""
-        self.todo.clear()
-        self.now = None
-        self.done = {}
-        self._parts.clear()
-
-    def next(self, now: float) -> Part | None:
-        """Begin with what comes next, if there is something."""
-        self.now = self.todo.popleft() if self.todo else None
-        self.advanced = 0
-        self.began = now
-        if self.now is not None:
-            self.task += 1
-            self._parts[self.task] = self.now
-        return self.now
+    def __init__(self, part: Part, began: float) -> None:
+        self.part = part
+        self.began = began
+        self.advanced = 0  # blocks that are known to be done
+        self._under_way = began  # when the first block was done
 
     def advance(self, blocks: int, now: float) -> None:
-        """So many blocks are done of what is computed now."""
+        """So many blocks are done."""
         if not self.advanced:
             self._under_way = now
         self.advanced = blocks
@@ -200,9 +186,48 @@ class Work:
             return (now - self._under_way) / (blocks - 1)
         return (now - self.began) / blocks
 
-    def part_of(self, task: int) -> Part | None:
-        """What a task was, unless it was dropped."""
-        return self._parts.get(task)
+
+class Work:
+    """The parts that a rank has been given in a round: what it computes now, what comes next, what it has done."""
+
+    def __init__(self) -> None:
+        self.todo: deque[Part] = deque()
+        self.now: Part | None = None
+        self.task = 0
+        self.done: dict[Part, Vector] = {}  # kept until the next round: a new keeper is sent its stripe again
+        self.said: list[Done] = []  # and a coordinator told again, over a new connection
+        self._tasks: dict[int, Task] = {}
+
+    def clear(self) -> None:
+        """A new round."""
+        self.todo.clear()
+        self.now = None
+        self.done = {}
+        self.said = []
+        self._tasks.clear()
+
+    def next(self, now: float) -> Part | None:
+        """Begin with what comes next, if there is something."""
+        self.now = self.todo.popleft() if self.todo else None
+        if self.now is not None:
+            self.task += 1
+            self._tasks[self.task] = Task(self.now, now)
+        return self.now
+
+    @property
+    def advanced(self) -> int:
+        """Blocks that are done of what is computed now."""
+        return self._tasks[self.task].advanced if self.now is not None else 0
+
+    def advance(self, blocks: int, now: float) -> None:
+        """So many blocks are done of what is computed now."""
+        self._tasks[self.task].advance(blocks, now)
+
+    def ended(self, task: int) -> Task | None:
+        """A task was computed, or stopped; what it was, unless nobody needs it."""
+        if task == self.task:
+            self.now = None
+        return self._tasks.pop(task, None)
 
     def cut(self, unit: int, end: int) -> bool:
         """Of a unit do the blocks before `end` only; whether what is computed now is to be stopped."""
@@ -211,7 +236,8 @@ class Work:
         if self.now is None or self.now.unit != unit or end >= self.now.last:
             return False
         if end <= self.now.first:
-            self._parts.pop(self.task, None)  # nobody needs it
+            del self._tasks[self.task]  # nobody needs it
+            self.now = None
             return True
         self.now = Part(unit, self.now.first, end)
         return self.is_far_enough
@@ -227,40 +253,63 @@ class Rank(Machine):
 
     ROWS = (
         Row((JOINING,), Started, OWN, "_on_started", (STAY, RESTING)),
-        Row(_ALL, Welcome, COORDINATOR, "_on_welcome", (STAY, RESTING)),
+        Row((JOINING,), Welcome, COORDINATOR, "_on_welcome", (RESTING,)),
+        Row(_IN, Welcome, COORDINATOR, "_on_welcome"),
         Row(_ALL, Refuse, COORDINATOR, "_on_refuse", (LEFT,)),
-        Row(_IN, Hello, FOLLOWER, "_on_hello"),
+        # a round
         Row((RESTING,), Begin, OWN, "_on_begin", (READY, WORKING, RESTING, RENEWING)),
-        Row(_IN, Go, COORDINATOR, "_on_go", (STAY, WORKING, RESTING, LEFT)),
+        Row((RESTING, WORKING, RENEWING), Go, COORDINATOR, "_on_go"),
+        Row((READY,), Go, COORDINATOR, "_on_go", (STAY, WORKING, RESTING, RENEWING)),
+        Row((ENDING,), Go, COORDINATOR, "_on_go", (STAY, LEFT)),
         Row(_IN, Do, COORDINATOR, "_on_do"),
         Row(_IN, Cut, COORDINATOR, "_on_cut"),
         Row(_IN, Tell, COORDINATOR, "_on_tell"),
-        Row(_IN, Keep, COORDINATOR, "_on_keep", (STAY, RESTING)),
+        Row((WORKING,), Keep, COORDINATOR, "_on_keep", (STAY, RESTING)),
+        Row(_NOT_WORKING, Keep, COORDINATOR, "_on_keep"),
+        Row((WORKING,), Computed, OWN, "_on_computed", (STAY, RESTING)),
+        Row((WORKING,), Advanced, OWN, "_on_advanced"),
+        Row(_IN, Interrupted, OWN, "_on_interrupted"),
+        *(Row((WORKING,), PartChunk, who, "_on_part", (STAY, RESTING)) for who in _ANY_RANK),
+        *(Row(_NOT_WORKING, PartChunk, who, "_on_part") for who in _ANY_RANK),
+        *(Row((WORKING,), SumChunk, who, "_on_sum", (STAY, RESTING)) for who in _ANY_RANK),
+        *(Row((READY,), SumChunk, who, "_on_sum", (STAY, RESTING)) for who in (COORDINATOR, PEER)),
+        *(Row((RESTING, RENEWING, ENDING), SumChunk, who, "_on_sum") for who in _ANY_RANK),
+        # who is behind, and who helps
+        *(Row(_IN, Want, who, "_on_want") for who in _ANY_RANK),
+        *(Row((WORKING,), Past, who, "_on_past", (STAY, RENEWING)) for who in (COORDINATOR, PEER)),
+        *(Row((RENEWING,), StateChunk, who, "_on_state", (STAY, RESTING)) for who in (COORDINATOR, PEER)),
+        Row((RESTING,), Renew, COORDINATOR, "_on_must_renew"),
+        Row((READY, WORKING), Renew, COORDINATOR, "_on_must_renew", (RENEWING,)),
         Row(_IN, Give, COORDINATOR, "_on_give"),
+        Row(_IN, Packed, OWN, "_on_packed"),
+        # what the coordinator hears
+        Row(_LEADING, Hello, FOLLOWER, "_on_hello"),
+        Row((WORKING,), Status, FOLLOWER, "_on_status", (STAY, RESTING)),
+        Row((RESTING, ENDING), Status, FOLLOWER, "_on_status"),
+        Row((WORKING,), Done, FOLLOWER, "_on_done", (STAY, RESTING)),
+        Row((RESTING, ENDING), Done, FOLLOWER, "_on_done"),
+        Row(_LEADING, Renew, FOLLOWER, "_on_renew"),
+        Row(_LEADING, Late, FOLLOWER, "_on_late"),
+        Row((ENDING,), Have, FOLLOWER, "_on_have", (STAY, LEFT)),
+        Row((RESTING, WORKING), Have, FOLLOWER, "_on_have"),
+        Row((RESTING,), Goodbye, FOLLOWER, "_on_follower_left"),
+        Row((WORKING,), Goodbye, FOLLOWER, "_on_follower_left", (STAY, RESTING)),
+        Row((ENDING,), Goodbye, FOLLOWER, "_on_follower_left", (STAY, LEFT)),
+        # time and connections
+        Row((JOINING, RESTING, READY, RENEWING), TimerFired, OWN, "_on_timer"),
+        Row((WORKING,), TimerFired, OWN, "_on_timer", (STAY, RESTING, RENEWING)),
+        Row((ENDING,), TimerFired, OWN, "_on_timer", (STAY, LEFT)),
+        Row(_ALL, Drained, OWN, "_on_drained"),
+        Row((JOINING, RESTING, READY, RENEWING), PeerLost, OWN, "_on_peer_lost"),
+        Row((WORKING,), PeerLost, OWN, "_on_peer_lost", (STAY, RESTING)),
+        Row((ENDING,), PeerLost, OWN, "_on_peer_lost", (STAY, LEFT)),
+        Row(_ALL, PeerFound, OWN, "_on_peer_found"),
+        # the end
         Row(_IN, End, COORDINATOR, "_on_end"),
         Row(_ALL, Goodbye, COORDINATOR, "_on_goodbye", (LEFT,)),
-        Row((RESTING, READY, WORKING, RENEWING), Renew, COORDINATOR, "_on_must_renew", (STAY, RENEWING)),
-        Row((READY, WORKING), Computed, OWN, "_on_computed", (STAY, RESTING)),
-        Row((READY, WORKING), Advanced, OWN, "_on_advanced"),
-        Row(_IN, Status, FOLLOWER, "_on_status"),
-        Row(_IN, Done, FOLLOWER, "_on_done"),
-        Row(_IN, Renew, FOLLOWER, "_on_renew"),
-        Row(_IN, Have, FOLLOWER, "_on_have", (STAY, LEFT)),
-        Row(_IN, Goodbye, FOLLOWER, "_on_follower_left", (STAY, LEFT)),
-        Row(_IN, Late, FOLLOWER, "_on_late"),
-        *(Row(_IN, PartChunk, who, "_on_part", (STAY, RESTING)) for who in _ANY_RANK),
-        *(Row(_IN, SumChunk, who, "_on_sum", (STAY, RESTING)) for who in _ANY_RANK),
-        *(Row(_IN, Want, who, "_on_want") for who in _ANY_RANK),
-        *(Row((READY, WORKING), Past, who, "_on_past", (STAY, RENEWING)) for who in _ANY_RANK),
-        *(Row((RENEWING,), StateChunk, who, "_on_state", (STAY, RESTING)) for who in _ANY_RANK),
-        Row(_IN, Packed, OWN, "_on_packed"),
-        Row(_IN, Interrupted, OWN, "_on_interrupted"),
-        Row(_ALL, TimerFired, OWN, "_on_timer", (STAY, RENEWING, LEFT)),
-        Row(_ALL, Drained, OWN, "_on_drained"),
-        Row(_ALL, PeerLost, OWN, "_on_peer_lost", (STAY, LEFT)),
-        Row(_ALL, PeerFound, OWN, "_on_peer_found"),
-        Row(_ALL, Leave, OWN, "_on_leave", (ENDING, LEFT)),
-        *(Row((RESTING, RENEWING, ENDING, JOINING), what, OWN) for what in (Computed, Advanced)),
+        Row((JOINING,), Leave, OWN, "_on_leave", (LEFT,)),
+        Row(_IN, Leave, OWN, "_on_leave", (ENDING, LEFT)),
+        *(Row((JOINING, *_NOT_WORKING), what, OWN) for what in (Computed, Advanced)),
         *(
             Row((LEFT,), what, OWN)
             for what in (
@@ -288,9 +337,10 @@ class Rank(Machine):
         self._stripes: OrderedDict[int, list[int]] = OrderedDict()  # who kept them in the last rounds
         self._parts_of: tuple[range, ...] = ()
         self.work = Work()
-        self.keeper = Keeper(plan.workers, plan.blocks)
+        self.keeper = Keeper(plan.workers, plan.blocks, settings.wire)
         self._sum = Assembly(settings.after + 1, settings)
-        self._early: deque[tuple[PartChunk, Vector]] = deque(maxlen=2 * plan.workers * (settings.chunks + 1))
+        self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, Vector]] = OrderedDict()
+        self._early_at_most = 2 * plan.workers * -(-settings.chunks // plan.keepers(settings.length, settings.itemsize))
         self._outboxes = {peer: Outbox(peer, settings.window) for peer in plan.computing if peer != node}
         self._lost: set[int] = set()
         self._tries = 0
@@ -305,7 +355,7 @@ class Rank(Machine):
         self._why = "the run is over"
         self.lead: Coordinating | None = None
         self._roster = Roster([peer for peer in plan.computing if peer], run_name(plan, settings))
-        self._witness = Witness(plan.workers)
+        self._witness = Witness(plan.workers, settings.after + 1)
         self._through: set[int] = set()
         if node == 0:
             self.lead = Coordinating(plan, settings, self._told_by_own_coordinator)
@@ -342,17 +392,25 @@ class Rank(Machine):
             if self.plan.workers == 1:
                 actions.append(EveryoneIn())
         else:
-            self._say_hello(actions)
+            self._say_hello(now, actions)
 
-    def _say_hello(self, actions: list[AnyAction]) -> None:
+    def _say_hello(self, now: float, actions: list[AnyAction]) -> None:
         hello = Hello(generation=self.generation, round=self.round, plan=self._roster.run)
         actions.append(Transmit(to=0, message=hello))
+        if self.state is JOINING:
+            self._tries += 1
+            actions.append(SetTimer(name=BEHIND, at=now + HELLO_AGAIN * self._tries))
 
     def _on_welcome(self, message: Welcome, sender: int, now: float, actions: list[AnyAction]) -> None:
         self.generation = message.generation
         if self.state is JOINING:
             self.state = RESTING
             actions.append(EveryoneIn())
+        elif self.state is ENDING:
+            actions.append(Transmit(to=0, message=Have(generation=self.generation, round=self.round)))
+        elif self.state is WORKING and self._go.round == self.round:  # what was said last may not have been heard
+            actions.extend(Transmit(to=0, message=done) for done in self.work.said)
+            self._tell_status(actions)
 
     def _on_refuse(self, message: Refuse, sender: int, now: float, actions: list[AnyAction]) -> None:
         self.refused = message.reason
@@ -367,7 +425,9 @@ class Rank(Machine):
             return
         self._lost.discard(sender)
         self._outboxes[sender].reset()
-        self.lead.came(sender)
+        self._through.discard(sender)
+        self.lead.came(sender, actions)
+        self._send_again(sender, actions)
         if self._end is not None:
             actions.append(Transmit(to=sender, message=End(generation=self.generation, round=self._end)))
 
@@ -433,13 +493,16 @@ class Rank(Machine):
             self._stripes.popitem(last=False)
         for outbox in self._outboxes.values():
             outbox.keep_only(self._is_wanted)
+        if self.round < go.round:
+            self._stop_computing("the round is over", actions)
         self.work.clear()
         self.keeper.begin(go.round, self._parts_of[self.node])
         self._replay(now, actions)
+        if self._finish_round(now, actions):
+            return
         if self.state is READY and self.round <= go.round:
             self._go_on(now, actions)
         elif self.state is WORKING and self.round < go.round:  # it was overtaken
-            self._stop_computing("the round is over", actions)
             self._tries = 0
             self._tried_with = self._sum.count
             self._ask_later(now, actions)
@@ -484,34 +547,38 @@ class Rank(Machine):
             actions.append(Cancel(reason="others do the rest"))
 
     def _on_computed(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
-        part = self.work.part_of(event.task) if event.round == self.round else None
-        is_current = event.task == self.work.task
-        if part is not None and self.state is WORKING and self._go.round == self.round:
+        if event.round != self.round or self.state is not WORKING or self._go.round != self.round:
+            return
+        task = self.work.ended(event.task)
+        if task is not None:
+            part = task.part
             if event.pieces and event.pieces < part.blocks:
                 part = Part(part.unit, part.first, part.first + event.pieces)
             if self.plan.is_part(part):
-                self._deliver(part, event.vector, now, actions)
-        if is_current and self.state is WORKING and self.work.now is not None:
-            self.work.now = None
+                self._deliver(part, task, event.vector, now, actions)
+        if self._finish_round(now, actions):
+            return
+        if self.work.now is None:
             self._compute_next(now, actions)
 
-    def _deliver(self, part: Part, vector: Vector, now: float, actions: list[AnyAction]) -> None:
+    def _deliver(self, part: Part, task: Task, vector: Vector, now: float, actions: list[AnyAction]) -> None:
         """Say that a part is done, and send it to the keepers."""
+        vector = rounded(vector, self.settings.wire)  # also what does not travel: it must not matter who did it
         self.work.done[part] = vector
         done = Done(
             generation=self.generation, round=self.round, unit=part.unit, first=part.first, last=part.last,
-            worked=max(0.0, now - self.work.began), block=max(0.0, self.work.block_seconds(part.blocks, now)),
+            worked=max(0.0, now - task.began), block=max(0.0, task.block_seconds(part.blocks, now)),
             digest=self._digest,
         )  # fmt: skip
         self._digest = ""
+        self.work.said.append(done)
         if self.lead is not None:
             self.lead.done(0, done, now, actions)
         else:
             actions.append(Transmit(to=0, message=done))
-        self._send_part(part, vector, self._in_order(range(self.settings.chunks)), now, actions)
-        self._finish_round(now, actions)
+        self._send_part(part, vector, self._in_order(), now, actions)
 
-    def _in_order(self, chunks: range) -> Iterator[int]:
+    def _in_order(self) -> Iterator[int]:
         """Chunks as they are sent: the first of each stripe, then the second; beginning behind this rank's own."""
         ranks = self.plan.workers
         stripes = [self._parts_of[(self.node + step) % ranks] for step in range(1, ranks + 1)]
@@ -522,15 +589,23 @@ class Rank(Machine):
         self, part: Part, vector: Vector, chunks: Iterable[int], now: float, actions: list[AnyAction]
     ) -> None:
         for index in chunks:
-            keeper, data = self._where[index], vector[self.settings.chunk_slice(index)]
+            keeper, data = self._where[index], self._cut_out(vector, index)
             if keeper == self.node:
                 self._keep(part, index, data, now, actions)
             elif keeper not in self._lost:
-                message = PartChunk(
-                    generation=self.generation, round=self._go.round, unit=part.unit, first=part.first, last=part.last,
-                    index=index,
-                )  # fmt: skip
-                self._outboxes[keeper].put(message, data, actions)
+                self._outboxes[keeper].put(self._part_chunk(part, index), data, actions)
+
+    def _cut_out(self, vector: Vector, index: int) -> Vector:
+        return vector[self.settings.chunk_slice(index)]
+
+    def _part_chunk(self, part: Part, index: int) -> PartChunk:
+        return PartChunk(
+            generation=self.generation, round=self._go.round, unit=part.unit, first=part.first, last=part.last,
+            index=index,
+        )  # fmt: skip
+
+    def _sum_chunk(self, index: int) -> SumChunk:
+        return SumChunk(generation=self.generation, round=self._go.round, index=index)
 
     # -- what the coordinator says
 
@@ -541,11 +616,10 @@ class Rank(Machine):
             case Cut():
                 self._on_cut(message, 0, now, actions)
             case Keep():
-                self._on_keep(message, 0, now, actions)
+                self._change_keeper(message, now, actions)
             case Tell() if self.lead is not None:
-                done = self.work.advanced if self.work.now is not None else 0
-                status = Status(round=self.round, done=done, lacks=tuple(self.keeper.lacks()))
-                self.lead.status(0, status, now, [])
+                status = Status(round=self.round, done=self.work.advanced, lacks=tuple(self.keeper.lacks()))
+                self.lead.hear(0, status)
 
     def _on_do(self, message: Do, sender: int, now: float, actions: list[AnyAction]) -> None:
         if message.round != self._go.round or self.round != self._go.round or self.state not in (READY, WORKING):
@@ -564,15 +638,18 @@ class Rank(Machine):
         self._tell_status(actions)
 
     def _tell_status(self, actions: list[AnyAction]) -> None:
-        is_at_work = self.work.now is not None and self._go.round == self.round
         status = Status(
-            generation=self.generation, round=self.round, done=self.work.advanced if is_at_work else 0,
+            generation=self.generation, round=self.round, done=self.work.advanced,
             lacks=tuple(self.keeper.lacks())[:4096], digest=self._digest,
         )  # fmt: skip
         self._digest = ""
         actions.append(Transmit(to=0, message=status))
 
     def _on_keep(self, message: Keep, sender: int, now: float, actions: list[AnyAction]) -> None:
+        self._change_keeper(message, now, actions)
+        self._finish_round(now, actions)
+
+    def _change_keeper(self, message: Keep, now: float, actions: list[AnyAction]) -> None:
         """A stripe has another keeper: all that was sent of it is sent again."""
         if message.round != self._go.round or message.stripe >= len(self._parts_of):
             return
@@ -586,7 +663,6 @@ class Rank(Machine):
             self._replay(now, actions)
         for part, vector in list(self.work.done.items()):
             self._send_part(part, vector, stripe, now, actions)
-        self._finish_round(now, actions)
 
     # -- keeping
 
@@ -595,23 +671,24 @@ class Rank(Machine):
             self._keep(Part(chunk.unit, chunk.first, chunk.last), chunk.index, data, now, actions)
             self._finish_round(now, actions)
         elif chunk.round >= self._go.round:  # what makes it this rank's to keep is on its way
-            self._early.append((chunk, data))
+            self._early[chunk.place] = (chunk, data)
+            if len(self._early) > self._early_at_most:
+                self._early.popitem(last=False)  # if it was needed, it is found to be missing, and done again
 
     def _replay(self, now: float, actions: list[AnyAction]) -> None:
         """Take what came before this rank knew that it keeps it."""
-        early, self._early = self._early, deque(maxlen=self._early.maxlen)
-        for chunk, data in early:
+        early, self._early = self._early, OrderedDict()
+        for place, (chunk, data) in early.items():
             if chunk.round == self._go.round and self.keeper.keeps(chunk.index):
                 self._keep(Part(chunk.unit, chunk.first, chunk.last), chunk.index, data, now, actions)
             elif chunk.round >= self._go.round:
-                self._early.append((chunk, data))
+                self._early[place] = (chunk, data)
 
     def _keep(self, part: Part, index: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
         total = self.keeper.add(part, index, data)
         if total is None:
             return
-        total = rounded(total, self.settings.wire)
-        message = SumChunk(generation=self.generation, round=self._go.round, index=index)
+        message = self._sum_chunk(index)
         for step in range(1, self.plan.workers):
             peer = (self.node + step) % self.plan.workers
             if peer not in self._lost:
@@ -664,6 +741,11 @@ class Rank(Machine):
             asked.setdefault(where[index], []).append(index)
         for index, data in self.keeper.sums(self.round, asked.pop(self.node, [])):
             self._take_sum(self.round, index, data)
+        if self._finish_round(now, actions):
+            return
+        if not self._lost.isdisjoint(asked):
+            self._renew(now, actions)
+            return
         for peer, chunks in asked.items():
             for start in range(0, len(chunks), ASKED_AT_ONCE):
                 wanted = tuple(chunks[start : start + ASKED_AT_ONCE])
@@ -673,16 +755,22 @@ class Rank(Machine):
         self._ask_later(now, actions)
 
     def _on_want(self, message: Want, sender: int, now: float, actions: list[AnyAction]) -> None:
-        if message.round < self._go.round - ROUNDS_HELD + 1:
+        """Send what is here of a sum. Of a past round all of a stripe is, or none: this rank did not keep it."""
+        found = list(self.keeper.sums(message.round, message.chunks))
+        if not found and message.round < self._go.round:
             actions.append(Transmit(to=sender, message=Past(generation=self.generation, round=message.round)))
-            return
-        for index, data in self.keeper.sums(message.round, message.chunks):
+        for index, data in found:
             chunk = SumChunk(generation=self.generation, round=message.round, index=index)
             self._outboxes[sender].put(chunk, data, actions)
 
     def _on_past(self, message: Past, sender: int, now: float, actions: list[AnyAction]) -> None:
-        if message.round == self.round < self._go.round:
+        if message.round == self.round and self._is_behind:
             self._renew(now, actions)
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether the round that this rank is in is over."""
+        return self.round < self._go.round or (self._end is not None and self.round <= self._end)
 
     def _renew(self, now: float, actions: list[AnyAction]) -> None:
         """Wait for another's state, and take it."""
@@ -690,20 +778,23 @@ class Rank(Machine):
         self.state = RENEWING
         self._pieces = {}
         self._pieces_of = (-1, 0, 0)
-        if not self._must_renew and self.node:
-            actions.append(Transmit(to=0, message=Renew(generation=self.generation, round=self.round)))
         self._must_renew = False
+        actions.append(Transmit(to=0, message=Renew(generation=self.generation, round=self.round)))
         actions.append(SetTimer(name=BEHIND, at=now + max(1.0, 2 * self._round_took)))
 
     def _on_must_renew(self, message: Renew, sender: int, now: float, actions: list[AnyAction]) -> None:
-        self._must_renew = True
-        if self.state in (READY, WORKING):
+        """This rank has another model than the others: it takes theirs, at once or when its script goes on."""
+        if self.state is RESTING:
+            self._must_renew = True
+        else:
             self._renew(now, actions)
 
     def _on_state(self, chunk: StateChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
-        """A piece of a state; of an older one or from elsewhere it is not taken."""
+        """A piece of a state. Only a later one takes the place of one that is coming."""
+        if chunk.round < self.round - 1:
+            return
         if (sender, chunk.round, chunk.of) != self._pieces_of:
-            if chunk.round < self._pieces_of[1]:
+            if self._pieces and chunk.round <= self._pieces_of[1]:
                 return
             self._pieces_of, self._pieces = (sender, chunk.round, chunk.of), {}
         self._pieces[chunk.index] = data
@@ -738,7 +829,7 @@ class Rank(Machine):
 
     def _on_status(self, message: Status, sender: int, now: float, actions: list[AnyAction]) -> None:
         assert self.lead is not None
-        is_first = message.round == self.settings.after + 1 and self.lead.round == 0
+        is_first = message.round == self.settings.after + 1 and self.lead.round == self.settings.after
         if is_first and self._roster.ready(sender) and self._roster.complete:
             actions.append(EveryoneIn())
         if message.digest:
@@ -751,26 +842,24 @@ class Rank(Machine):
         if message.digest:
             self._compare(sender, message.round, message.digest, actions)
         self.lead.done(sender, message, now, actions)
+        self._finish_round(now, actions)
 
     def _compare(self, rank: int, round_: int, digest: str, actions: list[AnyAction]) -> None:
         """Look whether a rank's model is the others', and have it take their state if not."""
         assert self.lead is not None
-        for odd in self._witness.hear(rank, round_, digest, self.lead.present):
-            reason = f"rank {odd} has another model than the others in round {round_}; it takes their state"
-            is_first = round_ == self.settings.after + 1  # then it is rank 0's that counts, and may be another
+        if round_ not in (self.lead.round, self.lead.round + 1):
+            return
+        is_first = round_ == self.settings.after + 1  # then it is rank 0's that counts, and others may differ
+        for odd in self._witness.hear(rank, round_, digest, self.lead.current()):
+            reason = f"rank {odd} has another model than the others in round {round_}"
+            if odd:
+                reason += "; it takes their state"
+                self.lead.must_renew(odd)
+                actions.append(Transmit(to=odd, message=Renew(generation=self.generation, round=round_)))
             if not is_first:
                 reason += ". Do all ranks take the same steps, with the same optimizer?"
             kind = "renewed" if is_first else "drift"
             actions.append(Note(kind=kind, reason=reason, round=round_, nodes=(odd,)))
-            self._have_renewed(odd, actions)
-
-    def _have_renewed(self, rank: int, actions: list[AnyAction]) -> None:
-        assert self.lead is not None
-        if rank == 0:
-            return  # nobody can be told to go on without it
-        self.lead.must_renew(rank)
-        actions.append(Transmit(to=rank, message=Renew(generation=self.generation, round=self.round)))
-        self._find_giver(rank, actions)
 
     def _on_renew(self, message: Renew, sender: int, now: float, actions: list[AnyAction]) -> None:
         assert self.lead is not None
@@ -814,11 +903,14 @@ class Rank(Machine):
                 self.lead.sum_is_late(self._sum.missing(), self.keeper.lacks(), now, actions)
             elif event.name == WAITING:
                 self._say_waiting(now, actions)
+            self._finish_round(now, actions)
 
     def _is_still_behind(self, now: float, actions: list[AnyAction]) -> None:
-        if self.state is RENEWING:
+        if self.state is JOINING:
+            self._say_hello(now, actions)
+        elif self.state is RENEWING:
             self._renew(now, actions)
-        elif self.state is WORKING and self.round < self._go.round:
+        elif self.state is WORKING and self._is_behind:
             if self._sum.count == self._tried_with:
                 self._catch_up(now, actions)
             else:  # it comes
@@ -827,7 +919,7 @@ class Rank(Machine):
 
     def _say_waiting(self, now: float, actions: list[AnyAction]) -> None:
         assert self.lead is not None
-        waiting = self.lead.waiting_for()
+        waiting = self.lead.waiting_for(self._sum.missing())
         reason = f"round {self.round} has waited {now - self._began_at:.3g} s for ranks {list(waiting)}"
         actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=waiting))
         actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
@@ -850,15 +942,28 @@ class Rank(Machine):
         assert self.lead is not None
         self._roster.gone(rank)
         self.lead.gone(rank, now, actions)
+        self._finish_round(now, actions)
         if self.state is ENDING:
             self._leave_if_all_through(actions)
 
     def _on_peer_found(self, event: PeerFound, now: float, actions: list[AnyAction]) -> None:
+        if event.peer not in self._outboxes:
+            return
         self._lost.discard(event.peer)
-        if event.peer in self._outboxes:
-            self._outboxes[event.peer].reset()
+        self._outboxes[event.peer].reset()
         if event.peer == 0:
-            self._say_hello(actions)
+            self._say_hello(now, actions)
+        if self.lead is None:  # whom a coordinator is to talk to says hello
+            self._send_again(event.peer, actions)
+
+    def _send_again(self, peer: int, actions: list[AnyAction]) -> None:
+        """What was on its way over an old connection may be lost: send what a rank should have of this round."""
+        for part, vector in self.work.done.items():
+            for index in self._in_order():
+                if self._where[index] == peer:
+                    self._outboxes[peer].put(self._part_chunk(part, index), self._cut_out(vector, index), actions)
+        for index, data in self.keeper.sums(self._go.round, range(self.settings.chunks)):
+            self._outboxes[peer].put(self._sum_chunk(index), data, actions)
 
     # -- the end
 
@@ -889,8 +994,11 @@ class Rank(Machine):
                 self.left_alone = f"rank {self.node} is in round {self.round}, and rank 0 ended with {message.round}"
             return
         self._end = message.round
-        if self.state is READY and self.round > message.round:
+        if self.state in (READY, WORKING) and self.round > message.round:
+            self._stop_computing("the run is over", actions)
             self._is_over(actions)
+        elif self.state is WORKING:  # what is missing of the last sum, nobody will send unasked
+            self._ask_later(now, actions)
 
     def _is_over(self, actions: list[AnyAction]) -> None:
         """Tell the script that it has had its last round."""

@@ -9,7 +9,8 @@ from collections.abc import Collection
 class Witness:
     """Digests of one round at a time."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, first: int = 1) -> None:
+        self._first = first
         self._ranks = ranks
         self._round = 0
         self._digests: dict[int, str] = {}
@@ -30,7 +31,7 @@ class Witness:
         if 0 not in self._digests:
             return []
         right = self._digests[0]
-        if round_ > 1:
+        if round_ > self._first:
             if len(self._digests) < len(present):
                 return []
             counts = Counter(self._digests.values())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from codedreduce.protocol import Settings
+from codedreduce.protocol import Machine, Settings
 from codedreduce.protocol.events import (
     Aggregated,
     Begin,
@@ -17,12 +17,14 @@ from codedreduce.protocol.events import (
     Compute,
     Ended,
     EveryoneIn,
+    Leave,
     Pack,
     Packed,
     Renewed,
     Started,
     Transmit,
 )
+from codedreduce.protocol.rank import RankState
 from codedreduce.schemes import Plan, StripedPlan, TreePlan
 from codedreduce.vectors import Vector, empty
 from codedreduce.worlds.delays import Delays
@@ -81,6 +83,7 @@ class SimulatedCluster:
         self._round_began = 0.0
         self._sums: Counter[int] = Counter()  # on a ring: how many have the sum of a round
         self._on_sum: OnSum | None = None
+        self._ending = False
         self._nodes.have_done(
             {
                 Transmit: Post(self._nodes, self.network, tampering, cores).transmit,
@@ -95,7 +98,7 @@ class SimulatedCluster:
         if isinstance(self.plan, StripedPlan):
             return {
                 Aggregated: self._aggregated_by_rank, EveryoneIn: self._joined, Renewed: self._renewed,
-                Pack: self._pack, Ended: lambda node, action: None,
+                Pack: self._pack, Ended: self._leave,
             }  # fmt: skip
         return {Aggregated: self._aggregated if isinstance(self.plan, TreePlan) else self._aggregated_by_one}
 
@@ -146,7 +149,7 @@ class SimulatedCluster:
 
     def _aggregated_by_one(self, node: int, action: Aggregated) -> None:
         """One node of a ring has the sum and goes on by itself; the round is over when the last one has it."""
-        self._judge(action)
+        self._judge(action, node)
         self._sums[action.round] += 1
         if self._sums[action.round] == len(self._nodes.numbers):
             self._round_over(action)
@@ -158,7 +161,7 @@ class SimulatedCluster:
 
     def _aggregated_by_rank(self, node: int, action: Aggregated) -> None:
         """A rank has the sum and goes on by itself; the round is over when rank 0 has it."""
-        self._judge(action)
+        self._judge(action, node)
         if node == 0:
             self._round_over(action)
             self._round_began = self._kernel.now
@@ -167,9 +170,39 @@ class SimulatedCluster:
         self._begin_at(node, action.round + 1)
 
     def _begin_at(self, node: int, round_: int) -> None:
-        """Let a rank's script begin a round, in no time."""
+        """Let a rank's script begin a round, in no time; or leave its loop, if it has had its rounds and a run ends."""
         if round_ <= self._rounds:
             self._kernel.at(self._kernel.now, self._nodes.dispatch, node, self._begin(round_))
+        elif self._ending:
+            self._leave(node)
+
+    def end(self, latest: float = float("inf")) -> None:
+        """Let the scripts of all ranks leave their loops after the last round; until all that live have left."""
+        self._ending = True
+        for node in self._nodes.numbers:
+            if self._nodes.machine(node).round == self._rounds and self._nodes.machine(node).state is RankState.RESTING:
+                self._leave(node)
+        self._kernel.run(lambda: not any(map(self._nodes.is_alive, self._nodes.numbers)), latest=latest)
+
+    def wait(self, until: float) -> None:
+        """Let time go by."""
+        self._kernel.run(latest=until)
+
+    @property
+    def now(self) -> float:
+        """The virtual time."""
+        return self._kernel.now
+
+    def machine(self, node: int) -> Machine:
+        """The machine of a node."""
+        return self._nodes.machine(node)
+
+    def is_alive(self, node: int) -> bool:
+        """Whether a node has a process."""
+        return self._nodes.is_alive(node)
+
+    def _leave(self, node: int, _: Ended | None = None) -> None:
+        self._kernel.at(self._kernel.now, self._nodes.dispatch, node, Leave(reason="all rounds are done"))
 
     def _joined(self, node: int, action: EveryoneIn) -> None:
         """A rank is in; one that comes later than the others begins by itself."""
@@ -197,10 +230,10 @@ class SimulatedCluster:
             raise AssertionError(f"rank {node} took a state that nobody had after round {action.round}")
         self._begin_at(node, action.round + 1)
 
-    def _judge(self, action: Aggregated) -> None:
+    def _judge(self, action: Aggregated, node: int = 0) -> None:
         if self._on_sum is not None:
             self._on_sum(action)
-        self.recorder.judged(*self._oracle.judge(action))
+        self.recorder.judged(*self._oracle.judge(action, node))
 
     def _round_over(self, action: Aggregated) -> None:
         seconds = self._kernel.now - self._round_began

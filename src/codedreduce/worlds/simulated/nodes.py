@@ -164,7 +164,10 @@ class Nodes:
         node.timers.clear()
         self.dispatch(number, Started())
         for peer in self._neighbours(number)[1:]:
-            self.dispatch(peer, PeerFound(peer=number))
+            if isinstance(self.plan, StripedPlan):  # not before it has heard that the old process is lost
+                self.kernel.at(self.kernel.now + self._latency, self.dispatch, peer, PeerFound(peer=number))
+            else:
+                self.dispatch(peer, PeerFound(peer=number))
 
     def is_alive(self, number: int) -> bool:
         """Whether a node has a process."""
@@ -188,11 +191,15 @@ class Nodes:
         self._nodes[number].cuts += 1
 
     def mend(self, number: int) -> None:
-        """End one cut; after the last, the node finds its parent again."""
+        """End one cut; after the last, the node finds its parent again, or a rank all others."""
         node = self._nodes[number]
         node.cuts -= 1
-        if not node.cuts and node.alive:
-            if isinstance(self.plan, StripedPlan):
-                for peer in self._neighbours(number):
-                    self.dispatch(peer, PeerFound(peer=number))
+        if node.cuts or not node.alive:
+            return
+        if not isinstance(self.plan, StripedPlan):
             self.dispatch(number, PeerFound(peer=self._neighbours(number)[0]))
+            return
+        for peer in self._neighbours(number):
+            if self._nodes[peer].alive and not self._nodes[peer].cuts:
+                self.dispatch(peer, PeerFound(peer=number))
+                self.dispatch(number, PeerFound(peer=peer))

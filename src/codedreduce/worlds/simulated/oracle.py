@@ -20,14 +20,15 @@ class Oracle:
         self._gradients = gradients
         self._checking = checking
         self._calm: dict[int, bytes] = {}
-        self._last: tuple[Vector, int] | None = None
+        self._last: dict[int, tuple[Vector, int]] = {}
 
-    def judge(self, action: Aggregated) -> tuple[float, bool]:
+    def judge(self, action: Aggregated, node: int = 0) -> tuple[float, bool]:
         """How far a gradient is from the true one, relatively, and whether it has the bits of a calm round."""
-        if self._last is not None and zlib.crc32(self._last[0].data) != self._last[1]:
+        last = self._last.get(node)
+        if last is not None and zlib.crc32(last[0].data) != last[1]:
             raise AssertionError(f"the gradient of round {action.round - 1} changed after the round was over")
         if self._checking:
-            self._last = (action.vector, zlib.crc32(action.vector.data))
+            self._last[node] = (action.vector, zlib.crc32(action.vector.data))
         truth = self._gradients.truth(action.round)
         error = float(np.linalg.norm(action.vector - truth) / np.linalg.norm(truth))
         return error, action.vector.tobytes() == self._calm_bits(action.round)

@@ -11,7 +11,7 @@ import numpy as np
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.settings import Excess
-from codedreduce.schemes import Plan, Scheme, StripedPlan
+from codedreduce.schemes import Plan, Scheme, Striped, StripedPlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.delays import Delays, parse_delays
 from codedreduce.worlds.simulated.cluster import Conditions, SimulatedCluster
@@ -22,6 +22,9 @@ from codedreduce.worlds.simulated.record import Recorder
 
 #: Longer than any run: a fault that lasts so long is one that nothing may wait for.
 ENDLESS = 1e6
+
+#: Which part of random scenarios is striped.
+STRIPED_ONES = 0.2
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +55,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     message_seconds: float = 0.0  # that such a core is busy with a message
     arithmetic_seconds: float = 0.0  # that such a core is busy with a sample, whatever a worker is said to take for it
     announce: bool = True  # offer a pushed sum ahead of its bytes
+    reach: int = 0  # striped: how many ranks can read a unit's samples; 0: all
+    blocks: int | None = None  # striped: into how many a unit is cut
+    stripes: int | None = None  # striped: how many ranks keep one
 
     def __post_init__(self) -> None:
         if not self.compute > 0:
@@ -67,6 +73,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     def parsed_scheme(self) -> Scheme:
         """The scheme that is named, with its tolerance."""
+        if self.scheme == Striped.name:
+            return Striped(self.workers, reach=self.reach or "all", blocks=self.blocks, stripes=self.stripes)
         tolerance = self.stragglers if self.tolerance is None else self.tolerance
         return parse_scheme(
             self.scheme, tree=parse_tree(self.tree, self.stragglers), code=self.code, order=self.order,
@@ -88,7 +96,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         plan = self.plan()
         for fault in self.faults:
             if fault.node not in plan.computing:
-                raise UsageError(f"a fault at node {fault.node}, but the plan has workers 1..{plan.computing.stop - 1}")
+                raise UsageError(f"a fault at node {fault.node}, but the plan has nodes 1..{plan.computing.stop - 1}")
         conditions = Conditions(
             link=Link(rate=self.rate, latency=self.latency, turn=self.turn), delays=self.delay_model(),
             sample_seconds=self.compute / self.samples, faults=self.faults, seed=self.seed, host=self._host(),
@@ -133,6 +141,8 @@ def random_scenario(seed: int) -> Scenario:
 
     Numbers are drawn in the order in which they stand here: in another order a seed would mean another scenario.
     """
+    if np.random.default_rng([seed, 6]).random() < STRIPED_ONES:
+        return random_striped(seed)
     random = np.random.default_rng([seed, 5])
     scheme = _random_scheme(random)
     workers = scheme.workers
@@ -144,6 +154,28 @@ def random_scenario(seed: int) -> Scenario:
     return msgspec.structs.replace(
         scheme, tolerance=min(scheme.stragglers, workers - 1), compute=compute, rounds=rounds, seed=seed,
         say_waiting_after=2000.0, faults=tuple(faults), **_random_conditions(random, workers),
+    )  # fmt: skip
+
+
+def random_striped(seed: int) -> Scenario:
+    """Few ranks, that can read everything or some of it; all or some keep a stripe; delays and faults as elsewhere."""
+    random = np.random.default_rng([seed, 8])
+    ranks = 1 + int(random.integers(0, 9))
+    rounds = int(random.integers(3, 12))
+    compute = float(random.uniform(0.5, 3.0)) * ranks
+    faults = random_faults(ranks - 1, rounds, compute / ranks, seed) if ranks > 1 else []
+    if random.random() < 0.3:
+        faults = [replace(fault, seconds=ENDLESS) for fault in faults]
+    shape = {
+        "reach": 0 if random.random() < 0.6 else int(random.integers(1, ranks + 1)),
+        "blocks": [None, 1, 2, 4, 8][int(random.integers(5))],
+        "stripes": None if random.random() < 0.2 else int(random.integers(1, ranks + 1)),
+    }
+    conditions = _random_conditions(random, ranks)
+    conditions["on_excess"] = "wait"
+    return Scenario(
+        tree=f"{ranks}x1", stragglers=0, scheme="striped", compute=compute, rounds=rounds, seed=seed,
+        say_waiting_after=2000.0, faults=tuple(faults), **shape, **conditions,
     )  # fmt: skip
 
 
