@@ -26,9 +26,9 @@ InLab = Annotated[bool, typer.Option("--lab", help="On the nodes of the lab that
 LabName = Annotated[str, typer.Option("--lab-name", help="Which lab, if there are several.")]
 
 
-def chosen_lab(in_lab: bool, name: str, workers: int) -> Lab | None:
-    """The lab that --lab asks for."""
-    return only_lab(name, workers=workers) if in_lab else None
+def chosen_lab(in_lab: bool, name: str, processes: int) -> Lab | None:
+    """The lab that --lab asks for, with room for so many processes."""
+    return only_lab(name, processes=processes) if in_lab else None
 
 
 @app.command()

@@ -51,13 +51,12 @@ def race(
     chosen = racing_schemes(
         scheme_names(schemes), tree=tree, stragglers=stragglers, delays=delays, compute=batch_seconds, seed=seed
     )
+    processes = max(len(scheme.plan(samples=samples).nodes) for scheme in chosen.values())
     job = Job(
         objective=LogisticRegression(), source=synthetic(samples, parameters, seed=seed), rounds=rounds,
         scheme=next(iter(chosen.values())), optimizer=SGD(1.0), seed=seed, delays=delays, compute=batch_seconds,
-        site=chosen_lab(in_lab, lab_name, shape.workers),
+        site=chosen_lab(in_lab, lab_name, processes),
     )  # fmt: skip
-    for scheme in chosen.values():
-        scheme.plan(samples=samples)  # refuse what cannot be before anything is started
     console = Console()
     comparison = _race(job, chosen, console)
     if not comparison.runs:

@@ -1,4 +1,4 @@
-"""`codedreduce run`: start a script as a root and workers on this machine."""
+"""`codedreduce run`: start a script as all processes of a run on this machine."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.protocol.settings import Excess
 from codedreduce.report.palette import group_colour
+from codedreduce.schemes import Striped
 from codedreduce.schemes.names import DEFAULT_WORKERS, parse_scheme, parse_tree
 from codedreduce.units import seconds as parse_seconds
 from codedreduce.worlds.delays import parse_delays
@@ -22,10 +23,13 @@ from codedreduce.worlds.launcher import launch, python_command
 def run(
     script: Annotated[str, typer.Argument(help="A Python script; every process runs it.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="What the script gets.")] = None,
-    workers: Annotated[int | None, typer.Option("-n", "--workers", help="As many as the tree has, without.")] = None,
-    tree: Annotated[str | None, typer.Option(help="FANOUTxDEPTH or WORKERS/FANOUT; balanced, without.")] = None,
-    stragglers: Annotated[int, typer.Option(help="Stragglers tolerated under each parent.")] = 1,
-    scheme: Annotated[str, typer.Option(help="coded-reduce, master-worker, gradient-coding, ...")] = "coded-reduce",
+    workers: Annotated[int | None, typer.Option("-n", "--workers", help="Processes that compute.")] = None,
+    tree: Annotated[str | None, typer.Option(help="A tree and its root: FANOUTxDEPTH or WORKERS/FANOUT.")] = None,
+    stragglers: Annotated[int, typer.Option(help="Stragglers tolerated under each parent of a tree.")] = 1,
+    scheme: Annotated[
+        str | None,
+        typer.Option(help="striped, coded-reduce, master-worker, ...; striped, or coded-reduce with --tree."),
+    ] = None,
     order: Annotated[str, typer.Option(help="progressive or eager.")] = "progressive",
     inject: Annotated[str | None, typer.Option(help="Make workers late: stalls:0.05:0.5s, bursty, ...")] = None,
     on_excess: OnExcess = "wait",
@@ -34,16 +38,23 @@ def run(
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
 ) -> None:
-    """Start a root and its workers, prefix what they print, and end them all when the root is done."""
+    """Start all processes of a run, prefix what they print, and end them all when the first is done.
+
+    In stripes every process computes and steps; over a tree there is a root beside the workers, which alone steps.
+    """
     command = python_command(script, arguments or [])
     count = workers or DEFAULT_WORKERS
-    if tree is None:
+    scheme = scheme or ("striped" if tree is None else "coded-reduce")
+    if tree is None and scheme == "striped":
+        tree = f"{count}x1"
+    elif tree is None:
         tree = f"{count}/{max(4, stragglers + 1)}" if count > stragglers else f"{count}x1"
     shape = parse_tree(tree, stragglers)
     if workers is not None and workers != shape.workers:
         raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}")
     excess = Excess(on_excess, parse_seconds(say_waiting_after))
-    parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order)
+    chosen = parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order)
+    processes = shape.workers + (0 if isinstance(chosen, Striped) else 1)
     variables = {
         "CODEDREDUCE_TREE": tree, "CODEDREDUCE_STRAGGLERS": str(stragglers), "CODEDREDUCE_SCHEME": scheme,
         "CODEDREDUCE_ORDER": order, "CODEDREDUCE_ON_EXCESS": excess.do,
@@ -54,10 +65,10 @@ def run(
         variables["CODEDREDUCE_INJECT"] = inject
     console = Console(highlight=False, soft_wrap=True, markup=False)
 
-    def say(who: str, line: str) -> None:
-        style = "bold" if who == "root" else group_colour(int(who))
-        console.print(f"[{who}] ", style=style, end="")
+    def say(rank: int, line: str) -> None:
+        who = "root" if rank == 0 and processes > shape.workers else str(rank)
+        console.print(f"[{who}] ", style="bold" if rank == 0 else group_colour(rank), end="")
         console.print(line)
 
-    site = chosen_lab(in_lab, lab_name, shape.workers)
-    launch(command, shape.workers, variables, port=port, site=site, say=say)
+    site = chosen_lab(in_lab, lab_name, processes)
+    launch(command, processes, variables, port=port, site=site, say=say)

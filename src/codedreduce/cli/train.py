@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Annotated
 
@@ -18,6 +19,7 @@ from codedreduce.cli.options import OnExcess, SayWaitingAfter
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.protocol.settings import Excess
+from codedreduce.schemes.choice import choose
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.training.data import synthetic
 from codedreduce.training.files import open_data
@@ -27,15 +29,19 @@ from codedreduce.training.optimizers import parse_optimizer
 from codedreduce.units import seconds as parse_seconds
 from codedreduce.worlds.journal import RoundLog
 
+#: Workers when nothing is said.
+WORKERS = 20
+
 
 def train(
     data: Annotated[Path | None, typer.Option(help=".npz (x, y), .csv (label last) or LIBSVM text.")] = None,
     model: Annotated[str, typer.Option(help="linear, logistic or softmax:CLASSES.")] = "logistic",
-    tree: Annotated[str, typer.Option(help="FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")] = "4x2",
-    stragglers: Annotated[int, typer.Option(help="Stragglers tolerated under each parent.")] = 1,
+    workers: Annotated[int | None, typer.Option("-n", "--workers", help="20, or as many as the tree has.")] = None,
+    tree: Annotated[str | None, typer.Option(help="FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")] = None,
+    stragglers: Annotated[int, typer.Option(help="Stragglers tolerated under each parent of a tree.")] = 1,
     scheme: Annotated[
-        str, typer.Option(help="coded-reduce, master-worker, ring, gradient-coding, ...")
-    ] = "coded-reduce",
+        str | None, typer.Option(help="striped, coded-reduce, master-worker, ring, ...; whichever suits, without.")
+    ] = None,
     order: Annotated[str, typer.Option(help="progressive or eager.")] = "progressive",
     rounds: Annotated[int, typer.Option(help="Steps to take.")] = 200,
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.1,
@@ -51,17 +57,25 @@ def train(
     lab_name: LabName = DEFAULT_NAME,
 ) -> None:
     """Train a model; without --data, on data made for it."""
-    shape = parse_tree(tree, stragglers)
     made = synthetic(6300, 1000, kind="linear" if model == "linear" else "logistic")
-    job = Job(
-        objective=_objective(model), source=open_data(data) if data else made, rounds=rounds, batch=batch, seed=seed,
-        scheme=parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order), delays=inject,
-        optimizer=parse_optimizer(optimizer, lr), excess=Excess(on_excess, parse_seconds(say_waiting_after)),
-        site=chosen_lab(in_lab, lab_name, shape.workers),
-    )  # fmt: skip
-    job.plan()
-    job.injection()
+    source, objective = open_data(data) if data else made, _objective(model)
     console = Console()
+    if scheme is None and tree is None:
+        length = objective.parameters(source.shape().features) + 1
+        choice = choose(workers or WORKERS, length, shared_memory=not in_lab, stragglers=stragglers)
+        chosen = choice.scheme
+        console.print(f"{chosen}: {choice.reason}", markup=False, highlight=False)
+    else:
+        shape = parse_tree(tree or f"{workers or WORKERS}/{max(4, stragglers + 1)}", stragglers)
+        if workers is not None and workers != shape.workers:
+            raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}")
+        chosen = parse_scheme(scheme or "coded-reduce", tree=shape, stragglers=stragglers, order=order)
+    job = Job(
+        objective=objective, source=source, rounds=rounds, batch=batch, seed=seed, scheme=chosen, delays=inject,
+        optimizer=parse_optimizer(optimizer, lr), excess=Excess(on_excess, parse_seconds(say_waiting_after)),
+    )  # fmt: skip
+    job = replace(job, site=chosen_lab(in_lab, lab_name, len(job.plan().nodes)))
+    job.injection()
     with contextlib.ExitStack() as files:  # opened before anything is computed: it would be a pity to find out after
         parameters = files.enter_context(open_to_write_bytes(save)) if save else None
         lines = files.enter_context(open_to_write(log)) if log else None

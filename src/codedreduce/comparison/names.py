@@ -9,14 +9,14 @@ from codedreduce.schemes.names import SCHEMES
 from codedreduce.worlds.simulated.scenario import Scenario
 
 #: What `all` stands for, in the order of the table.
-ALL = ("master-worker", "gradient-coding", "live-compensation", "ring", "eager", "progressive")
+ALL = ("master-worker", "gradient-coding", "live-compensation", "ring", "eager", "progressive", "striped")
 
 
 def scheme_names(text: str) -> list[str]:
     """The schemes of a list such as `ring,progressive`, or `all`.
 
     >>> scheme_names("all")[-1]
-    'progressive'
+    'striped'
     """
     names = list(ALL) if text == "all" else [name.strip() for name in text.split(",")]
     for name in names:

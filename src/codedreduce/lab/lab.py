@@ -155,12 +155,13 @@ class Lab:
             raise UsageError(f"the lab {self.name!r} has the nodes 0 to {self.nodes - 1}, not {node}")
         return node
 
-    def check_room(self, workers: int) -> None:
+    def check_room(self, processes: int) -> None:
         """Refuse a run that the lab is too small for."""
-        if workers + 1 > self.nodes:
+        if processes > self.nodes:
             raise UsageError(
-                f"a root and {workers} workers need {workers + 1} nodes, and the lab {self.name!r} has {self.nodes}; "
-                f"make a larger one: {_command('down', self.name)} && {_command('up', self.name)} --nodes {workers + 1}"
+                f"the run has {processes} processes, each on a node of its own, and the lab {self.name!r} has "
+                f"{self.nodes}; make a larger one: {_command('down', self.name)} && {_command('up', self.name)} "
+                f"--nodes {processes}"
             )
 
     # Faults
@@ -312,10 +313,10 @@ def _command(verb: str, name: str) -> str:
     return f"codedreduce lab {verb}" + ("" if name == DEFAULT_NAME else f" --name {name}")
 
 
-def only_lab(name: str | None, *, workers: int) -> Lab:
+def only_lab(name: str | None, *, processes: int) -> Lab:
     """The lab that a run is to use, large enough for it."""
     lab = Lab.find(name or DEFAULT_NAME)
     if lab.nodes < 2:
         raise LabFailed(f"the lab {lab.name!r} is half made; take it away with: {_command('down', lab.name)}")
-    lab.check_room(workers)
+    lab.check_room(processes)
     return lab

@@ -89,7 +89,9 @@ class Coordinating:
         self._asked: dict[int, float] = {}  # keepers that were asked what they lack, when
         self._lacks: dict[int, tuple[int, ...]] = {}  # what they answered
         self._replaced: dict[int, int] = {}  # by whom, stripe by stripe
-        self._redone: dict[int, tuple[set[int], float]] = {}  # by unit: who did it again, and when the last one was asked
+        self._redone: dict[
+            int, tuple[set[int], float]
+        ] = {}  # by unit: who did it again, and when the last one was asked
         self._left_to_come: Mapping[int, int] = {}  # chunks of the sum, by keeper, when last looked
         self._providers: dict[int, int] = {}  # who said last that a unit is done
         self.late: set[int] = set()
@@ -546,7 +548,9 @@ class Coordinating:
         if unit not in self._redone:
             return False
         _, asked = self._redone[unit]
-        due = max((self._due(one) for some in self._orders.values() for one in some if one.part.unit == unit), default=0)
+        due = max(
+            (self._due(one) for some in self._orders.values() for one in some if one.part.unit == unit), default=0
+        )
         return now < max(asked + self._patience(asked), min(due, 2 * asked - self._began + 1.0))
 
     def _redo(self, unit: int, now: float, actions: list[AnyAction]) -> None:

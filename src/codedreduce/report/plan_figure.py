@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from codedreduce.errors import UsageError
 from codedreduce.report.palette import MUTED, ROOT, group_colour
 from codedreduce.report.plan_text import copies_text, group_ranges
-from codedreduce.schemes import Plan, RingPlan, TreePlan
+from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 
 #: More nodes than this do not fit on a page.
 MOST_DRAWN = 600
@@ -20,7 +21,7 @@ Point = tuple[float, float]
 
 
 def plan_figure(plans: Sequence[Plan]) -> Figure:
-    """Draw plans side by side: trees with groups in colour and loads, rings as circles."""
+    """Draw plans side by side: trees with groups in colour and loads, rings as circles, ranks above their stripes."""
     for plan in plans:
         if plan.workers > MOST_DRAWN:
             raise UsageError(f"{plan.workers} workers do not fit in a picture; draw {MOST_DRAWN} or fewer")
@@ -32,6 +33,8 @@ def plan_figure(plans: Sequence[Plan]) -> Figure:
             _draw_tree(ax, plan, width)
         elif isinstance(plan, RingPlan):
             _draw_ring(ax, plan)
+        elif isinstance(plan, StripedPlan):
+            _draw_stripes(ax, plan)
         ax.set_title(str(plan.scheme), fontsize=11, fontweight="bold")
         ax.text(0.5, -0.02, _caption(plan), transform=ax.transAxes, ha="center", va="top", fontsize=9, color=ROOT)
         ax.set_axis_off()
@@ -43,10 +46,12 @@ def _breadth(plan: Plan) -> int:
 
 
 def _caption(plan: Plan) -> str:
-    last = plan.workers
+    last = plan.computing[-1]
     calm, most = plan.calm_load(last), plan.load(last)
     computes = f"every worker computes {_per_cent(calm, plan)} of the batch"
-    if calm != most:
+    if isinstance(plan, StripedPlan):
+        computes += ", and blocks that others are late with"
+    elif calm != most:
         computes += f", up to {_per_cent(most, plan)} under stragglers"
     return f"{computes}\na sample is held {copies_text(plan)}"
 
@@ -113,6 +118,26 @@ def _label(ax: Axes, place: Point, text: str, *, leaf: bool, size: float, font: 
 def _dot(ax: Axes, place: Point, label: str, colour: str, size: float, font: float) -> None:
     ax.scatter(*place, s=size, color=colour, edgecolors="white", linewidths=1.0, zorder=2)
     ax.text(*place, label, ha="center", va="center", color="white", fontsize=font, fontweight="bold", zorder=3)
+
+
+def _draw_stripes(ax: Axes, plan: StripedPlan) -> None:
+    """Ranks with the blocks of their units, and below them the vector: every rank sends to every stripe's keeper."""
+    ranks = plan.workers
+    scale = min(1.0, 18 / ranks)
+    width = ranks / max(plan.blocks, 1) * 0.8 / ranks
+    for rank in plan.computing:
+        colour = group_colour(rank)
+        for other in plan.computing:
+            ax.plot((rank, other), (0, -2), color=group_colour(other), lw=1.4 * scale, alpha=0.35, zorder=1)
+        for block in range(plan.blocks):
+            left = rank - 0.4 + block * width
+            ax.add_patch(Rectangle((left, 0.55), 0.8 * width, 0.16, color=colour, alpha=0.75, lw=0))
+        ax.add_patch(Rectangle((rank - 0.5, -2.28), 1, 0.28, facecolor=colour, edgecolor="white", lw=scale))
+        _dot(ax, (rank, 0), str(rank), colour, 620 * scale**2, max(3.0, 9 * scale))
+    for height, words in ((0.63, f"a unit each,\n{plan.blocks} blocks"), (-2.14, "the sum,\na stripe each")):
+        ax.text(-0.75, height, words, ha="right", va="center", fontsize=8, color=ROOT)
+    ax.set_xlim(-1.6 - 0.08 * ranks, ranks - 0.3)
+    ax.margins(y=0.12)
 
 
 def _draw_ring(ax: Axes, plan: RingPlan) -> None:

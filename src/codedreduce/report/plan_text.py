@@ -8,7 +8,7 @@ from rich.text import Text
 from rich.tree import Tree as TextTree
 
 from codedreduce.report.palette import group_colour
-from codedreduce.schemes import Plan, RingPlan, TreePlan
+from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 
 #: Trees with more nodes are shown with one replica of each group opened.
 SHOWN_WHOLE = 64
@@ -18,8 +18,11 @@ COUNTED = 2000
 
 
 def plan_text(plan: Plan) -> Group:
-    """The tree with its groups in colour and each node's load and shares, or the ring; below it a summary."""
-    picture = _tree(plan) if isinstance(plan, TreePlan) else _ring(plan)
+    """The tree with its groups in colour and each node's load and shares, or ring or ranks; below it a summary."""
+    if isinstance(plan, TreePlan):
+        picture: TextTree | Text = _tree(plan)
+    else:
+        picture = _ranks(plan) if isinstance(plan, StripedPlan) else _ring(plan)
     return Group(Text(str(plan.scheme), style="bold"), picture, Text(), _summary(plan))
 
 
@@ -80,15 +83,31 @@ def _ring(plan: Plan) -> Text:
     return text
 
 
+def _ranks(plan: StripedPlan) -> Text:
+    text = Text()
+    for rank in plan.computing[:SHOWN_WHOLE]:
+        unit = plan.unit(rank)
+        start, stop = unit.pieces[0][0].start, unit.pieces[-1][0].stop
+        text.append(f"● {rank}", style=f"bold {group_colour(rank)}")
+        text.append(f"  {unit.samples} samples: [{start}, {stop}) in {len(unit.pieces)} blocks; ")
+        text.append(f"{'coordinates, and ' if rank == 0 else ''}keeps 1/{plan.workers} of the vector\n")
+    if plan.workers > SHOWN_WHOLE:
+        text.append(f"... and so on to {plan.workers - 1}\n", style="dim")
+    return text
+
+
 def _summary(plan: Plan) -> Table:
     table = Table.grid(padding=(0, 2))
-    probes = [1] if not isinstance(plan, TreePlan) else [level.start for level in plan.tree.levels()][1:]
+    probes = (
+        [plan.computing.start] if not isinstance(plan, TreePlan) else [level.start for level in plan.tree.levels()][1:]
+    )
     calm = max(plan.calm_load(node) for node in probes)
     most = max(plan.load(node) for node in probes)
     tolerated = getattr(plan.scheme, "stragglers", 0)
     table.add_row("workers", str(plan.workers))
     table.add_row("samples", str(plan.samples))
-    table.add_row("a worker computes", f"{calm} samples when nobody straggles, {most} at most")
+    at_most = "whatever others are late with, block by block" if isinstance(plan, StripedPlan) else f"{most} at most"
+    table.add_row("a worker computes", f"{calm} samples when nobody straggles, {at_most}")
     if plan.workers <= COUNTED:
         table.add_row("a sample is held", copies_text(plan))
     table.add_row("tolerates", _tolerance(plan, tolerated))
@@ -104,6 +123,9 @@ def copies_text(plan: Plan) -> str:
 
 
 def _tolerance(plan: Plan, tolerated: int) -> str:
+    if isinstance(plan, StripedPlan):
+        others = len(plan.group(0)) - 1
+        return f"all others but rank 0, {others} of them" if others + 1 == plan.workers else f"{others} in each group"
     if not tolerated:
         return "no straggler: a round waits for the slowest worker"
     where = "in each group" if getattr(plan.scheme, "code", "repetition") == "repetition" else "under each parent"

@@ -11,7 +11,6 @@ round, and does not change bits.
 from __future__ import annotations
 
 import math
-
 from collections.abc import Collection, Iterator, Mapping
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, ClassVar, NamedTuple

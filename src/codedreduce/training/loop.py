@@ -15,8 +15,9 @@ from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import Diverged, UsageError
 from codedreduce.protocol.settings import WAIT_ON, Excess
-from codedreduce.schemes import MasterWorker, Plan, Scheme, StripedPlan, TreePlan
-from codedreduce.schemes.names import default_scheme
+from codedreduce.schemes import MasterWorker, Plan, Scheme, Striped, StripedPlan, TreePlan
+from codedreduce.schemes.choice import choose
+from codedreduce.schemes.names import DEFAULT_WORKERS, default_scheme
 from codedreduce.training.data import Shape, Source
 from codedreduce.training.gradient import BatchGradient
 from codedreduce.training.objectives import Objective
@@ -141,7 +142,8 @@ def train(
 ) -> TrainingResult:
     """Train a model on this machine: the root here, one process a worker.
 
-    `scheme` says how many workers and how they are arranged; a tree of 2x2 with one straggler tolerated by default.
+    `scheme` says how many workers and how they are arranged. Without it there are six, or as many processes as a
+    launcher has started, over a tree or in stripes, whichever is quicker for vectors of that length (`choose`).
     `inject` makes workers late on purpose: `stalls:0.05:0.5s` or any delay model of the simulator. `on_round` is called
     after every round, `on_note` with what a person should hear of (logged by default). `on_excess="approximate"` goes
     on with the best approximation when more are late than tolerated and `say_waiting_after` seconds (30) are over,
@@ -153,7 +155,7 @@ def train(
     """
     membership = read_membership(os.environ)
     if scheme is None:
-        scheme = membership.scheme_or_default() if membership else default_scheme()
+        scheme = _default(objective, data, membership, shared_memory)
     job = Job(
         objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, start=start,
         delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),
@@ -161,6 +163,22 @@ def train(
     )  # fmt: skip
     on_note = on_note or (lambda note: logging.getLogger("codedreduce").warning(note.reason))
     return run_job(job, on_round=on_round, on_note=on_note, membership=membership)
+
+
+def _default(objective: Objective, data: Source, membership: Membership | None, shared_memory: bool) -> Scheme:
+    """What the launcher said; else what suits the length of the vector, the number of processes and where they are."""
+    if membership is not None and membership.scheme is not None:
+        return membership.scheme
+    length = objective.parameters(data.shape().features) + 1
+    shares = shared_memory and (membership is None or membership.meeting.same_machine)
+    count = DEFAULT_WORKERS if membership is None else membership.size
+    choice = choose(count, length, shared_memory=shares)
+    scheme = choice.scheme
+    if membership is not None and not isinstance(scheme, Striped):
+        scheme = default_scheme(membership.workers)  # one of the processes is the root
+    if membership is None or membership.rank == 0:
+        logging.getLogger("codedreduce").info("%s: %s", scheme, choice.reason)
+    return scheme
 
 
 def _excess(membership: Membership | None, do: str | None, after: float | None) -> Excess:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from codedreduce.errors import SchemeError, UsageError
 from codedreduce.protocol.settings import WAIT_ON, Excess
 from codedreduce.schemes import Plan, RingPlan, Scheme, StripedPlan
-from codedreduce.schemes.names import default_scheme, parse_scheme, parse_tree
+from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.addresses import is_loopback, numeric
 from codedreduce.worlds.run import Meeting
 
@@ -44,10 +44,6 @@ class Membership:
         """N, where rank 0 is a root."""
         return self.size - 1
 
-    def scheme_or_default(self, stragglers: int = 1) -> Scheme:
-        """What the launcher said, or the default for as many workers."""
-        return self.scheme or default_scheme(self.workers, stragglers)
-
     def check(self, plan: Plan) -> None:
         """Refuse a plan for another number of workers, and the ring, which cannot be left by one and not by all."""
         if isinstance(plan, RingPlan):
@@ -81,8 +77,8 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
             )
         return None
     rank, size = int(_number(environment, "RANK")), int(_number(environment, "WORLD_SIZE"))
-    if not 0 <= rank < size or size < 2:
-        raise UsageError(f"a run needs a root and a worker at least: RANK={rank} of WORLD_SIZE={size} cannot be")
+    if not 0 <= rank < size:
+        raise UsageError(f"ranks go from 0 to the size less one: RANK={rank} of WORLD_SIZE={size} cannot be")
     return Membership(
         rank=rank,
         size=size,

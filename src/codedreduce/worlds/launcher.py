@@ -1,4 +1,4 @@
-"""Starts a script once as the root and once for each worker, and looks after them until the root is done."""
+"""Starts a script once for each process of a run, and looks after them until the first is done."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from codedreduce.worlds.site import Site, meeting_at
 GRACE = 5.0
 LAST_WORDS = 0.2
 
-#: Told (who, a line it printed).
-Say = Callable[[str, str], None]
+#: Told (which rank, a line it printed).
+Say = Callable[[int, str], None]
 
 
 def launch(
     command: Sequence[str],
-    workers: int,
+    count: int,
     variables: Mapping[str, str],
     *,
     port: int = 0,
     site: Site | None = None,
     say: Say,
 ) -> None:
-    """Run a command as root and workers; `say(who, line)` gets what they print. An error says who failed.
+    """Run a command in so many processes; `say(rank, line)` gets what they print. An error says who failed.
 
     All on this machine, or each on its node of a site.
     """
-    if workers < 1:
-        raise UsageError(f"a run needs at least one worker, got {workers}")
+    if count < 1:
+        raise UsageError(f"a run needs at least one process, got {count}")
     run = f"codedreduce-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     host, port = ("127.0.0.1", port or free_port()) if site is None else (site.host, port or meeting_at(site).port)
     shared = {
-        "OMP_NUM_THREADS": "1", **os.environ, "WORLD_SIZE": str(workers + 1), "MASTER_ADDR": host,
+        "OMP_NUM_THREADS": "1", **os.environ, "WORLD_SIZE": str(count), "MASTER_ADDR": host,
         "MASTER_PORT": str(port), "CODEDREDUCE_RUN": run, "PYTHONUNBUFFERED": "1", **variables,
     }  # fmt: skip
     processes = Processes(run, site.enter if site is not None else None)
     try:
         output = _Output(say)
-        for rank in range(workers + 1):
+        for rank in range(count):
             output.add(rank, processes.spawn(rank, command, {**shared, "RANK": str(rank)}))
         _look_after(processes, output)
     finally:
@@ -76,7 +76,7 @@ class _Output:
         return self._processes[0]
 
     def say(self, rank: int, line: str) -> None:
-        self._say("root" if rank == 0 else str(rank), line)
+        self._say(rank, line)
 
     def pass_on(self, timeout: float) -> None:
         """Pass on what is printed within that time."""
@@ -125,7 +125,7 @@ def _look_after(processes: Processes, output: _Output) -> None:
     code = output.root.returncode
     if code:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        raise CodedReduceError(f"the root {how}; its last words are above")
+        raise CodedReduceError(f"rank 0 {how}; its last words are above")
 
 
 def _judge_end(rank: int, code: int, output: _Output) -> None:
@@ -133,7 +133,7 @@ def _judge_end(rank: int, code: int, output: _Output) -> None:
     if code > 0:
         output.pass_on(timeout=LAST_WORDS)
         output.pass_on_rest()
-        raise CodedReduceError(f"worker {rank} ended with exit code {code}; its last words are above")
+        raise CodedReduceError(f"rank {rank} ended with exit code {code}; its last words are above")
     if code < 0:
         output.say(rank, f"(killed by signal {-code}; the run goes on without it)")
 
