@@ -25,7 +25,7 @@ def plan_figure(plans: Sequence[Plan]) -> Figure:
     for plan in plans:
         if plan.workers > MOST_DRAWN:
             raise UsageError(f"{plan.workers} workers do not fit in a picture; draw {MOST_DRAWN} or fewer")
-    widths = [max(4.5, 0.4 * _breadth(plan)) for plan in plans]
+    widths = [max(7.0 if isinstance(plan, StripedPlan) else 4.5, 0.4 * _breadth(plan)) for plan in plans]
     figure = Figure(figsize=(sum(widths), 4.6 if len(plans) == 1 else 4.2), layout="constrained")
     axes = figure.subplots(1, len(plans), squeeze=False, width_ratios=widths)[0]
     for ax, plan, width in zip(axes, plans, widths, strict=True):
@@ -136,8 +136,8 @@ def _draw_stripes(ax: Axes, plan: StripedPlan) -> None:
         _dot(ax, (rank, 0), str(rank), colour, 620 * scale**2, max(3.0, 9 * scale))
     for height, words in ((0.63, f"a unit each,\n{plan.blocks} blocks"), (-2.14, "the sum,\na stripe each")):
         ax.text(-0.75, height, words, ha="right", va="center", fontsize=8, color=ROOT)
-    ax.set_xlim(-1.6 - 0.08 * ranks, ranks - 0.3)
-    ax.margins(y=0.12)
+    ax.set_xlim(-0.8 - 0.2 * ranks, ranks - 0.3)
+    ax.set_ylim(-2.5, 0.95)
 
 
 def _draw_ring(ax: Axes, plan: RingPlan) -> None:

@@ -146,9 +146,12 @@ class Cluster:
         model of rank 0. A `break` on rank 0 ends the run on all after the same round. `state`: whatever else a step
         changes and has `state_dict` (the optimizer, a scheduler, an average of the model), for a rank that fell so far
         behind that it must take it from another. Over a tree only rank 0 yields, and the others serve until the run is
-        over. `losses(model, batch)` gives one loss per sample. Which samples a batch has follows from the seed (`batch_indices`). `micro_batch` bounds how many samples
-        go through the model at once. `device` is where the model and the batches are moved. `wire="bfloat16"` halves
-        what travels: models and gradients are rounded on the way, in the same way whoever straggles.
+        over.
+
+        `losses(model, batch)` gives one loss per sample. Which samples a batch has follows from the seed
+        (`batch_indices`). `micro_batch` bounds how many samples go through the model at once. `device` is where the
+        model and the batches are moved. `wire="bfloat16"` halves what travels: it is rounded on the way, in the same
+        way whoever straggles.
 
         What cannot work (BatchNorm in training mode, a loss that is not per sample, a dataset without indices, another
         model on another node) raises here, on every node, before the first round.
