@@ -194,6 +194,8 @@ class Coordinating:
                 actions.append(Transmit(to=rank, message=go))
             else:
                 own = go
+        if self._idle():  # somebody must look, though nobody may ever say a thing
+            actions.append(SetTimer(name=LATE, at=now))
         if self._settings.say_waiting_after < float("inf"):
             actions.append(SetTimer(name=WAITING, at=now + self._settings.say_waiting_after))
         return own
@@ -262,11 +264,13 @@ class Coordinating:
         part = Part(done.unit, done.first, done.last)
         if done.round != self.round or not self._plan.is_part(part):
             return
+        orders = self._orders.setdefault(rank, [])
+        order = next((one for one in orders if one.part[:2] == part[:2]), None)
+        if order is None and part.unit not in self._units:
+            return  # it has said so before, or does not matter
         if rank in self._behind:
             self._is_back(rank, now, actions)
         self._budget.save()
-        orders = self._orders.setdefault(rank, [])
-        order = next((one for one in orders if one.part[:2] == part[:2]), None)
         if order is None or order.helps is not None:
             self.pace.did(rank, done.block)
         elif not order.ahead:
@@ -418,7 +422,10 @@ class Coordinating:
     def _relieve(self, order: Order, idle: list[int], now: float, actions: list[AnyAction]) -> list[Order]:
         """Have others do what a late rank has not done; what they, and it, are to do now."""
         part = order.part
-        helpers = [rank for rank in idle if rank in self._plan.group(part.unit)]
+        group = self._plan.group(part.unit)
+        helpers = [rank for rank in idle if rank in group]
+        if not helpers:  # then those that were left out, too
+            helpers = [rank for rank in group if self.is_current(rank) and not self._orders.get(rank)]
         if not helpers:
             return []
         if order.rank in self.present and not self._budget.is_needy(part.unit) and part.unit not in self._bets:
