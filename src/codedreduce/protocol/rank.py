@@ -357,6 +357,7 @@ class Rank(Machine):
         self._roster = Roster([peer for peer in plan.computing if peer], run_name(plan, settings))
         self._witness = Witness(plan.workers)
         self._through: set[int] = set()
+        self._taking: set[int] = set()  # ranks to whom others were asked to give their state
         if node == 0:
             self.lead = Coordinating(plan, settings, self._told_by_own_coordinator)
 
@@ -400,7 +401,7 @@ class Rank(Machine):
         elif self.state is ENDING:
             actions.append(Transmit(to=0, message=Have(generation=self.generation, round=self.round)))
         elif self.state is WORKING and self._go.round == self.round:  # what was said last may not have been heard
-            actions.extend(Transmit(to=0, message=done) for done in self.work.said)
+            self._repeat_done(actions)
             self._tell_status(actions)
 
     def _on_refuse(self, message: Refuse, sender: int, now: float, actions: list[AnyAction]) -> None:
@@ -617,6 +618,11 @@ class Rank(Machine):
         known = {*self.work.todo, *self.work.done, self.work.now}
         parts = [Part(*place) for place in message.parts]
         self.work.todo.extend(part for part in parts if part not in known and self.plan.is_part(part))
+        again = [part for part in parts if part in self.work.done]
+        for part in again:  # it has not arrived
+            self._send_part(part, self.work.done[part], self._in_order(), now, actions)
+        if again:
+            self._repeat_done(actions)
         if self.work.now is None and self.state is WORKING:
             self._compute_next(now, actions)
 
@@ -625,7 +631,14 @@ class Rank(Machine):
             self._move_on(now, actions)
 
     def _on_tell(self, message: Tell, sender: int, now: float, actions: list[AnyAction]) -> None:
+        if message.round == self.round:
+            self._repeat_done(actions)
         self._tell_status(actions)
+
+    def _repeat_done(self, actions: list[AnyAction]) -> None:
+        """Say again what was done in this round: it may not have been heard."""
+        if self.lead is None:
+            actions.extend(Transmit(to=0, message=done) for done in self.work.said)
 
     def _tell_status(self, actions: list[AnyAction]) -> None:
         status = Status(
@@ -826,6 +839,8 @@ class Rank(Machine):
         if message.digest:
             self._compare(sender, message.round, message.digest, actions)
         self.lead.status(sender, message, now, actions)
+        if self.lead.is_current(sender):
+            self._taking.discard(sender)
         self._finish_round(now, actions)
 
     def _on_done(self, message: Done, sender: int, now: float, actions: list[AnyAction]) -> None:
@@ -856,14 +871,16 @@ class Rank(Machine):
         self._find_giver(sender, actions)
 
     def _find_giver(self, rank: int, actions: list[AnyAction]) -> None:
-        """Whoever is at the current round, not always the same."""
+        """Whoever is at the current round, not always the same; rank 0 itself, if another was asked in vain."""
         assert self.lead is not None
         current = [one for one in self.lead.current() if one not in (0, rank)]
-        giver = current[(rank + self.round) % len(current)] if current and self.round > 1 else 0
-        if giver:
-            actions.append(Transmit(to=giver, message=Give(generation=self.generation, round=self.round, to=rank)))
-        else:
+        if not current or self.round <= 1 or rank in self._taking:
+            self._taking.discard(rank)
             self._give_to(rank, actions)
+            return
+        self._taking.add(rank)
+        giver = current[(rank + self.round) % len(current)]
+        actions.append(Transmit(to=giver, message=Give(generation=self.generation, round=self.round, to=rank)))
 
     def _on_late(self, message: Late, sender: int, now: float, actions: list[AnyAction]) -> None:
         reason = f"rank {sender} was {message.seconds:.3g} s late in round {message.round}"
