@@ -286,7 +286,7 @@ class Coordinating:
             unit.add(part, None)
             if unit.chain() is not None:
                 self._complete(part.unit, actions)
-            elif order is not None and part.last < order.part.last:
+            elif order is not None:
                 self._hand_out_uncovered(part.unit, now, actions)
         if not self._units and self._units_done_at is None:
             self._units_done_at = now
@@ -462,10 +462,10 @@ class Coordinating:
         return self._give(helper, parts, now, helps)
 
     def _hand_out_uncovered(self, unit: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank did less of a part than it was given: what nobody does now is given to somebody."""
+        """What nobody does of a unit is given to somebody: a rank did less than it was given, or is back."""
         covered = {
-            block for orders in self._orders.values() for order in orders if order.part.unit == unit
-            for block in range(order.part.first, order.part.last)
+            block for orders in self._orders.values() for order in orders
+            if order.part.unit == unit and not order.relieved for block in range(order.part.first, order.part.last)
         }  # fmt: skip
         missing = [block for block in self._units[unit].missing() if block not in covered]
         able = [rank for rank in self._plan.group(unit) if self.is_current(rank)]
@@ -494,8 +494,14 @@ class Coordinating:
     def _patience(self, now: float) -> float:
         """How much longer than now the sum may take before keepers are asked."""
         settings = self._settings
-        fraction = max(settings.head_start, 0.05)  # the longer a round has waited, the more seldom it is looked at
-        return max(1.5 * self._usual_tail(now), fraction * (now - self._began), settings.least_head_start, 0.01)
+        return max(
+            1.5 * self._usual_tail(now), settings.head_start * (now - self._began), settings.least_head_start, 0.01
+        )
+
+    def _more_patience(self, now: float) -> float:
+        """How much longer it may take when something was done about it; the longer, the longer it has taken."""
+        usual = median(self._tails) if self._tails else 0.5
+        return max(0.75 * usual, 0.1 * (now - self._began), self._settings.least_head_start, 0.01)
 
     def sum_is_late(self, missing: Iterable[int], own_lacks: list[int], now: float, actions: list[AnyAction]) -> None:
         """All units are done, and chunks of the sum are still missing: find out why, and do something about it."""
@@ -503,8 +509,7 @@ class Coordinating:
         if self._units_done_at is None:
             return  # the timer of a round before
         keepers = {self._keeper(index) for index in missing}
-        wait = max(0.5 * self._patience(now), self._settings.least_head_start)
-        actions.append(SetTimer(name=TAIL, at=now + wait))
+        actions.append(SetTimer(name=TAIL, at=now + self._more_patience(now)))
         lacking: set[int] = set(own_lacks) if 0 in keepers else set()
         for keeper in sorted(keepers - {0}):
             if keeper not in self.present:
@@ -548,7 +553,7 @@ class Coordinating:
             return False
         _, asked = self._redone[unit]
         due = max((self._due(one) for some in self._orders.values() for one in some if one.part.unit == unit), default=0)
-        return now < max(asked + self._patience(asked), min(due, 2 * asked - self._began + 1.0))
+        return now < max(asked + self._more_patience(asked), min(due, 2 * asked - self._began + 1.0))
 
     def _redo(self, unit: int, now: float, actions: list[AnyAction]) -> None:
         """A unit was said to be done, and has not arrived: another rank does it."""
@@ -566,8 +571,11 @@ class Coordinating:
         self.late.add(provider)
         helper = min(
             (rank for rank in able if rank not in tried),
-            key=lambda rank: (len(self._orders.get(rank, ())), self.pace.block(rank) or 0.0, rank),
-        )
+            key=lambda rank: (
+                len(tried) > 1 and rank != 0,  # the second time this rank does it itself, which at least it knows
+                len(self._orders.get(rank, ())), self.pace.block(rank) or 0.0, rank,
+            ),
+        )  # fmt: skip
         self._providers[unit] = helper
         part = Part(unit, 0, self._plan.blocks)
         self._hand(helper, (part,), unit, now, actions)
