@@ -109,8 +109,8 @@ _NOT_WORKING = (RESTING, READY, RENEWING, ENDING)
 _LEADING = (RESTING, WORKING, ENDING)  # those that rank 0 is ever in when somebody speaks to it
 _ANY_RANK = (COORDINATOR, FOLLOWER, PEER)
 
-#: Timers: a rank that is behind asks again; one that ends has waited long enough for the others.
-BEHIND, ENDED = "behind", "ended"
+#: Timers: a rank that is behind asks again; has not been welcomed; or ends, and has waited long enough for the others.
+BEHIND, GREETING, ENDED = "behind", "greeting", "ended"
 
 #: Seconds after which a rank that is behind asks for what it misses, at least; and asks again in vain, until it gives up.
 ASK_AFTER = 0.05
@@ -305,7 +305,8 @@ class Rank(Machine):
         Row((ENDING,), PeerLost, OWN, "_on_peer_lost", (STAY, LEFT)),
         Row(_ALL, PeerFound, OWN, "_on_peer_found"),
         # the end
-        Row(_IN, End, COORDINATOR, "_on_end"),
+        Row((RESTING, WORKING, RENEWING, ENDING), End, COORDINATOR, "_on_end"),
+        Row((READY,), End, COORDINATOR, "_on_end", (STAY, RENEWING)),
         Row(_ALL, Goodbye, COORDINATOR, "_on_goodbye", (LEFT,)),
         Row((JOINING,), Leave, OWN, "_on_leave", (LEFT,)),
         Row(_IN, Leave, OWN, "_on_leave", (ENDING, LEFT)),
@@ -343,6 +344,7 @@ class Rank(Machine):
         self._early_at_most = 2 * plan.workers * -(-settings.chunks // plan.keepers(settings.length, settings.itemsize))
         self._outboxes = {peer: Outbox(peer, settings.window) for peer in plan.computing if peer != node}
         self._lost: set[int] = set()
+        self._hellos = 0  # that were not answered
         self._tries = 0
         self._tried_with = -1
         self._began_at = 0.0
@@ -389,12 +391,12 @@ class Rank(Machine):
     def _say_hello(self, now: float, actions: list[AnyAction]) -> None:
         hello = Hello(generation=self.generation, round=self.round, plan=self._roster.run)
         actions.append(Transmit(to=0, message=hello))
-        if self.state is JOINING:
-            self._tries += 1
-            actions.append(SetTimer(name=BEHIND, at=now + HELLO_AGAIN * self._tries))
+        self._hellos += 1
+        actions.append(SetTimer(name=GREETING, at=now + HELLO_AGAIN * self._hellos))
 
     def _on_welcome(self, message: Welcome, sender: int, now: float, actions: list[AnyAction]) -> None:
         self.generation = message.generation
+        self._hellos = 0
         if self.state is JOINING:
             self.state = RESTING
             actions.append(EveryoneIn())
@@ -452,7 +454,7 @@ class Rank(Machine):
         """Work, if the round that the script has begun is on; or get what is missing of it, if it is past."""
         if self._go.round == self.round:
             self._begin_work(now, actions)
-        elif self._go.round > self.round:
+        elif self._is_behind:
             self.state = WORKING
             self._catch_up(now, actions)
 
@@ -492,7 +494,7 @@ class Rank(Machine):
         self._replay(now, actions)
         if self._finish_round(now, actions):
             return
-        if self.state is READY and self.round <= go.round:
+        if self.state is READY:
             self._go_on(now, actions)
         elif self.state is WORKING and self.round < go.round:  # it was overtaken
             self._tries = 0
@@ -900,6 +902,8 @@ class Rank(Machine):
     def _on_timer(self, event: TimerFired, now: float, actions: list[AnyAction]) -> None:
         if event.name == BEHIND:
             self._is_still_behind(now, actions)
+        elif event.name == GREETING and self._hellos:
+            self._say_hello(now, actions)
         elif event.name == ENDED and self.state is ENDING:
             self._say_goodbye(actions)
         elif self.lead is not None and self.state in (READY, WORKING):
@@ -912,9 +916,7 @@ class Rank(Machine):
             self._finish_round(now, actions)
 
     def _is_still_behind(self, now: float, actions: list[AnyAction]) -> None:
-        if self.state is JOINING:
-            self._say_hello(now, actions)
-        elif self.state is RENEWING:
+        if self.state is RENEWING:
             self._renew(now, actions)
         elif self.state is WORKING and self._is_behind:
             self._catch_up(now, actions)
@@ -1001,6 +1003,8 @@ class Rank(Machine):
             self._is_over(actions)
         elif self.state is WORKING:  # what is missing of the last sum, nobody will send unasked
             self._ask_later(now, actions)
+        elif self.state is READY:  # its round is over, and nobody told it that it had begun
+            self._go_on(now, actions)
 
     def _is_over(self, actions: list[AnyAction]) -> None:
         """Tell the script that it has had its last round."""
