@@ -198,6 +198,8 @@ class Coordinating:
                 actions.append(Transmit(to=rank, message=go))
             else:
                 own = go
+        if self._idle():  # somebody must look, though nobody may ever say a thing
+            actions.append(SetTimer(name=LATE, at=now))
         if self._settings.say_waiting_after < float("inf"):
             actions.append(SetTimer(name=WAITING, at=now + self._settings.say_waiting_after))
         return own
@@ -266,11 +268,13 @@ class Coordinating:
         part = Part(done.unit, done.first, done.last)
         if done.round != self.round or not self._plan.is_part(part):
             return
+        orders = self._orders.setdefault(rank, [])
+        order = next((one for one in orders if one.part[:2] == part[:2]), None)
+        if order is None and part.unit not in self._units:
+            return  # it has said so before, or does not matter
         if rank in self._behind:
             self._is_back(rank, now, actions)
         self._budget.save()
-        orders = self._orders.setdefault(rank, [])
-        order = next((one for one in orders if one.part[:2] == part[:2]), None)
         if order is None or order.helps is not None:
             self.pace.did(rank, done.block)
         elif not order.ahead:
@@ -286,7 +290,7 @@ class Coordinating:
             unit.add(part, None)
             if unit.chain() is not None:
                 self._complete(part.unit, actions)
-            elif order is not None and part.last < order.part.last:
+            elif order is not None:
                 self._hand_out_uncovered(part.unit, now, actions)
         if not self._units and self._units_done_at is None:
             self._units_done_at = now
@@ -422,7 +426,10 @@ class Coordinating:
     def _relieve(self, order: Order, idle: list[int], now: float, actions: list[AnyAction]) -> list[Order]:
         """Have others do what a late rank has not done; what they, and it, are to do now."""
         part = order.part
-        helpers = [rank for rank in idle if rank in self._plan.group(part.unit)]
+        group = self._plan.group(part.unit)
+        helpers = [rank for rank in idle if rank in group]
+        if not helpers:  # then those that were left out, too
+            helpers = [rank for rank in group if self.is_current(rank) and not self._orders.get(rank)]
         if not helpers:
             return []
         if order.rank in self.present and not self._budget.is_needy(part.unit) and part.unit not in self._bets:
@@ -459,10 +466,10 @@ class Coordinating:
         return self._give(helper, parts, now, helps)
 
     def _hand_out_uncovered(self, unit: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank did less of a part than it was given: what nobody does now is given to somebody."""
+        """What nobody does of a unit is given to somebody: a rank did less than it was given, or is back."""
         covered = {
-            block for orders in self._orders.values() for order in orders if order.part.unit == unit
-            for block in range(order.part.first, order.part.last)
+            block for orders in self._orders.values() for order in orders
+            if order.part.unit == unit and not order.relieved for block in range(order.part.first, order.part.last)
         }  # fmt: skip
         missing = [block for block in self._units[unit].missing() if block not in covered]
         able = [rank for rank in self._plan.group(unit) if self.is_current(rank)]
@@ -491,8 +498,14 @@ class Coordinating:
     def _patience(self, now: float) -> float:
         """How much longer than now the sum may take before keepers are asked."""
         settings = self._settings
-        fraction = max(settings.head_start, 0.05)  # the longer a round has waited, the more seldom it is looked at
-        return max(1.5 * self._usual_tail(now), fraction * (now - self._began), settings.least_head_start, 0.01)
+        return max(
+            1.5 * self._usual_tail(now), settings.head_start * (now - self._began), settings.least_head_start, 0.01
+        )
+
+    def _more_patience(self, now: float) -> float:
+        """How much longer it may take when something was done about it; the longer, the longer it has taken."""
+        usual = median(self._tails) if self._tails else 0.5
+        return max(0.75 * usual, 0.1 * (now - self._began), self._settings.least_head_start, 0.01)
 
     def sum_is_late(self, missing: Iterable[int], own_lacks: list[int], now: float, actions: list[AnyAction]) -> None:
         """All units are done, and chunks of the sum are still missing: find out why, and do something about it."""
@@ -504,8 +517,7 @@ class Coordinating:
         self._left_to_come = left  # who sends, however slowly, is not late
         for keeper in left.keys() - keepers:
             self._asked.pop(keeper, None)
-        wait = max(0.5 * self._patience(now), self._settings.least_head_start)
-        actions.append(SetTimer(name=TAIL, at=now + wait))
+        actions.append(SetTimer(name=TAIL, at=now + self._more_patience(now)))
         lacking: set[int] = set(own_lacks) if 0 in keepers else set()
         for keeper in sorted(keepers - {0}):
             if keeper not in self.present:
@@ -551,7 +563,7 @@ class Coordinating:
         due = max(
             (self._due(one) for some in self._orders.values() for one in some if one.part.unit == unit), default=0
         )
-        return now < max(asked + self._patience(asked), min(due, 2 * asked - self._began + 1.0))
+        return now < max(asked + self._more_patience(asked), min(due, 2 * asked - self._began + 1.0))
 
     def _redo(self, unit: int, now: float, actions: list[AnyAction]) -> None:
         """A unit was said to be done, and has not arrived: another rank does it."""
@@ -569,8 +581,11 @@ class Coordinating:
         self.late.add(provider)
         helper = min(
             (rank for rank in able if rank not in tried),
-            key=lambda rank: (len(self._orders.get(rank, ())), self.pace.block(rank) or 0.0, rank),
-        )
+            key=lambda rank: (
+                len(tried) > 1 and rank != 0,  # the second time this rank does it itself, which at least it knows
+                len(self._orders.get(rank, ())), self.pace.block(rank) or 0.0, rank,
+            ),
+        )  # fmt: skip
         self._providers[unit] = helper
         part = Part(unit, 0, self._plan.blocks)
         self._hand(helper, (part,), unit, now, actions)

@@ -109,8 +109,8 @@ _NOT_WORKING = (RESTING, READY, RENEWING, ENDING)
 _LEADING = (RESTING, WORKING, ENDING)  # those that rank 0 is ever in when somebody speaks to it
 _ANY_RANK = (COORDINATOR, FOLLOWER, PEER)
 
-#: Timers: a rank that is behind asks again; one that ends has waited long enough for the others.
-BEHIND, ENDED = "behind", "ended"
+#: Timers: a rank that is behind asks again; has not been welcomed; or ends, and has waited long enough for the others.
+BEHIND, GREETING, ENDED = "behind", "greeting", "ended"
 
 #: Seconds after which a rank that is behind asks for what it misses, at least; and asks again in vain, until it gives up.
 ASK_AFTER = 0.05
@@ -305,7 +305,8 @@ class Rank(Machine):
         Row((ENDING,), PeerLost, OWN, "_on_peer_lost", (STAY, LEFT)),
         Row(_ALL, PeerFound, OWN, "_on_peer_found"),
         # the end
-        Row(_IN, End, COORDINATOR, "_on_end"),
+        Row((RESTING, WORKING, RENEWING, ENDING), End, COORDINATOR, "_on_end"),
+        Row((READY,), End, COORDINATOR, "_on_end", (STAY, RENEWING)),
         Row(_ALL, Goodbye, COORDINATOR, "_on_goodbye", (LEFT,)),
         Row((JOINING,), Leave, OWN, "_on_leave", (LEFT,)),
         Row(_IN, Leave, OWN, "_on_leave", (ENDING, LEFT)),
@@ -343,6 +344,7 @@ class Rank(Machine):
         self._early_at_most = 2 * plan.workers * -(-settings.chunks // plan.keepers(settings.length, settings.itemsize))
         self._outboxes = {peer: Outbox(peer, settings.window) for peer in plan.computing if peer != node}
         self._lost: set[int] = set()
+        self._hellos = 0  # that were not answered
         self._tries = 0
         self._tried_with = -1
         self._began_at = 0.0
@@ -357,6 +359,7 @@ class Rank(Machine):
         self._roster = Roster([peer for peer in plan.computing if peer], run_name(plan, settings))
         self._witness = Witness(plan.workers, settings.after + 1)
         self._through: set[int] = set()
+        self._taking: set[int] = set()  # ranks to whom others were asked to give their state
         if node == 0:
             self.lead = Coordinating(plan, settings, self._told_by_own_coordinator)
 
@@ -397,19 +400,19 @@ class Rank(Machine):
     def _say_hello(self, now: float, actions: list[AnyAction]) -> None:
         hello = Hello(generation=self.generation, round=self.round, plan=self._roster.run)
         actions.append(Transmit(to=0, message=hello))
-        if self.state is JOINING:
-            self._tries += 1
-            actions.append(SetTimer(name=BEHIND, at=now + HELLO_AGAIN * self._tries))
+        self._hellos += 1
+        actions.append(SetTimer(name=GREETING, at=now + HELLO_AGAIN * self._hellos))
 
     def _on_welcome(self, message: Welcome, sender: int, now: float, actions: list[AnyAction]) -> None:
         self.generation = message.generation
+        self._hellos = 0
         if self.state is JOINING:
             self.state = RESTING
             actions.append(EveryoneIn())
         elif self.state is ENDING:
             actions.append(Transmit(to=0, message=Have(generation=self.generation, round=self.round)))
         elif self.state is WORKING and self._go.round == self.round:  # what was said last may not have been heard
-            actions.extend(Transmit(to=0, message=done) for done in self.work.said)
+            self._repeat_done(actions)
             self._tell_status(actions)
 
     def _on_refuse(self, message: Refuse, sender: int, now: float, actions: list[AnyAction]) -> None:
@@ -460,7 +463,7 @@ class Rank(Machine):
         """Work, if the round that the script has begun is on; or get what is missing of it, if it is past."""
         if self._go.round == self.round:
             self._begin_work(now, actions)
-        elif self._go.round > self.round:
+        elif self._is_behind:
             self.state = WORKING
             self._catch_up(now, actions)
 
@@ -500,7 +503,7 @@ class Rank(Machine):
         self._replay(now, actions)
         if self._finish_round(now, actions):
             return
-        if self.state is READY and self.round <= go.round:
+        if self.state is READY:
             self._go_on(now, actions)
         elif self.state is WORKING and self.round < go.round:  # it was overtaken
             self._tries = 0
@@ -627,6 +630,11 @@ class Rank(Machine):
         known = {*self.work.todo, *self.work.done, self.work.now}
         parts = [Part(*place) for place in message.parts]
         self.work.todo.extend(part for part in parts if part not in known and self.plan.is_part(part))
+        again = [part for part in parts if part in self.work.done]
+        for part in again:  # it has not arrived
+            self._send_part(part, self.work.done[part], self._in_order(), now, actions)
+        if again:
+            self._repeat_done(actions)
         if self.work.now is None and self.state is WORKING:
             self._compute_next(now, actions)
 
@@ -635,7 +643,14 @@ class Rank(Machine):
             self._move_on(now, actions)
 
     def _on_tell(self, message: Tell, sender: int, now: float, actions: list[AnyAction]) -> None:
+        if message.round == self.round:
+            self._repeat_done(actions)
         self._tell_status(actions)
+
+    def _repeat_done(self, actions: list[AnyAction]) -> None:
+        """Say again what was done in this round: it may not have been heard."""
+        if self.lead is None:
+            actions.extend(Transmit(to=0, message=done) for done in self.work.said)
 
     def _tell_status(self, actions: list[AnyAction]) -> None:
         status = Status(
@@ -835,6 +850,8 @@ class Rank(Machine):
         if message.digest:
             self._compare(sender, message.round, message.digest, actions)
         self.lead.status(sender, message, now, actions)
+        if self.lead.is_current(sender):
+            self._taking.discard(sender)
         self._finish_round(now, actions)
 
     def _on_done(self, message: Done, sender: int, now: float, actions: list[AnyAction]) -> None:
@@ -867,14 +884,16 @@ class Rank(Machine):
         self._find_giver(sender, actions)
 
     def _find_giver(self, rank: int, actions: list[AnyAction]) -> None:
-        """Whoever is at the current round, not always the same."""
+        """Whoever is at the current round, not always the same; rank 0 itself, if another was asked in vain."""
         assert self.lead is not None
         current = [one for one in self.lead.current() if one not in (0, rank)]
-        giver = current[(rank + self.round) % len(current)] if current and self.round > 1 else 0
-        if giver:
-            actions.append(Transmit(to=giver, message=Give(generation=self.generation, round=self.round, to=rank)))
-        else:
+        if not current or self.round <= 1 or rank in self._taking:
+            self._taking.discard(rank)
             self._give_to(rank, actions)
+            return
+        self._taking.add(rank)
+        giver = current[(rank + self.round) % len(current)]
+        actions.append(Transmit(to=giver, message=Give(generation=self.generation, round=self.round, to=rank)))
 
     def _on_late(self, message: Late, sender: int, now: float, actions: list[AnyAction]) -> None:
         reason = f"rank {sender} was {message.seconds:.3g} s late in round {message.round}"
@@ -894,6 +913,8 @@ class Rank(Machine):
     def _on_timer(self, event: TimerFired, now: float, actions: list[AnyAction]) -> None:
         if event.name == BEHIND:
             self._is_still_behind(now, actions)
+        elif event.name == GREETING and self._hellos:
+            self._say_hello(now, actions)
         elif event.name == ENDED and self.state is ENDING:
             self._say_goodbye(actions)
         elif self.lead is not None and self.state in (READY, WORKING):
@@ -906,9 +927,7 @@ class Rank(Machine):
             self._finish_round(now, actions)
 
     def _is_still_behind(self, now: float, actions: list[AnyAction]) -> None:
-        if self.state is JOINING:
-            self._say_hello(now, actions)
-        elif self.state is RENEWING:
+        if self.state is RENEWING:
             self._renew(now, actions)
         elif self.state is WORKING and self._is_behind:
             if self._sum.count == self._tried_with:
@@ -999,6 +1018,8 @@ class Rank(Machine):
             self._is_over(actions)
         elif self.state is WORKING:  # what is missing of the last sum, nobody will send unasked
             self._ask_later(now, actions)
+        elif self.state is READY:  # its round is over, and nobody told it that it had begun
+            self._go_on(now, actions)
 
     def _is_over(self, actions: list[AnyAction]) -> None:
         """Tell the script that it has had its last round."""

@@ -123,6 +123,6 @@ def _finished(pieces: tuple[Piece, ...], samples: float) -> tuple[Piece, ...]:
     """The pieces, from the first one on, that are done when so many samples are."""
     for place, piece in enumerate(pieces):
         samples -= samples_in((piece,))
-        if samples < 0:
+        if samples < -1e-6:  # a piece that was just reported to be done is
             return pieces[:place]
     return pieces
