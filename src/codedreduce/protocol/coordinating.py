@@ -29,7 +29,7 @@ from codedreduce.protocol.messages import Done, Go, Keep, Message, Status, Tell
 from codedreduce.protocol.missing_sums import MORE_PATIENCE, PATIENCE, MissingSums
 from codedreduce.protocol.pace import Pace
 from codedreduce.protocol.settings import Settings
-from codedreduce.protocol.sharing import Load, Speed, sent_at, share_out, stripe_weights
+from codedreduce.protocol.sharing import Load, Speed, sending, share_out, stripe_weights
 from codedreduce.protocol.standing import Standing
 from codedreduce.protocol.taking_over import TakingOver
 from codedreduce.schemes import Part, StripedPlan
@@ -39,13 +39,16 @@ from codedreduce.schemes.striped import FULL_WEIGHT
 LATE, TAIL, WAITING = "late", "tail", "waiting"
 
 #: A rank that is known to be so slow that it is given nothing does one block in this many rounds, beside another.
-TRY_EVERY = 8
+TRY_EVERY = 4
 
 #: Rounds of which it is remembered how long the sum took when all was computed.
 TAILS = 8
 
 #: Seconds that the sum may take at least, while nothing is known of how long it takes.
 UNKNOWN_TAIL = 0.5
+
+#: That a rank begins late is planned for if it is so late every time, as a part of the time a unit takes.
+BEGINS_LATE = 0.75
 
 #: A block that took so many times longer than usual was begun late, if it was the only one.
 BEGUN_LATE = 2.0
@@ -167,8 +170,10 @@ class Coordinating:
         return loads
 
     def _speed(self, rank: int) -> Speed:
-        usual = self._pace.usual() or 1.0
-        return Speed(block=self._pace.block(rank) or usual, lag=self._pace.lag(rank))
+        usual, lag = self._pace.usual() or 1.0, self._pace.lag(rank)
+        if lag < BEGINS_LATE * usual * self._plan.blocks:
+            lag = 0.0
+        return Speed(block=self._pace.block(rank) or usual, lag=lag)
 
     def _cover(self, loads: dict[int, Load]) -> None:
         """Units that nobody who takes part can do go to those that are present, however slow."""
@@ -190,11 +195,11 @@ class Coordinating:
     def _keep(self, loads: dict[int, Load]) -> tuple[tuple[int, int], ...]:
         """Cut the stripes; what those weigh that do not weigh as usual."""
         vector = self._links.vector
-        sent = {rank: sent_at(load, self._speed(rank), vector) for rank, load in loads.items() if rank in self._speeds}
+        plans = {rank: sending(loads[rank], speed, vector) for rank, speed in self._speeds.items()}
         if self._keepers < self._plan.workers:
-            weights = dict.fromkeys(sent, FULL_WEIGHT)
+            weights = dict.fromkeys(plans, FULL_WEIGHT)
         else:
-            weights = stripe_weights(sent, vector)
+            weights = stripe_weights(plans, vector)
         usual = self._plan.weights(self._keepers, {})
         exceptions = {rank: 0 for rank in self._plan.computing if usual[rank] and rank not in weights}
         lacking = len(exceptions)
@@ -241,14 +246,14 @@ class Coordinating:
         """What a rank's part shows of its pace."""
         rank, known = hand.rank, self._pace.block(hand.rank)
         if order is None or order.helps or hand.delivered:
-            self._pace.did(rank, block)
+            self._pace.did(rank, block, part.blocks)
         elif part.blocks == 1 and known is not None and block > BEGUN_LATE * known:
             self._pace.began(rank, block - known)
         else:
-            self._pace.did(rank, block)
+            self._pace.did(rank, block, part.blocks)
             self._pace.began(rank, now - order.given - part.blocks * block)
         if order is not None and not order.helps and not order.is_trial and len(hand.orders) == 1:
-            self._lateness.through(hand, now)
+            self._lateness.through(hand, block, now)
 
     def _add(self, part: Part, order: Order | None, now: float, actions: list[AnyAction]) -> None:
         """A part is done: perhaps its unit is; perhaps nobody does the rest."""

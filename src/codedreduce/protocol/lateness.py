@@ -47,15 +47,19 @@ class Lateness:
         self._pace = pace
         self._rounds: deque[float] = deque(maxlen=REMEMBERED)
         self._round = 0.0
-        self._over: list[float] = []  # how many times longer than expected those took that are through, in order
+        self._slower: list[float] = []  # how many times longer than expected blocks took those that are through
+        self._later: list[float] = []  # by how many seconds they began later than expected
         self.slowdown = 1.0
-        self._agenda: list[tuple[float, int, int]] = []  # when, whom, and the stamp of its hand
+        self._delay = 0.0
+        self._agenda: list[tuple[float, int, int, Hand]] = []  # when to look at whom; void if its stamp is another
 
     def begin(self) -> None:
         """A new round."""
         self._round = median(self._rounds) if self._rounds else 0.0
-        self._over = []
+        self._slower = []
+        self._later = []
         self.slowdown = 1.0
+        self._delay = 0.0
         self._agenda = []
 
     def over(self, seconds: float) -> None:
@@ -72,14 +76,16 @@ class Lateness:
         hand.expected = now + lag + hand.blocks * each
         self.look_at(hand, self.at(hand, ASKED))
 
-    def through(self, hand: Hand, now: float) -> None:
-        """A rank is through with what it was given at the start: see whether all are slower in this round."""
+    def through(self, hand: Hand, block: float, now: float) -> None:
+        """A rank is through with what it was given at the start: see whether all are slower, or later, in this round."""
         expected = hand.expected - hand.since
         if expected > 0:
-            ratio = (now - hand.since) / expected
-            insort(self._over, ratio)
-            self._pace.ended(max(0.0, ratio - 1))
-            self.slowdown = max(1.0, self._over[len(self._over) // 3])
+            slower = max(1.0, block / hand.each)
+            insort(self._slower, slower)
+            insort(self._later, max(0.0, now - hand.since - slower * expected))
+            self._pace.ended(max(0.0, (now - hand.since) / expected - 1))
+            self.slowdown = self._slower[len(self._slower) // 3]
+            self._delay = self._later[len(self._later) // 3]
 
     def margin(self, hand: Hand) -> float:
         """The head start of a rank: seconds."""
@@ -97,7 +103,8 @@ class Lateness:
         late = part * self.margin(hand)
         if part == SILENT:
             late = max(late, self._pace.spread() * expected)
-        return hand.since + expected + late
+        delay = 0.0 if hand.delivered else self._delay
+        return hand.since + expected + delay + late
 
     def answers_by(self, hand: Hand, asked: float) -> float:
         """When a rank that was asked should have answered."""
@@ -112,16 +119,17 @@ class Lateness:
 
     def look_at(self, hand: Hand, when: float) -> None:
         """Look at a rank then, unless its hand has changed."""
-        heapq.heappush(self._agenda, (when, hand.rank, hand.stamp))
+        heapq.heappush(self._agenda, (when, hand.rank, hand.stamp, hand))
 
     def next_look(self) -> float:
         """When to look at somebody."""
+        while self._agenda and self._agenda[0][2] != self._agenda[0][3].stamp:
+            heapq.heappop(self._agenda)
         return self._agenda[0][0] if self._agenda else float("inf")
 
-    def whom(self, now: float) -> list[tuple[int, int]]:
-        """Whom to look at now, and the stamps of their hands."""
-        ranks = []
-        while self._agenda and self._agenda[0][0] <= now:
-            _, rank, stamp = heapq.heappop(self._agenda)
-            ranks.append((rank, stamp))
-        return ranks
+    def whom(self, now: float) -> list[Hand]:
+        """Whom to look at now."""
+        hands = []
+        while self.next_look() <= now:
+            hands.append(heapq.heappop(self._agenda)[3])
+        return hands

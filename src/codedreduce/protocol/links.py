@@ -1,8 +1,8 @@
 """What the ranks' links have to carry in a round, and how long a vector takes on one.
 
 A rank's link out carries the vectors of its parts, one after the other, and then the sum of its stripe, to all others.
-Bytes going in are about as many, and are not looked at. So a round is over when the link that has most to carry is
-through; how long a vector takes is learnt from when that was.
+A sum is sent when the last part has come. A round is over when the link that has most to carry is through; how long a
+vector takes is learnt from when that was.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-#: Rounds that are remembered. The quicker ones count: what else makes a sum late is not the vector's length.
-REMEMBERED, QUICKER = 8, 0.25
+#: Rounds that are remembered. The quickest counts: what else makes a sum late is not the vector's length.
+REMEMBERED = 8
 
 #: Steps in which a vector's seconds are found by halving.
 HALVINGS = 16
@@ -57,7 +57,7 @@ class Links:
             middle = (low + high) / 2
             low, high = (middle, high) if self._end(middle) < now else (low, middle)
         self._seconds.append(high)
-        self.vector = sorted(self._seconds)[int(QUICKER * (len(self._seconds) - 1))]
+        self.vector = min(self._seconds)
 
 
 def last_link(sent: Sequence[tuple[int, float]], kept: Sequence[float], whole: float, vector: float) -> float:
@@ -73,5 +73,7 @@ def last_link(sent: Sequence[tuple[int, float]], kept: Sequence[float], whole: f
     for rank, when in sent:
         free[rank] = max(free.get(rank, 0.0), when) + vector
         last = max(last, when)
-    own = max((until + kept[rank] * whole for rank, until in free.items()), default=0.0)
-    return max(own, last + max(kept) * whole)
+    if not sent:
+        return 0.0
+    own = max(until + kept[rank] * whole for rank, until in free.items())
+    return max(own, last + max(kept) * whole, sent[0][1] + max(kept) * len(sent) * vector)

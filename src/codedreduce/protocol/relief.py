@@ -65,7 +65,7 @@ def relieve(rest: Rest, helpers: Sequence[Helper], vector: float, ranks: int) ->
 
     >>> idle = [Helper(rank=0, block=1.0), Helper(rank=1, block=1.0)]
     >>> relieve(Rest(part=Part(3, 0, 8), pace=1.0, done=4, begun=5), idle, 0.0, 6)
-    Relief(end=6, parts=((0, (Part(unit=3, first=7, last=8),)), (1, (Part(unit=3, first=6, last=7),))))
+    Relief(end=6, parts=((0, (Part(unit=3, first=6, last=7), Part(unit=3, first=7, last=8))),))
     >>> stuck = Rest(part=Part(3, 0, 4), pace=float("inf"))
     >>> relieve(stuck, idle, 9.0, 6)
     Relief(end=0, parts=((0, (Part(unit=3, first=0, last=4),)),))

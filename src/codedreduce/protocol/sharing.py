@@ -182,52 +182,59 @@ class _Draft:
             heapq.heappush(last, (-self._finish[giver], giver))
 
 
-def sent_at(load: Load, speed: Speed, vector: float) -> float:
-    """When the vectors of a load have left their rank.
+@dataclass(frozen=True, kw_only=True)
+class Sending:
+    """When the last part of a load is computed, and when its vectors have left their rank."""
 
-    >>> sent_at(Load({0: 4}), Speed(block=1.0), 2.0), sent_at(Load({0: 4, 1: 1}), Speed(block=1.0), 2.0)
-    (6.0, 8.0)
+    ready: float
+    sent: float
+
+
+def sending(load: Load, speed: Speed, vector: float) -> Sending:
+    """When a rank sends what it is to do.
+
+    >>> sending(Load({0: 4, 1: 1}), Speed(block=1.0), 2.0)
+    Sending(ready=5.0, sent=8.0)
     """
-    ready, sent = speed.lag, 0.0
+    ready, sent = 0.0, 0.0
     for part in load.parts():
-        ready += part.blocks * speed.block
+        ready = max(ready, speed.lag) + part.blocks * speed.block
         sent = max(sent, ready) + vector
-    return sent
+    return Sending(ready=ready, sent=sent)
 
 
 def through_at(loads: Mapping[int, Load], speeds: Mapping[int, Speed], vector: float) -> float:
     """When all links are through, if stripes are cut as they should be."""
-    sent = {rank: sent_at(load, speeds[rank], vector) for rank, load in loads.items()}
-    carried = sum(len(load.parts()) for load in loads.values()) / max(1, len(loads))
-    begun = min(speeds[rank].lag + load.parts()[0].blocks * speeds[rank].block for rank, load in loads.items() if load.parts())
-    return max(level(sent, vector), begun + (carried + 1) * vector)
+    plans = {rank: sending(load, speeds[rank], vector) for rank, load in loads.items()}
+    carried = sum(len(load.parts()) for load in loads.values()) / len(loads)
+    first = min(plan.sent for plan in plans.values() if plan.sent) - vector
+    bottoms = sorted(_bottoms(plans).values())
+    return max(bottoms[-1], _fill(bottoms, vector * (len(plans) - 1)), first + (carried + 1) * vector)
 
 
-def level(sent: Mapping[int, float], vector: float) -> float:
-    """When all links are through that have sent their parts by these times, and then send sums, some more than others.
-
-    >>> level({0: 2.0, 1: 2.0, 2: 2.0, 3: 2.0}, 1.0)
-    2.75
-    """
-    times = sorted(sent.values())
-    return max(times[-1], _fill(times, vector * (len(sent) - 1)))
+def _bottoms(plans: Mapping[int, Sending]) -> dict[int, float]:
+    """From when on ranks can send sums: when they have sent their parts, and the last part of all is on its way."""
+    last = max(plan.ready for plan in plans.values())
+    return {rank: max(plan.sent, last) for rank, plan in plans.items()}
 
 
-def stripe_weights(sent: Mapping[int, float], vector: float) -> dict[int, int]:
+def stripe_weights(plans: Mapping[int, Sending], vector: float) -> dict[int, int]:
     """How much each rank keeps, so that all links are through at the same time.
 
-    >>> stripe_weights({0: 2.0, 1: 2.1, 2: 2.0}, 2.0)
-    {0: 16, 1: 16, 2: 16}
-    >>> stripe_weights({0: 4.0, 1: 2.0, 2: 2.0, 3: 2.0, 4: 2.0}, 1.0)[0]
+    >>> alike = {rank: Sending(ready=1.0, sent=2.0) for rank in range(4)}
+    >>> stripe_weights(alike, 1.0)
+    {0: 16, 1: 16, 2: 16, 3: 16}
+    >>> stripe_weights({**alike, 4: Sending(ready=2.0, sent=3.0)}, 1.0)[4]
     0
     """
-    usual = vector * (len(sent) - 1) / len(sent)
-    times = sorted(sent.values())
+    bottoms = _bottoms(plans)
+    times = sorted(bottoms.values())
+    usual = vector * (len(plans) - 1) / len(plans)
     if times[-1] - times[0] <= WORTHWHILE * usual or not vector:
-        return dict.fromkeys(sent, FULL_WEIGHT)
-    through = _fill(times, vector * (len(sent) - 1))
+        return dict.fromkeys(plans, FULL_WEIGHT)
+    through = _fill(times, vector * (len(plans) - 1))
     largest = through - times[0]
-    return {rank: round(FULL_WEIGHT * max(0.0, through - time) / largest) for rank, time in sent.items()}
+    return {rank: round(FULL_WEIGHT * max(0.0, through - time) / largest) for rank, time in bottoms.items()}
 
 
 def _fill(times: list[float], amount: float) -> float:

@@ -45,6 +45,8 @@ class Standing:
     def begin(self, round_: int, now: float) -> None:
         """A round begins: whoever was silent in the last one is given nothing."""
         self._silent = self.present - self._heard - {0} if self._round else set()
+        if 2 * len(self._silent) > len(self.present):  # so many are not silent; they are awaited
+            self._silent = set()
         for rank, (until, rounds) in self._left_out.items():
             if until == self._round and rank not in self._in_time:
                 self._left_out[rank] = (round_, rounds)

@@ -152,10 +152,8 @@ class TakingOver:
 
     def look(self, now: float, actions: list[AnyAction]) -> float:
         """Have idle ranks take over what late ones have not done; when to look again."""
-        for rank, stamp in self._lateness.whom(now):
-            hand = self.hands.of(rank)
-            if hand.stamp == stamp and hand.orders:
-                self._note(hand, now)
+        for hand in self._lateness.whom(now):
+            self._note(hand, now)
         if not self.is_acting:
             self.is_acting = True
             self._match(now, actions)
@@ -224,9 +222,11 @@ class TakingOver:
         relief = relieve(rest, helpers, self._links.vector, self._plan.workers) if helpers else None
         if relief is None:
             return later
-        if is_stuck and self._is_alive(hand) and not self._may_bet(order.part.unit):
+        is_begun = is_stuck and (hand.asked is not None or order is hand.orders[0])
+        if is_begun and self._is_alive(hand) and relief.end == order.part.first and not self._may_bet(order.part.unit):
             return None
-        self._hand_over(hand, order, relief, now, actions, is_stuck=is_stuck)
+        self._hand_over(hand, order, relief, now, actions, is_begun=is_begun)
+        hand.is_stuck = hand.is_stuck or is_stuck
         return now
 
     def _rest(self, hand: Hand, order: Order, now: float, *, is_stuck: bool) -> Rest:
@@ -257,18 +257,18 @@ class TakingOver:
         able = [
             Helper(rank=rank, block=self._pace.block(rank) or usual, link=max(0.0, self._links.free_at(rank) - now))
             for rank in islice(self._idle, LOOKED_THROUGH)
-            if rank in group
+            if rank in group and (self.hands.of(rank).delivered or self._pace.lag(rank) <= usual)
         ]
         quick = [helper for helper in able if helper.block <= TOO_SLOW * usual]
         return sorted(quick or able, key=lambda one: (one.link + one.block, one.rank))[:most]
 
     def _hand_over(
-        self, hand: Hand, order: Order, relief: Relief, now: float, actions: list[AnyAction], *, is_stuck: bool
+        self, hand: Hand, order: Order, relief: Relief, now: float, actions: list[AnyAction], *, is_begun: bool
     ) -> None:
+        """Have helpers do their parts, and the owner less; what it may have begun it may still be first with."""
         if not self._is_alive(hand):
             self.hands.take(hand, order)
-        elif is_stuck:
-            hand.is_stuck = True
+        elif is_begun:
             hand.stamp += 1
             order.is_relieved = True
         if self._is_alive(hand):
