@@ -278,7 +278,7 @@ class TakingOver:
 
     def _cut(self, hand: Hand, order: Order, end: int, now: float, actions: list[AnyAction]) -> None:
         """Have a rank do less of a part, or nothing."""
-        unit, first, _ = order.part
+        unit, first, last = order.part
         if order.is_relieved and end <= first:
             return  # it may still be first
         others = (one.part.first for one in hand.orders if one is not order and one.part.unit == unit)
@@ -289,5 +289,4 @@ class TakingOver:
             hand.stamp += 1
         else:
             self.hands.take(hand, order)
-        if hand.orders and not order.is_relieved:
-            hand.expected = now + hand.blocks * hand.each
+        hand.expected -= (last - max(first, end)) * hand.each
