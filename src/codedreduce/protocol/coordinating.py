@@ -96,7 +96,7 @@ class Coordinating:
 
     def must_renew(self, rank: int) -> None:
         """A rank takes another's state, and does nothing until it has it."""
-        self._standing.fell_behind(rank)
+        self._standing.renews(rank)
 
     def is_current(self, rank: int) -> bool:
         """Whether a rank is at the round that is on, as far as is known."""
@@ -139,13 +139,14 @@ class Coordinating:
         self._providers.clear()
         self._late_timer = float("inf")
         self.late = set()
+        could_begin = max(now, self._links.end(at_all=True))  # the others may not have the last sum yet
         loads = self._share_out()
         weights = self._keep(loads)
         own = Go()
         for rank in sorted(self.present):
             parts = tuple(loads[rank].parts()) if rank in loads else ()
             if parts:
-                self._work.give(rank, parts, now)
+                self._work.give(rank, parts, could_begin if rank else now)
             go = Go(
                 generation=self._generation, round=round_, parts=parts or self._trial(rank, now), keepers=weights
             )  # fmt: skip

@@ -43,12 +43,12 @@ class Links:
         """When the parts that a rank has sent so far will have left it."""
         return self._free.get(rank, 0.0)
 
-    def end(self) -> float:
-        """When all links will have carried parts and sums."""
-        return self._end(self.vector)
+    def end(self, *, at_all: bool = False) -> float:
+        """When the sum should be at rank 0; or at all ranks: what rank 0 keeps must leave it for that."""
+        return self._end(self.vector, at_all=at_all)
 
-    def _end(self, vector: float) -> float:
-        return last_link(self._sent, self._kept, vector * (self._ranks - 1), vector)
+    def _end(self, vector: float, *, at_all: bool = False) -> float:
+        return last_link(self._sent, self._kept if at_all else [0.0, *self._kept[1:]], vector * (self._ranks - 1), vector)
 
     def over(self, units_done: float, now: float) -> None:
         """The sum is there: see how long a vector takes."""

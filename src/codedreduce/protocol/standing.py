@@ -22,7 +22,8 @@ class Standing:
 
     def __init__(self) -> None:
         self.present: set[int] = {0}
-        self._behind: set[int] = set()  # ranks that are not at the round that is on, as far as is known
+        self._away: set[int] = set()  # ranks that are new, or take another's state
+        self._behind: set[int] = set()  # ranks that have said that they are at an earlier round
         self._left_out: dict[int, tuple[int, int]] = {}  # until which round, and for how many
         self._heard: set[int] = set()  # of whom something was heard in this round
         self._silent: set[int] = set()  # of whom nothing was heard in the last one
@@ -35,18 +36,20 @@ class Standing:
         """A rank is in; after the first round it must show that it is at the current one."""
         self.present.add(rank)
         if self._round:
-            self._behind.add(rank)
+            self._away.add(rank)
 
     def gone(self, rank: int) -> None:
         """A rank cannot be reached."""
         self.present.discard(rank)
+        self._away.discard(rank)
         self._behind.discard(rank)
 
     def begin(self, round_: int, now: float) -> None:
-        """A round begins: whoever was silent in the last one is given nothing."""
+        """A round begins: whoever was silent in the last one is given nothing; unless most were, who are awaited."""
         self._silent = self.present - self._heard - {0} if self._round else set()
-        if 2 * len(self._silent) > len(self.present):  # so many are not silent; they are awaited
+        if 2 * len(self._silent) > len(self.present):
             self._silent = set()
+            self._behind = set()
         for rank, (until, rounds) in self._left_out.items():
             if until == self._round and rank not in self._in_time:
                 self._left_out[rank] = (round_, rounds)
@@ -58,6 +61,7 @@ class Standing:
 
     def heard(self, rank: int, now: float) -> None:
         """A rank has shown that it is at the round that is on."""
+        self._away.discard(rank)
         self._behind.discard(rank)
         if rank not in self._heard:
             self._heard.add(rank)
@@ -65,17 +69,22 @@ class Standing:
                 self._in_time.add(rank)
 
     def fell_behind(self, rank: int) -> None:
-        """A rank is at an earlier round, or takes another's state."""
+        """A rank is at an earlier round."""
         if rank:
             self._behind.add(rank)
 
+    def renews(self, rank: int) -> None:
+        """A rank takes another's state, and does nothing until it has it."""
+        if rank:
+            self._away.add(rank)
+
     def is_current(self, rank: int) -> bool:
         """Whether a rank is at the round that is on, as far as is known."""
-        return rank in self.present and rank not in self._behind
+        return rank in self.present and rank not in self._away and rank not in self._behind
 
     def current(self) -> list[int]:
         """The ranks that are at the round that is on, as far as is known."""
-        return sorted(self.present - self._behind)
+        return sorted(self.present - self._away - self._behind)
 
     def taking_part(self) -> list[int]:
         """The ranks that are given work and stripes at the start of a round."""
