@@ -76,6 +76,7 @@ class Coordinating:
         self._units_done_at: float | None = None
         self._providers: dict[int, tuple[int, float]] = {}  # who said last that it did some of a unit, and when
         self._late_timer = float("inf")
+        self._resent = 0.0  # when stripes that others keep now should be summed
         self.late: set[int] = set()
 
     # -- who takes part
@@ -138,6 +139,7 @@ class Coordinating:
         self._units_done_at = None
         self._providers.clear()
         self._late_timer = float("inf")
+        self._resent = 0.0
         self.late = set()
         could_begin = max(now, self._links.end(at_all=True))  # the others may not have the last sum yet
         loads = self._share_out()
@@ -281,20 +283,21 @@ class Coordinating:
             self._work.help(helper, tuple(Part(unit, block, block + 1) for block in missing), now, actions)
 
     def _least_busy(self, unit: int, other_than: int = -1) -> int | None:
-        able = [rank for rank in self._plan.group(unit) if self.is_current(rank) and rank != other_than]
-        hands = self._work.hands
+        group, hands, standing = self._plan.group(unit), self._work.hands, self._standing
+        able = [rank for rank in group if standing.can_help(rank) and rank != other_than]
+        able = able or [rank for rank in group if standing.is_current(rank) and rank != other_than]
         return min(able, key=lambda rank: (hands.of(rank).is_stuck, hands.of(rank).blocks, rank), default=None)
 
     def status(self, rank: int, status: Status, now: float, actions: list[AnyAction]) -> None:
         """A rank says how far it is."""
-        if status.round != self.round:
-            if status.round < self.round:
-                self._standing.fell_behind(rank)
-            return
-        self._standing.heard(rank, now)
+        is_here = status.round == self.round
+        if is_here:
+            self._standing.heard(rank, now)
+        else:  # it keeps its stripe all the same
+            self._standing.fell_behind(rank)
         self._sums.said(rank, status.lacks)
         if self._is_on:
-            self._work.told(self._work.hands.of(rank), status.done, now)
+            self._work.told(self._work.hands.of(rank), status.done if is_here else 0, now)
             self._work.is_idle(rank)
             self.look(now, actions)
 
@@ -325,7 +328,7 @@ class Coordinating:
     def _patience(self, now: float) -> float:
         """How much longer than now the sum may take before keepers are asked."""
         usual = sorted(self._tails)[len(self._tails) // 2] if self._tails else max(UNKNOWN_TAIL, 2 * (now - self._began))
-        expected = max(usual, self._links.end() - now)
+        expected = max(usual, self._links.end(at_all=True) - now, self._resent - now)
         settings = self._settings
         return max(
             PATIENCE * expected, 0.5 * settings.head_start * (now - self._began), settings.least_head_start, 0.01
@@ -344,7 +347,8 @@ class Coordinating:
             if unit not in self._units:
                 self._redo(unit, now, actions)
         for stripe in steps.replace:
-            self._standing.leave_out(self._sums.keeper(stripe))
+            if self._sums.keeper(stripe) == stripe:
+                self._standing.leave_out(stripe)
             self._replace(stripe, now, actions)
 
     def _replace(self, stripe: int, now: float, actions: list[AnyAction]) -> None:
@@ -352,7 +356,7 @@ class Coordinating:
         if not self._is_on:
             return
         keeper, standing = self._sums.keeper(stripe), self._standing
-        others = [rank for rank in standing.current() if rank != keeper and not standing.is_left_out(rank)] or [0]
+        others = [rank for rank in standing.current() if rank != keeper and standing.can_help(rank)] or [0]
         hands = self._work.hands
         chosen = min(
             others, key=lambda rank: (hands.of(rank).is_stuck, len(self._sums.kept_by(rank)), hands.of(rank).blocks, rank)
@@ -361,6 +365,7 @@ class Coordinating:
         reason = f"round {self.round}: rank {chosen} keeps the stripe of rank {keeper}, which is late"
         actions.append(Note(kind="keeper", reason=reason, round=self.round, nodes=(keeper, chosen)))
         keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=chosen)
+        self._resent = max(self._resent, self._links.resent(len(self._sums.stripes[stripe]), self._settings.chunks, now))
         for rank in sorted(self.present, reverse=True):  # rank 0 last: the round may be over with that
             self._say(rank, keep, now, actions)
 

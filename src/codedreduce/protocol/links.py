@@ -23,7 +23,8 @@ class Links:
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._seconds: deque[float] = deque(maxlen=REMEMBERED)
-        self.vector = 0.0
+        self.vector: float = 0.0
+        self.is_known = False
         self._kept: Sequence[float] = [0.0] * ranks
         self._free: dict[int, float] = {}
         self._sent: list[tuple[int, float]] = []
@@ -50,6 +51,11 @@ class Links:
     def _end(self, vector: float, *, at_all: bool = False) -> float:
         return last_link(self._sent, self._kept if at_all else [0.0, *self._kept[1:]], vector * (self._ranks - 1), vector)
 
+    def resent(self, part: int, of: int, now: float) -> float:
+        """When such a part of the vector, of which every vector is sent again to another keeper, should be summed."""
+        again = part / of * self.vector
+        return max([now, *self._free.values()]) + again * (len(self._sent) + self._ranks)
+
     def over(self, units_done: float, now: float) -> None:
         """The sum is there: see how long a vector takes."""
         low, high = 0.0, max(0.0, now - units_done)
@@ -58,6 +64,7 @@ class Links:
             low, high = (middle, high) if self._end(middle) < now else (low, middle)
         self._seconds.append(high)
         self.vector = min(self._seconds)
+        self.is_known = True
 
 
 def last_link(sent: Sequence[tuple[int, float]], kept: Sequence[float], whole: float, vector: float) -> float:

@@ -219,7 +219,8 @@ class TakingOver:
         rest = self._rest(hand, order, now, is_stuck=is_stuck)
         later = now + hand.blocks * hand.pace(self._lateness.slowdown) + NOT_BEGUN * self._lateness.margin(hand)
         helpers = self._helpers(order.part.unit, now)
-        relief = relieve(rest, helpers, self._links.vector, self._plan.workers) if helpers else None
+        vector = self._links.vector if self._links.is_known else self._pace.usual() or 0.0
+        relief = relieve(rest, helpers, vector, self._plan.workers) if helpers else None
         if relief is None:
             return later
         is_begun = is_stuck and (hand.asked is not None or order is hand.orders[0])
