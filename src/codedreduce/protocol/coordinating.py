@@ -2,29 +2,36 @@
 
 A part of rank 0's machine. It is told in small messages what ranks have done, and never holds a vector.
 
-- Work is shared out by what ranks are known to take for a block (`pace`, `sharing`).
+- Whoever was heard of in the last round takes part (`standing`), and work is shared out by what a block takes each rank
+  (`pace`) and a vector on a link (`links`, `sharing`). A rank that is too slow, or begins too late, to be given anything
+  is given a block now and then that another does, too: so it is seen to recover.
 - A rank is late when it has had as long as is expected of it, as much longer as the others took in this round, and a
-  head start. What it has not done then goes to those that are idle, last block first (`relieve`); it goes on from the
-  front, and whatever is complete first counts.
-- Asking is a bet, as under the parents of a tree: few are made where they do not pay (`Budget`).
-- When all units are done and the sum does not come, keepers are asked what they lack. A unit that some lack is done
-  again by another; a keeper that does not answer is replaced for the round.
-- Who did not deliver, or did not keep, is left out for some rounds, for longer every time.
+  part of a head start (`lateness`). What it has not begun then goes to those that are idle; what it may have begun,
+  when it seems to be stuck (`taking_over`, `relief`). Whatever is complete first counts.
+- A rank that does not answer when it is late keeps nothing for the rest of the round.
+- When all units are done and the sum does not come, keepers are asked what they lack (`missing_sums`).
+
+In a calm round every rank says once that it is done, and nothing else is said. What a message costs here does not grow
+with the number of ranks, but for logarithms.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
-from statistics import median
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from codedreduce.protocol.events import AnyAction, Note, SetTimer, Transmit
+from codedreduce.protocol.hands import Hand, Order
 from codedreduce.protocol.keeping import Unit
-from codedreduce.protocol.messages import Cut, Do, Done, Go, Keep, Message, Status, Tell
+from codedreduce.protocol.lateness import Lateness
+from codedreduce.protocol.links import Links
+from codedreduce.protocol.messages import Do, Done, Go, Keep, Message, Status, Tell
+from codedreduce.protocol.missing_sums import MORE_PATIENCE, PATIENCE, MissingSums
 from codedreduce.protocol.pace import Pace
-from codedreduce.protocol.redundancy import UNKNOWN, Budget
 from codedreduce.protocol.settings import Settings
-from codedreduce.protocol.sharing import Load, Speed, relieve, share_out, stripe_weights
+from codedreduce.protocol.sharing import Load, Speed, sending, share_out, stripe_weights
+from codedreduce.protocol.standing import Standing
+from codedreduce.protocol.taking_over import TakingOver
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.schemes.striped import FULL_WEIGHT
 
@@ -32,35 +39,19 @@ from codedreduce.schemes.striped import FULL_WEIGHT
 LATE, TAIL, WAITING = "late", "tail", "waiting"
 
 #: A rank that is known to be so slow that it is given nothing does one block in this many rounds, beside another.
-TRY_EVERY = 16
+TRY_EVERY = 4
 
-#: Rounds that a rank is left out at first when it did not deliver or keep, and at most; each time twice as many.
-LEFT_OUT, LEFT_OUT_AT_MOST = 4, 256
+#: Rounds of which it is remembered how long the sum took when all was computed.
+TAILS = 8
 
-#: Tails of rounds that are remembered.
-TAILS = 16
+#: Seconds that the sum may take at least, while nothing is known of how long it takes.
+UNKNOWN_TAIL = 0.5
 
-#: When a rank is asked how far it is, as a part of the time until it is late.
-ASK_AT = 0.9
+#: That a rank begins late is planned for if it is so late every time, as a part of the time a unit takes.
+BEGINS_LATE = 0.75
 
-#: Helpers that are so many times slower than usual are asked last.
-TOO_SLOW = 3.0
-
-
-class Order:
-    """A part that a rank was given, and has not delivered."""
-
-    __slots__ = ("ahead", "done", "given", "helps", "part", "rank", "relieved", "told")
-
-    def __init__(self, rank: int, part: Part, given: float, ahead: int, helps: int | None = None) -> None:
-        self.rank = rank
-        self.part = part
-        self.given = given
-        self.ahead = ahead  # blocks that it does first
-        self.helps = helps  # the rank in whose place it does this
-        self.done = 0  # blocks of it that are known to be done
-        self.told: float | None = None  # when the rank was asked how far it is
-        self.relieved = False
+#: A block that took so many times longer than usual was begun late, if it was the only one.
+BEGUN_LATE = 2.0
 
 
 class Coordinating:
@@ -71,97 +62,87 @@ class Coordinating:
         self._settings = settings
         self._tell_self = tell
         self._keepers = plan.keepers(settings.length, settings.itemsize)
-        self.pace = Pace(plan.workers)
-        self._budget = Budget(plan.workers)
-        self.present: set[int] = {0}
-        self._behind: set[int] = set()  # ranks that are not at the round that is on
-        self._left_out: dict[int, tuple[int, int]] = {}  # until which round, and for how many
+        self._standing = Standing()
+        self._pace = Pace(plan.workers)
+        self._links = Links(plan.workers)
+        self._lateness = Lateness(settings, self._pace)
+        self._work = TakingOver(plan, self._standing, self._pace, self._links, self._lateness, self._say)
+        self._sums = MissingSums()
         self._tails: deque[float] = deque(maxlen=TAILS)
-        self.round = settings.after
         self._generation = settings.generation
+        self.round = settings.after
         self._began = 0.0
-        self._orders: dict[int, list[Order]] = {}
         self._units: dict[int, Unit[None]] = {}  # those that are not complete
-        self._finished: dict[int, float] = {}  # how many times longer than expected those took that are through
-        self._quickest: tuple[float, int] | None = None  # seconds and blocks of the first that was through
-        self._bets: dict[int, bool] = {}  # ranks that were bet on in this round, and whether it was counted
         self._units_done_at: float | None = None
-        self._asked: dict[int, float] = {}  # keepers that were asked what they lack, when
-        self._lacks: dict[int, tuple[int, ...]] = {}  # what they answered
-        self._replaced: dict[int, int] = {}  # by whom, stripe by stripe
-        self._redone: dict[
-            int, tuple[set[int], float]
-        ] = {}  # by unit: who did it again, and when the last one was asked
-        self._left_to_come: Mapping[int, int] = {}  # chunks of the sum, by keeper, when last looked
-        self._providers: dict[int, int] = {}  # who said last that a unit is done
+        self._providers: dict[int, tuple[int, float]] = {}  # who said last that it did some of a unit, and when
+        self._late_timer = float("inf")
+        self._weights: tuple[tuple[int, int], ...] = ()  # of stripes, as the round began
+        self._resent = 0.0  # when stripes that others keep now should be summed
         self.late: set[int] = set()
-        self.stripes: tuple[range, ...] = ()
-        self._go_keepers: tuple[tuple[int, int], ...] = ()
 
     # -- who takes part
 
-    def came(self, rank: int, actions: list[AnyAction]) -> None:
+    @property
+    def present(self) -> set[int]:
+        """The ranks that can be reached."""
+        return self._standing.present
+
+    @property
+    def _is_on(self) -> bool:
+        """Whether a round is on."""
+        return bool(self._units) or self._units_done_at is not None
+
+    def came(self, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank is in, or has a new connection: it is told of the round that is on, and must show that it is there."""
-        self.present.add(rank)
+        self._standing.came(rank)
         if self.round > self._settings.after:
-            self._behind.add(rank)
-            self._say(rank, Go(generation=self._generation, round=self.round, keepers=self._go_keepers), actions)
-            for stripe, keeper in sorted(self._replaced.items()):
+            go = Go(generation=self._generation, round=self.round, keepers=self._weights)
+            self._say(rank, go, now, actions)
+            for stripe, keeper in self._sums.replaced():
                 keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
-                self._say(rank, keep, actions)
+                self._say(rank, keep, now, actions)
 
     def _is_back(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank is at the current round, and was not: what it still owes may not have reached it, and what nobody
-        who was there could do may be its to do."""
-        self._behind.discard(rank)
-        orders = self._orders.get(rank, [])
-        for order in orders:
-            order.given, order.told, order.done = now, None, 0
-        if orders:
-            parts = tuple(order.part for order in orders)
-            self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), actions)
+        """A rank is at the current round, and was not: what it still owes may not have reached it.
+
+        And what nobody who was there could do may be its to do.
+        """
+        parts = self._work.given_again(rank, now)
+        if parts:
+            self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now, actions)
         for unit in list(self._units):
             if rank in self._plan.group(unit):
                 self._hand_out_uncovered(unit, now, actions)
 
-    def gone(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank cannot be reached: what it was to do is done by others, at once."""
-        self.present.discard(rank)
-        self._behind.discard(rank)
-        self._budget.on_time(rank)
-        if self._units or self._units_done_at is not None:
-            if rank < len(self.stripes) and self.stripes[rank] and rank not in self._replaced:
-                self._replace(rank, now, actions)
-            self._redo_undelivered(rank, now, actions)
-            self.look(now, actions)
-
-    def _redo_undelivered(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """What a rank that is gone said it had done may not have arrived."""
-        for unit, provider in list(self._providers.items()):
-            if provider == rank and unit not in self._redone:
-                self._redo(unit, now, actions)
+    def must_renew(self, rank: int) -> None:
+        """A rank takes another's state, and does nothing until it has it."""
+        self._standing.renews(rank)
 
     def is_current(self, rank: int) -> bool:
         """Whether a rank is at the round that is on, as far as is known."""
-        return rank in self.present and rank not in self._behind
-
-    def must_renew(self, rank: int) -> None:
-        """A rank takes another's state, and does nothing until it has it."""
-        self._behind.add(rank)
+        return self._standing.is_current(rank)
 
     def current(self) -> list[int]:
         """The ranks that are at the round that is on, as far as is known."""
-        return sorted(self.present - self._behind)
+        return self._standing.current()
 
-    def _is_left_out(self, rank: int) -> bool:
-        until, _ = self._left_out.get(rank, (0, 0))
-        return self.round <= until
+    def gone(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+        """A rank cannot be reached: what it was to do is done by others, at once."""
+        self._standing.gone(rank)
+        self._work.budget.on_time(rank)
+        if self._is_on:
+            self._work.gone(rank, now)
+            self._redo_undelivered(rank, now, actions)
+            self.look(now, actions)
+            for stripe in self._sums.kept_by(rank):
+                self._replace(stripe, now, actions)
 
-    def _leave_out(self, rank: int) -> None:
-        if rank and not self._is_left_out(rank):
-            _, rounds = self._left_out.get(rank, (0, LEFT_OUT // 2))
-            rounds = min(LEFT_OUT_AT_MOST, 2 * rounds)
-            self._left_out[rank] = (self.round + rounds, rounds)
+    def _redo_undelivered(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+        """What a rank that is gone said it had done a moment ago may not have arrived."""
+        for unit, (provider, when) in list(self._providers.items()):
+            recently = now - when <= 0.1 * (when - self._began) + self._links.free_at(rank) - when + self._links.vector
+            if provider == rank and recently and unit not in self._sums.redone:
+                self._redo(unit, now, actions)
 
     # -- a round begins
 
@@ -169,51 +150,52 @@ class Coordinating:
         """Share out the work of a round, and tell everyone; what rank 0 itself is to do."""
         self.round = round_
         self._began = now
-        loads = self._share_out()
-        weights = self._weights(loads)
-        self.stripes = self._plan.stripes(self._settings.chunks, self._plan.weights(self._keepers, weights))
+        self._standing.begin(round_, now)
+        self._pace.refresh()
+        self._lateness.begin()
+        self._work.begin(round_)
         self._units = {unit: Unit(self._plan.blocks) for unit in self._plan.computing}
-        self._orders = {}
-        self._finished.clear()
-        self._quickest = None
-        self._bets.clear()
         self._units_done_at = None
-        self._asked.clear()
-        self._lacks.clear()
-        self._replaced.clear()
-        self._redone.clear()
-        self._left_to_come = {}
         self._providers.clear()
+        self._late_timer = float("inf")
+        self._resent = 0.0
         self.late = set()
-        self._go_keepers = tuple(sorted(weights.items()))
+        could_begin = max(now, self._links.end(at_all=True))  # the others may not have the last sum yet
+        loads = self._share_out()
+        self._weights = weights = self._keep(loads)
         own = Go()
         for rank in sorted(self.present):
             parts = tuple(loads[rank].parts()) if rank in loads else ()
-            self._give(rank, parts, now)
+            if parts:
+                self._work.give(rank, parts, could_begin if rank else now)
             go = Go(
-                generation=self._generation, round=round_, parts=parts + self._trial(rank, parts),
-                keepers=self._go_keepers,
+                generation=self._generation, round=round_, parts=parts or self._trial(rank, now), keepers=weights
             )  # fmt: skip
             if rank:
                 actions.append(Transmit(to=rank, message=go))
             else:
                 own = go
-        if self._idle():  # somebody must look, though nobody may ever say a thing
-            actions.append(SetTimer(name=LATE, at=now))
+        if not own.parts:
+            self._standing.heard(0, now)
+            self._work.is_idle(0)
         if self._settings.say_waiting_after < float("inf"):
             actions.append(SetTimer(name=WAITING, at=now + self._settings.say_waiting_after))
         return own
 
     def _share_out(self) -> dict[int, Load]:
-        taking_part = [rank for rank in self.current() if not self._is_left_out(rank)] or [0]
-        usual = self.pace.usual() or 1.0
-        speeds = {
-            rank: Speed(block=self.pace.at_best(rank) or usual, lag=self.pace.lag_at_best(rank)) for rank in taking_part
-        }
         plan = self._plan
-        loads = share_out(plan.workers, plan.blocks, speeds, lambda rank, unit: rank in plan.group(unit), self.vector())
+        self._speeds = {rank: self._speed(rank) for rank in self._standing.taking_part()}
+        loads = share_out(
+            plan.workers, plan.blocks, self._speeds, lambda rank, unit: rank in plan.group(unit), self._links.vector
+        )
         self._cover(loads)
         return loads
+
+    def _speed(self, rank: int) -> Speed:
+        usual, lag = self._pace.usual() or 1.0, self._pace.lag(rank)
+        if lag < BEGINS_LATE * usual * self._plan.blocks:
+            lag = 0.0
+        return Speed(block=self._pace.block(rank) or usual, lag=lag)
 
     def _cover(self, loads: dict[int, Load]) -> None:
         """Units that nobody who takes part can do go to those that are present, however slow."""
@@ -224,19 +206,24 @@ class Coordinating:
                 if able:
                     loads.setdefault(able[0], Load()).firsts[unit] = self._plan.blocks
 
-    def _trial(self, rank: int, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    def _trial(self, rank: int, now: float) -> tuple[Part, ...]:
         """Now and then a rank that is too slow to be given anything does a block that another does, too."""
-        if parts or not self.is_current(rank) or self._is_left_out(rank) or (self.round + rank) % TRY_EVERY:
+        if rank not in self._speeds or (self.round + rank) % TRY_EVERY:
             return ()
-        return (Part(rank, 0, 1),)
+        part = Part(rank, 0, 1)
+        self._work.hands.give(rank, [Order(part, now, is_trial=True)])
+        return (part,)
 
-    def _weights(self, loads: dict[int, Load]) -> dict[int, int]:
-        """What stripes weigh that do not weigh as usual."""
-        vectors = {rank: max(1, load.vectors) for rank, load in loads.items()}
-        weights = stripe_weights(vectors, self._keepers)
-        keep_none = [rank for rank in self._plan.computing if rank not in weights]
+    def _keep(self, loads: dict[int, Load]) -> tuple[tuple[int, int], ...]:
+        """Cut the stripes; what those weigh that do not weigh as usual."""
+        vector = self._links.vector
+        plans = {rank: sending(loads[rank], speed, vector) for rank, speed in self._speeds.items()}
+        if self._keepers < self._plan.workers:
+            weights = dict.fromkeys(plans, FULL_WEIGHT)
+        else:
+            weights = stripe_weights(plans, vector)
         usual = self._plan.weights(self._keepers, {})
-        exceptions = {rank: 0 for rank in keep_none if usual[rank]}
+        exceptions = {rank: 0 for rank in self._plan.computing if usual[rank] and rank not in weights}
         lacking = len(exceptions)
         for rank, weight in weights.items():
             if usual[rank]:
@@ -245,371 +232,216 @@ class Coordinating:
             elif lacking:  # in place of one that keeps none
                 exceptions[rank] = FULL_WEIGHT
                 lacking -= 1
-        return exceptions
-
-    def _give(self, rank: int, parts: Iterable[Part], now: float, helps: int | None = None) -> list[Order]:
-        orders = self._orders.setdefault(rank, [])
-        ahead = sum(order.part.blocks for order in orders)
-        given = []
-        for part in parts:
-            given.append(Order(rank, part, now, ahead, helps))
-            ahead += part.blocks
-        orders += given
-        return given
-
-    def vector(self) -> float:
-        """Seconds that a vector takes on a link, as far as rounds have shown."""
-        return median(self._tails) / 2 if self._tails else 0.0
+        chunks = self._settings.chunks
+        stripes = self._plan.stripes(chunks, self._plan.weights(self._keepers, exceptions))
+        self._sums = MissingSums(stripes=stripes)
+        self._links.begin([len(stripe) / chunks for stripe in stripes])
+        return tuple(sorted(exceptions.items()))
 
     # -- ranks tell what they have done
 
     def done(self, rank: int, done: Done, now: float, actions: list[AnyAction]) -> None:
         """A rank has done a part and sends it to the keepers."""
         part = Part(done.unit, done.first, done.last)
-        if done.round != self.round or not self._plan.is_part(part):
+        if done.round != self.round or not self._plan.is_part(part) or not self._is_on:
             return
-        orders = self._orders.setdefault(rank, [])
-        order = next((one for one in orders if one.part[:2] == part[:2]), None)
+        hand = self._work.hands.of(rank)
+        order = hand.find(part)
         if order is None and part.unit not in self._units:
             return  # it has said so before, or does not matter
-        if rank in self._behind:
-            self._is_back(rank, now, actions)
-        self._budget.save()
-        if order is None or order.helps is not None:
-            self.pace.did(rank, done.block)
-        elif not order.ahead:
-            self.pace.did(rank, done.block, now - order.given - part.blocks * done.block)
-        else:
-            self.pace.did(rank, done.block)
-        if order is not None:
-            orders.remove(order)
-            self._learn(order, part, now)
+        self._hear_of(rank, now, actions)
+        self._work.budget.save()
+        self._links.sends(rank, now)
+        is_first = self._pace.usual() is None
+        if done.block:  # else others did it: it has the sum of the round
+            self._learn(hand, order, part, done.block, now)
+        self._work.delivered(hand, order, now)
+        if is_first:  # it shows what can be expected of the others
+            for other in self._work.hands.all():
+                self._lateness.expect(other, self._began)
         if part.unit in self._units:
-            self._providers[part.unit] = rank
-            unit = self._units[part.unit]
-            unit.add(part, None)
-            if unit.chain() is not None:
-                self._complete(part.unit, actions)
-            elif order is not None:
-                self._hand_out_uncovered(part.unit, now, actions)
+            self._providers[part.unit] = (rank, now)
+            self._add(part, order, now, actions)
         if not self._units and self._units_done_at is None:
             self._units_done_at = now
-            self._expect_sum(now, actions)
+            actions.append(SetTimer(name=TAIL, at=now + self._patience(now)))
         self.look(now, actions)
 
-    def _learn(self, order: Order, part: Part, now: float) -> None:
-        if order.helps is not None:
-            return
-        took = now - order.given
-        if self._quickest is None:
-            self._quickest = (took, order.ahead + part.blocks)
-        expected = self._expected(order)
-        if not self._orders[order.rank] and expected:
-            self._finished[order.rank] = took / expected
-            self.pace.ended(max(0.0, took / expected - 1))
-
-    def _complete(self, unit: int, actions: list[AnyAction]) -> None:
-        """A unit is done: whoever still works on it need not."""
-        del self._units[unit]
-        for orders in self._orders.values():
-            for order in [one for one in orders if one.part.unit == unit]:
-                orders.remove(order)
-                self._say(order.rank, Cut(generation=self._generation, round=self.round, unit=unit, end=0), actions)
-                if order.helps is None:
-                    self.late.add(order.rank)
-                    self.pace.held_up(order.rank, order.done, self._now_since(order))
-        if unit in self._bets:
-            counted = self._bets.pop(unit)
-            if unit in self.late:
-                self._budget.bet_won(unit, counted=counted)
-            else:
-                self._budget.bet_lost(unit)
-        else:
-            self._budget.on_time(unit)
-
-    def _now_since(self, order: Order) -> float:
-        return max(0.0, self._now - order.given)
-
-    def status(self, rank: int, status: Status, now: float, actions: list[AnyAction]) -> None:
-        """A rank says how far it is."""
-        if status.round != self.round:
-            if status.round < self.round:
-                self._behind.add(rank)
-            return
-        if rank in self._behind:
+    def _hear_of(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+        """A rank has shown that it is at the current round."""
+        was_there = self._standing.is_current(rank)
+        self._standing.heard(rank, now)
+        if not was_there and self._is_on:
             self._is_back(rank, now, actions)
-        self.hear(rank, status)
-        self.look(now, actions)
 
-    def hear(self, rank: int, status: Status) -> None:
-        """Take down how far a rank is."""
-        orders = self._orders.get(rank)
-        if orders:
-            orders[0].done = min(status.done, orders[0].part.blocks - 1)
-        self._lacks[rank] = status.lacks
+    def _learn(self, hand: Hand, order: Order | None, part: Part, block: float, now: float) -> None:
+        """What a rank's part shows of its pace."""
+        rank, known = hand.rank, self._pace.block(hand.rank)
+        if order is None or order.helps or hand.delivered:
+            self._pace.did(rank, block, part.blocks)
+        elif part.blocks == 1 and known is not None and block > BEGUN_LATE * known:
+            self._pace.began(rank, block - known)
+        else:
+            self._pace.did(rank, block, part.blocks)
+            self._pace.began(rank, now - order.given - part.blocks * block)
+        if order is not None and not order.helps and not order.is_trial and len(hand.orders) == 1:
+            self._lateness.through(hand, block, now)
 
-    # -- who is late
-
-    _now = 0.0
-
-    def _expected(self, order: Order) -> float | None:
-        """Seconds from when it was given until an order should be delivered; None while nothing is known."""
-        blocks = order.ahead + order.part.blocks
-        each = self.pace.at_best(order.rank)
-        if each is not None:
-            return (self.pace.lag_at_best(order.rank) if order.helps is None else 0.0) + blocks * each
-        if self._quickest is not None:
-            return self._quickest[0] * blocks / self._quickest[1]
-        return None
-
-    def _due(self, order: Order) -> float:
-        """When an order is late."""
-        if order.rank not in self.present:
-            return 0.0
-        expected = self._expected(order)
-        if expected is None:
-            return float("inf")
-        settings = self._settings
-        known = self.pace.block(order.rank) is not None
-        if self._finished and known:  # the round may be slower than usual for everyone
-            expected *= max(1.0, sorted(self._finished.values())[len(self._finished) // 3])
-        if not settings.head_start:
-            return order.given + expected + settings.least_head_start
-        fraction = settings.head_start if known else max(UNKNOWN, settings.head_start)
-        if not self._has_answered(order):  # what it is asked for is done twice, if it is only late
-            fraction = max(fraction, self.pace.spread())
-        return order.given + expected + max(fraction * expected, settings.least_head_start)
-
-    def look(self, now: float, actions: list[AnyAction]) -> None:
-        """Ask those how far they are that should be done, and have the work of late ones done by those that are idle."""
-        self._now = now
-        next_look = float("inf")
-        idle = self._idle()
-        looked_at = [one for orders in self._orders.values() for one in orders]
-        for order in looked_at:
-            if order.relieved or order.part.unit not in self._units:
-                continue
-            due = self._due(order)
-            if due > now:
-                asking = order.given + ASK_AT * (due - order.given)
-                if order.told is None and order.part.blocks > 1 and order.helps is None and idle:
-                    if asking <= now:
-                        self._ask(order, now, actions)
-                    else:
-                        next_look = min(next_look, asking)
-                next_look = min(next_look, due)
-            elif order.rank in self.present and order.part.blocks > 1 and order.told is None and idle:
-                self._ask(order, now, actions)
-                next_look = min(next_look, now + self._settings.least_head_start + 0.05 * (now - order.given))
-            elif idle:
-                looked_at += self._relieve(order, idle, now, actions)
-                idle = self._idle()
-        if next_look < float("inf") and idle:
-            actions.append(SetTimer(name=LATE, at=max(next_look, now)))
-
-    def _has_answered(self, order: Order) -> bool:
-        """Whether a rank has said how far it is: what it has not begun can be taken from it, and is done once."""
-        return order.told is not None and order.rank in self._lacks
-
-    def _ask(self, order: Order, now: float, actions: list[AnyAction]) -> None:
-        order.told = now
-        self._lacks.pop(order.rank, None)
-        self._say(order.rank, Tell(generation=self._generation, round=self.round), actions)
-
-    def _idle(self) -> list[int]:
-        """Ranks that have nothing to do, the quickest first."""
-        usual = self.pace.usual() or 1.0
-        idle = [rank for rank in self.current() if not self._orders.get(rank) and not self._is_left_out(rank)]
-        quick = [rank for rank in idle if (self.pace.block(rank) or usual) <= TOO_SLOW * usual]
-        return sorted(quick or idle, key=lambda rank: self.pace.block(rank) or usual)
-
-    def _relieve(self, order: Order, idle: list[int], now: float, actions: list[AnyAction]) -> list[Order]:
-        """Have others do what a late rank has not done; what they, and it, are to do now."""
-        part = order.part
-        group = self._plan.group(part.unit)
-        helpers = [rank for rank in idle if rank in group]
-        if not helpers:  # then those that were left out, too
-            helpers = [rank for rank in group if self.is_current(rank) and not self._orders.get(rank)]
-        if not helpers:
-            return []
-        if order.rank in self.present and not self._budget.is_needy(part.unit) and part.unit not in self._bets:
-            if not self._budget.may_bet(len(self._bets)):
-                return []
-            self._budget.bet_made()
-            self._bets[part.unit] = True
-        self._bets.setdefault(part.unit, False)
-        order.relieved = True
-        took = now - order.given
-        answered = order.rank in self.present and self._has_answered(order)
-        done = order.done if answered else 0
-        each = took / done if done else (took if answered else float("inf"))
-        block = self.pace.block(helpers[0]) or self.pace.usual() or took / max(1, part.blocks)
-        relief = relieve(part, done, each, helpers, block, self.vector(), self._plan.workers)
-        if order.rank in self.present and relief.end > part.first:
-            cut = Cut(generation=self._generation, round=self.round, unit=part.unit, end=relief.end)
-            self._say(order.rank, cut, actions)
-            order.part = Part(part.unit, part.first, relief.end)
-            order.relieved = False  # it may be late again, with what is left
-            order.given, order.ahead, order.told = now, 0, None
-        elif order.rank not in self.present:
-            self._orders[order.rank].remove(order)
-            self.late.add(part.unit)
-        given = [order] if not order.relieved and order.rank in self.present else []
-        for helper, parts in relief.parts:
-            given += self._hand(helper, parts, part.unit, now, actions)
-        return given
-
-    def _hand(
-        self, helper: int, parts: tuple[Part, ...], helps: int, now: float, actions: list[AnyAction]
-    ) -> list[Order]:
-        self._say(helper, Do(generation=self._generation, round=self.round, parts=parts), actions)
-        return self._give(helper, parts, now, helps)
+    def _add(self, part: Part, order: Order | None, now: float, actions: list[AnyAction]) -> None:
+        """A part is done: perhaps its unit is; perhaps nobody does the rest."""
+        unit = self._units[part.unit]
+        unit.add(part, None)
+        if unit.chain() is None:
+            self._hand_out_uncovered(part.unit, now, actions)
+            return
+        del self._units[part.unit]
+        for hand, left, done in self._work.complete(part.unit, now, actions):
+            if not left.helps:
+                self._pace.held_up(hand.rank, done, now - left.given)
+                if not left.is_trial:
+                    self.late.add(hand.rank)
 
     def _hand_out_uncovered(self, unit: int, now: float, actions: list[AnyAction]) -> None:
         """What nobody does of a unit is given to somebody: a rank did less than it was given, or is back."""
         covered = {
-            block for orders in self._orders.values() for order in orders
-            if order.part.unit == unit and not order.relieved for block in range(order.part.first, order.part.last)
+            block for _, order in self._work.hands.holding(unit) for block in range(order.part.first, order.part.last)
         }  # fmt: skip
         missing = [block for block in self._units[unit].missing() if block not in covered]
-        able = [rank for rank in self._plan.group(unit) if self.is_current(rank)]
-        if not missing or not able:
-            return
-        helper = min(able, key=lambda rank: (sum(one.part.blocks for one in self._orders.get(rank, ())), rank))
-        first = next((block for block in range(self._plan.blocks) if block not in missing), self._plan.blocks)
-        parts = [Part(unit, 0, first)] if first else []
-        parts += [Part(unit, block, block + 1) for block in missing if block >= first]
-        self._hand(helper, tuple(parts), unit, now, actions)
+        if missing and (helper := self._least_busy(unit)) is not None:
+            first = next((block for block in range(self._plan.blocks) if block not in missing), self._plan.blocks)
+            parts = [Part(unit, 0, first)] if first else []
+            parts += [Part(unit, block, block + 1) for block in missing if block >= first]
+            self._work.help(helper, tuple(parts), now, actions)
 
-    def _say(self, rank: int, message: Message, actions: list[AnyAction]) -> None:
+    def _least_busy(self, unit: int, other_than: int = -1) -> int | None:
+        group, hands, standing = self._plan.group(unit), self._work.hands, self._standing
+        able = [rank for rank in group if standing.can_help(rank) and rank != other_than]
+        able = able or [rank for rank in group if standing.is_current(rank) and rank != other_than]
+        return min(able, key=lambda rank: (hands.of(rank).is_stuck, hands.of(rank).blocks, rank), default=None)
+
+    def status(self, rank: int, status: Status, now: float, actions: list[AnyAction]) -> None:
+        """A rank says how far it is."""
+        is_here = status.round == self.round
+        if is_here:
+            self._hear_of(rank, now, actions)
+        elif status.round < self.round:  # it keeps its stripe all the same
+            self._standing.fell_behind(rank)
+        self.hear(rank, status)
+        if self._is_on:
+            self._work.told(self._work.hands.of(rank), status.done if is_here else 0, now)
+            self._work.is_idle(rank)
+            self.look(now, actions)
+
+    def hear(self, rank: int, status: Status) -> None:
+        """Take down what a rank's stripes lack."""
+        self._sums.said(rank, status.lacks)
+
+    # -- who is late
+
+    def look(self, now: float, actions: list[AnyAction]) -> None:
+        """Have the work of late ranks done by those that are idle, and look again when somebody else may be late."""
+        if self._work.is_acting:
+            return  # rank 0 has answered itself
+        if self._late_timer <= now:
+            self._late_timer = float("inf")
+        when = self._work.look(now, actions)
+        if when < self._late_timer:
+            self._late_timer = max(when, now)
+            actions.append(SetTimer(name=LATE, at=self._late_timer))
+        for rank in self._work.take_silent():
+            for stripe in self._sums.kept_by(rank):
+                self._replace(stripe, now, actions)
+
+    def _say(self, rank: int, message: Message, now: float, actions: list[AnyAction]) -> None:
         if rank == 0:
-            self._tell_self(message, self._now, actions)
+            self._tell_self(message, now, actions)
         elif rank in self.present:
             actions.append(Transmit(to=rank, message=message))  # type: ignore[arg-type]
 
     # -- when all is computed
 
-    def _usual_tail(self, now: float) -> float:
-        return median(self._tails) if self._tails else max(0.5, 2 * (now - self._began))
-
-    def _expect_sum(self, now: float, actions: list[AnyAction]) -> None:
-        actions.append(SetTimer(name=TAIL, at=now + self._patience(now)))
-
     def _patience(self, now: float) -> float:
         """How much longer than now the sum may take before keepers are asked."""
+        usual = (
+            sorted(self._tails)[len(self._tails) // 2] if self._tails else max(UNKNOWN_TAIL, 2 * (now - self._began))
+        )
+        expected = max(usual, self._links.end(at_all=True) - now, self._resent - now)
         settings = self._settings
         return max(
-            1.5 * self._usual_tail(now), settings.head_start * (now - self._began), settings.least_head_start, 0.01
+            PATIENCE * expected, 0.5 * settings.head_start * (now - self._began), settings.least_head_start, 0.01
         )
-
-    def _more_patience(self, now: float) -> float:
-        """How much longer it may take when something was done about it; the longer, the longer it has taken."""
-        usual = median(self._tails) if self._tails else 0.5
-        return max(0.75 * usual, 0.1 * (now - self._began), self._settings.least_head_start, 0.01)
 
     def sum_is_late(self, missing: Iterable[int], own_lacks: list[int], now: float, actions: list[AnyAction]) -> None:
         """All units are done, and chunks of the sum are still missing: find out why, and do something about it."""
-        self._now = now
         if self._units_done_at is None:
             return  # the timer of a round before
-        left = Counter(self._keeper(index) for index in missing)
-        keepers = {keeper for keeper, count in left.items() if count >= self._left_to_come.get(keeper, count + 1)}
-        self._left_to_come = left  # who sends, however slowly, is not late
-        for keeper in left.keys() - keepers:
-            self._asked.pop(keeper, None)
-        actions.append(SetTimer(name=TAIL, at=now + self._more_patience(now)))
-        lacking: set[int] = set(own_lacks) if 0 in keepers else set()
-        for keeper in sorted(keepers - {0}):
-            if keeper not in self.present:
-                self._replace(self._stripe_of(keeper), now, actions)
-            elif keeper not in self._asked:
-                self._asked[keeper] = now
-                self._lacks.pop(keeper, None)
-                self._say(keeper, Tell(generation=self._generation, round=self.round), actions)
-            elif keeper not in self._lacks or not self._lacks[keeper]:
-                self._replace(self._stripe_of(keeper), now, actions)
-            else:
-                lacking.update(self._lacks[keeper])
-                del self._asked[keeper]
-        for unit in sorted(lacking):
-            if unit not in self._units and not self._is_redone(unit, now):
+        wait = max(MORE_PATIENCE * self._patience(now), self._settings.least_head_start)
+        actions.append(SetTimer(name=TAIL, at=now + wait))
+        steps = self._sums.steps(missing, own_lacks, self.present)
+        for keeper in steps.ask:
+            self._say(keeper, Tell(generation=self._generation, round=self.round), now, actions)
+        for unit in steps.redo:
+            if unit not in self._units:
                 self._redo(unit, now, actions)
-
-    def _keeper(self, index: int) -> int:
-        stripe = next(rank for rank, chunks in enumerate(self.stripes) if index in chunks)
-        return self._replaced.get(stripe, stripe)
-
-    def _stripe_of(self, keeper: int) -> int:
-        return next((stripe for stripe, other in self._replaced.items() if other == keeper), keeper)
+        for stripe in steps.replace:
+            if self._sums.keeper(stripe) == stripe:
+                self._standing.leave_out(stripe)
+            self._replace(stripe, now, actions)
 
     def _replace(self, stripe: int, now: float, actions: list[AnyAction]) -> None:
         """Have another rank keep a stripe, for the rest of the round."""
-        keeper = self._replaced.get(stripe, stripe)
-        self._leave_out(keeper)
-        others = [rank for rank in self.current() if rank != keeper and not self._is_left_out(rank)] or [0]
-        chosen = min(others, key=lambda rank: (len(self.stripes[rank]), len(self._orders.get(rank, ())), rank))
-        self._replaced[stripe] = chosen
+        if not self._is_on:
+            return
+        keeper, standing = self._sums.keeper(stripe), self._standing
+        others = [rank for rank in standing.current() if rank != keeper and standing.can_help(rank)] or [0]
+        hands = self._work.hands
+        chosen = min(
+            others, key=lambda rank: (hands.of(rank).is_stuck, len(self._sums.kept_by(rank)), hands.of(rank).blocks, rank)
+        )  # fmt: skip
+        self._sums.is_kept_by(stripe, chosen)
         reason = f"round {self.round}: rank {chosen} keeps the stripe of rank {keeper}, which is late"
         actions.append(Note(kind="keeper", reason=reason, round=self.round, nodes=(keeper, chosen)))
         keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=chosen)
-        for rank in sorted(self.present):
-            self._say(rank, keep, actions)
-
-    def _is_redone(self, unit: int, now: float) -> bool:
-        """Whether somebody was asked to do a unit again, and may still be at it, or what it sent on its way."""
-        if unit not in self._redone:
-            return False
-        _, asked = self._redone[unit]
-        due = max(
-            (self._due(one) for some in self._orders.values() for one in some if one.part.unit == unit), default=0
+        self._resent = max(
+            self._resent, self._links.resent(len(self._sums.stripes[stripe]), self._settings.chunks, now)
         )
-        return now < max(asked + self._more_patience(asked), min(due, 2 * asked - self._began + 1.0))
+        for rank in sorted(self.present, reverse=True):  # rank 0 last: the round may be over with that
+            self._say(rank, keep, now, actions)
 
     def _redo(self, unit: int, now: float, actions: list[AnyAction]) -> None:
         """A unit was said to be done, and has not arrived: another rank does it."""
-        tried, _ = self._redone.get(unit, (set(), 0.0))
-        provider = self._providers.get(unit, unit)
-        tried.add(provider)
+        self._sums.redone.add(unit)
+        provider, _ = self._providers.get(unit, (unit, 0.0))
         if provider in self.present:
-            self._leave_out(provider)
-        self._redone[unit] = (tried, now)
-        able = [rank for rank in self.current() if rank in self._plan.group(unit)]
-        if not able:
-            return
-        if tried.issuperset(able):
-            tried.clear()  # whoever it was: it is all there is
-        self.late.add(provider)
-        helper = min(
-            (rank for rank in able if rank not in tried),
-            key=lambda rank: (
-                len(tried) > 1 and rank != 0,  # the second time this rank does it itself, which at least it knows
-                len(self._orders.get(rank, ())), self.pace.block(rank) or 0.0, rank,
-            ),
-        )  # fmt: skip
-        self._providers[unit] = helper
-        part = Part(unit, 0, self._plan.blocks)
-        self._hand(helper, (part,), unit, now, actions)
+            self._standing.leave_out(provider)
+        helper = self._least_busy(unit, provider)
+        if helper is not None:
+            self.late.add(provider)
+            self._work.help(helper, (Part(unit, 0, self._plan.blocks),), now, actions)
 
     def over(self, now: float) -> tuple[int, ...]:
         """The sum is here, at rank 0; who was late."""
-        self._now = now
-        if self._units_done_at is not None and not self._redone and not self._replaced:
+        if self._units_done_at is not None and self._sums.is_as_planned:
             self._tails.append(now - self._units_done_at)
-        for orders in self._orders.values():
-            for order in orders:
-                if order.helps is None:
-                    self.late.add(order.rank)
-                    self.pace.held_up(order.rank, order.done, now - order.given)
-        self._orders = {}
+            self._links.over(self._units_done_at, now)
+        for hand in self._work.hands.all():
+            for order in hand.orders:
+                if not order.helps and not order.is_trial:
+                    self.late.add(hand.rank)
+                    self._pace.held_up(hand.rank, hand.done, now - order.given)
+        self._lateness.over(now - self._began)
+        self._work.begin(self.round)
         self._units = {}
         self._units_done_at = None
         return tuple(sorted(self.late))
 
     def waiting_for(self, missing: Iterable[int]) -> tuple[int, ...]:
         """The ranks that have not delivered what they were given, or who could; or keep what is missing of the sum."""
-        late = {order.rank for orders in self._orders.values() for order in orders if order.part.unit in self._units}
+        late = {
+            hand.rank for hand in self._work.hands.all() for order in hand.orders if order.part.unit in self._units
+        }  # fmt: skip
         for unit in self._units:
             group = self._plan.group(unit)
             if late.isdisjoint(group):
                 late.update(rank for rank in group if not self.is_current(rank))
-        return tuple(sorted(late or {self._keeper(index) for index in missing}))
+        return tuple(sorted(late or self._sums.keepers_of(missing)))

@@ -1,7 +1,8 @@
 """What a coordinator has learnt of its ranks: how long a block takes each, and when it begins with the first one.
 
-Lateness is judged by what is usual, the median of recent rounds. Work is shared out by what is seen at best, the lowest
-quarter: a rank that is slow now and then is not known to be slow, one that is slow in most rounds is.
+Of a block's time in the last few rounds the lower middle counts: a rank that is slow now and then is not known to be
+slow, one that is slow in most rounds is. Of the times at which a rank began the least counts: stalls in some rounds are
+met when they come, and only those in every round are planned for.
 """
 
 from __future__ import annotations
@@ -10,10 +11,16 @@ from collections import deque
 from collections.abc import Sequence
 
 #: Rounds that are remembered of a rank.
-REMEMBERED = 8
+REMEMBERED = 4
+
+#: A rank is known to begin late when it did so in so many rounds.
+LAGS_NEEDED = 4
 
 #: A rank that was slow and now does a block within so many times what it takes the others has recovered.
 RECOVERED_WITHIN = 2.0
+
+#: Ranks' excess over what was expected of them that is remembered, of all ranks together.
+EXCESSES = 64
 
 
 class Pace:
@@ -22,45 +29,57 @@ class Pace:
     def __init__(self, ranks: int) -> None:
         self._blocks: list[deque[float]] = [deque(maxlen=REMEMBERED) for _ in range(ranks)]
         self._lags: list[deque[float]] = [deque(maxlen=REMEMBERED) for _ in range(ranks)]
-        self._over: deque[float] = deque(maxlen=8 * REMEMBERED)
+        self._over: deque[float] = deque(maxlen=EXCESSES)
+        self._now: dict[int, tuple[int, float]] = {}  # blocks that ranks have done in this round, and what each took
+        self._usual: float | None = None
+        self._spread = 0.0
 
-    def did(self, rank: int, each: float, lag: float | None = None) -> None:
-        """A rank has done blocks, each in so many seconds, and could begin `lag` seconds into the round."""
-        known, usual = self.block(rank), self.usual()
-        if known is not None and usual is not None and known > RECOVERED_WITHIN * usual >= each:
+    def refresh(self) -> None:
+        """A round begins: what is usual is seen anew. Looking at all ranks is for here, not for every message."""
+        self._now = {}
+        self._usual = _at(0.5, [one for one in map(self.block, range(len(self._blocks))) if one is not None])
+        self._spread = _at(0.4, self._over) or 0.0
+
+    def did(self, rank: int, each: float, blocks: int = 1) -> None:
+        """A rank has done some blocks, each in so many seconds; what it did in one round counts once."""
+        known, usual = self.block(rank), self._usual
+        if rank in self._now:
+            before, took = self._now[rank]
+            self._blocks[rank].pop()
+            each = (before * took + blocks * each) / (before + blocks)
+            blocks += before
+        elif known is not None and usual is not None and known > RECOVERED_WITHIN * usual >= each:
             self._blocks[rank].clear()  # it was slow, and is no more
-            self._lags[rank].clear()
+        self._now[rank] = (blocks, each)
         self._blocks[rank].append(each)
-        if lag is not None:
-            self._lags[rank].append(max(0.0, lag))
+        if self._usual is None:
+            self._usual = each
+
+    def began(self, rank: int, lag: float) -> None:
+        """A rank began with its work so many seconds into the round."""
+        if lag <= self.lag(rank) / RECOVERED_WITHIN:
+            self._lags[rank].clear()  # it began late, and does no more
+        self._lags[rank].append(max(0.0, lag))
 
     def held_up(self, rank: int, blocks: int, after: float) -> None:
-        """A rank has done only so many blocks of what it was given so many seconds ago."""
+        """A rank had done only so many blocks of its work when, so many seconds later, others had done it."""
         known = self.block(rank)
         if not blocks:
-            self._lags[rank].append(after)
-        elif known is None or after / (blocks + 1) > known:
+            self.began(rank, after)
+        elif rank not in self._now and (known is None or after / (blocks + 1) > known):
             self._blocks[rank].append(after / (blocks + 1))
 
     def block(self, rank: int) -> float | None:
-        """Seconds that a block usually takes a rank; None if nothing is known of it."""
+        """Seconds that a block takes a rank in most rounds; None if nothing is known of it."""
         return _at(0.5, self._blocks[rank])
 
     def lag(self, rank: int) -> float:
-        """Seconds into a round until a rank usually begins."""
-        return _at(0.5, self._lags[rank]) or 0.0
-
-    def at_best(self, rank: int) -> float | None:
-        """Seconds that a block takes a rank in its better rounds."""
-        return _at(0.25, self._blocks[rank])
-
-    def lag_at_best(self, rank: int) -> float:
-        """Seconds into a round until a rank begins at best; nothing, before that has been seen for some rounds."""
-        return min(self._lags[rank]) if 2 * len(self._lags[rank]) >= REMEMBERED else 0.0
+        """Seconds into a round until a rank begins at best, if that was seen in some rounds."""
+        return min(self._lags[rank]) if len(self._lags[rank]) >= LAGS_NEEDED else 0.0
 
     def usual(self) -> float | None:
         """Seconds that a block takes a rank in the middle."""
-        return _at(0.5, [one for one in map(self.block, range(len(self._blocks))) if one is not None])
+        return self._usual
 
     def ended(self, over: float) -> None:
         """A rank was through with its work by so much later than expected, as a part of what was expected."""
@@ -68,9 +87,13 @@ class Pace:
 
     def spread(self) -> float:
         """How much later than expected the quicker ranks are, as a part of what was expected."""
-        return _at(0.4, self._over) or 0.0
+        return self._spread
 
 
 def _at(part: float, values: Sequence[float]) -> float | None:
-    """The value below which such a part of the values lies."""
+    """The value below which such a part of the values lies.
+
+    >>> _at(0.5, [4.0, 1.0, 2.0, 9.0])
+    2.0
+    """
     return sorted(values)[int(part * (len(values) - 1))] if values else None

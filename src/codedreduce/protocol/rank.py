@@ -429,7 +429,7 @@ class Rank(Machine):
         self._lost.discard(sender)
         self._outboxes[sender].reset()
         self._through.discard(sender)
-        self.lead.came(sender, actions)
+        self.lead.came(sender, now, actions)
         self._send_again(sender, actions)
         if self._end is not None:
             actions.append(Transmit(to=sender, message=End(generation=self.generation, round=self._end)))

@@ -1,16 +1,28 @@
-"""Who does which blocks, and who keeps how much: pure functions of what is known of the ranks.
+"""Who does which blocks at the start of a round, and who keeps how much: pure functions of what is known of the ranks.
 
-A block that is handed from one rank to another travels as a vector of its own. So handing out pays where it saves more
-time of computing than the vector costs on the links: `vector` seconds each, if nothing else is on them.
+A block that is handed from one rank to another travels as a vector of its own; a whole unit that is handed over
+travels as one vector, as before. So a few ways to share out are drawn up: all as it is, blocks moved, whole units
+moved, both. When the last link would be through is worked out for each, and the best one is taken.
+
+Stripes are cut such that all links are through at the same time: whoever sends more, or later, keeps less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from codedreduce.schemes import Part
 from codedreduce.schemes.striped import FULL_WEIGHT
+
+#: Stripes differ only if some would be so much longer or shorter than others, as a part of the usual one.
+WORTHWHILE = 0.2
+
+#: Another way to share out is taken if it saves such a part of the round.
+SAVES = 0.01
+
+Can = Callable[[int, int], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +45,6 @@ class Load:
         """How many blocks that is."""
         return sum(self.firsts.values()) + len(self.singles)
 
-    @property
-    def vectors(self) -> int:
-        """As how many vectors they travel."""
-        return sum(1 for end in self.firsts.values() if end) + len(self.singles)
-
     def parts(self) -> list[Part]:
         """In the order in which they are done; blocks that follow a unit's first one are done in one go with it."""
         firsts = {unit: end for unit, end in self.firsts.items() if end}
@@ -50,14 +57,14 @@ class Load:
         return [Part(unit, 0, end) for unit, end in firsts.items()] + rest
 
 
-def share_out(
-    units: int, blocks: int, speeds: Mapping[int, Speed], can: Callable[[int, int], bool], vector: float
-) -> dict[int, Load]:
-    """What each rank that takes part is to do, so that all are through at about the same time.
+Loads = dict[int, Load]
 
-    Every rank does its own unit, front to back. Units of ranks that do not take part go to whoever is through first.
-    Then the last blocks of whoever is through last go to whoever is through first, as long as that pays. `can` says
-    whether a rank can read a unit's samples.
+
+def share_out(units: int, blocks: int, speeds: Mapping[int, Speed], can: Can, vector: float) -> Loads:
+    """What each rank that takes part is to do, so that all links are through soonest.
+
+    Every rank does its own unit, front to back, unless that is too slow. Units of ranks that do not take part go to
+    whoever is through first. `can` says whether a rank can read a unit's samples.
 
     >>> alike = {rank: Speed(block=1.0) for rank in range(3)}
     >>> share_out(3, 4, alike, lambda rank, unit: True, 0.1)[1].parts()
@@ -65,140 +72,176 @@ def share_out(
     >>> loads = share_out(3, 4, {**alike, 2: Speed(block=4.0)}, lambda rank, unit: True, 0.1)
     >>> [load.blocks for load in loads.values()]
     [6, 5, 1]
+
+    Where a vector takes longer than a unit, units are handed over as they are, if at all:
+
+    >>> loads = share_out(3, 4, {**alike, 2: Speed(block=4.0)}, lambda rank, unit: True, 5.0)
+    >>> [load.parts() for load in loads.values()][2]
+    []
     """
-    loads = {rank: Load({rank: blocks}) for rank in speeds}
-    finish = {rank: speed.lag + blocks * speed.block for rank, speed in speeds.items()}
-    for unit in range(units):
-        if unit not in speeds:
-            takers = [rank for rank in speeds if can(rank, unit)]
-            if takers:
-                taker = min(takers, key=lambda rank: finish[rank] + blocks * speeds[rank].block)
-                loads[taker].firsts[unit] = blocks
-                finish[taker] += blocks * speeds[taker].block
-    links = _Links(loads)
-    while _move_a_block(loads, finish, speeds, can, vector, links):
-        pass
-    return loads
-
-
-class _Links:
-    """How long all vectors take, in times of one vector on one link: the busiest link's, or what all share."""
-
-    def __init__(self, loads: Mapping[int, Load]) -> None:
-        self._ranks = max(2, len(loads))
-        self._most = max((load.vectors for load in loads.values()), default=1)
-        self._all = sum(load.vectors for load in loads.values())
-
-    def _time(self, most: int, every: int) -> float:
-        return max(float(most), (every + self._ranks) * (self._ranks - 1) / self._ranks**2)
-
-    def one_more(self, vectors: int) -> float:
-        """What it adds if a rank that sends so many vectors sends one more."""
-        return self._time(max(self._most, vectors + 1), self._all + 1) - self._time(self._most, self._all)
-
-    def add(self, vectors: int) -> None:
-        """A rank that sent so many vectors sends one more."""
-        self._most = max(self._most, vectors + 1)
-        self._all += 1
-
-
-def _move_a_block(
-    loads: dict[int, Load], finish: dict[int, float], speeds: Mapping[int, Speed],
-    can: Callable[[int, int], bool], vector: float, links: _Links,
-) -> bool:  # fmt: skip
-    """Hand a block of whoever is through last to whoever is through first; whether that pays."""
-    giver = max((rank for rank in loads if any(loads[rank].firsts.values())), key=finish.__getitem__, default=None)
-    if giver is None:
-        return False
-    unit = max(loads[giver].firsts, key=loads[giver].firsts.__getitem__)
-    takers = [rank for rank in loads if rank != giver and can(rank, unit)]
-    if not takers:
-        return False
-    taker = min(takers, key=lambda rank: finish[rank] + speeds[rank].block)
-    cost = vector * links.one_more(loads[taker].vectors)
-    if finish[taker] + speeds[taker].block + cost >= finish[giver]:
-        return False
-    links.add(loads[taker].vectors)
-    end = loads[giver].firsts[unit]
-    loads[giver].firsts[unit] = end - 1
-    loads[taker].singles.append(Part(unit, end - 1, end))
-    finish[giver] -= speeds[giver].block
-    finish[taker] += speeds[taker].block
-    return True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Relief:
-    """How the rest of a late part is taken over: where its owner stops, and what each helper does."""
-
-    end: int
-    parts: tuple[tuple[int, tuple[Part, ...]], ...]
-
-
-def relieve(
-    part: Part, done: int, pace: float, helpers: Sequence[int], block: float, vector: float, ranks: int
-) -> Relief:
-    """What helpers take over of a part, of which `done` blocks are done and each further one takes the owner `pace`.
-
-    From the last block backwards, as many as let both be through soonest; all of them if the owner does nothing.
-
-    >>> relieve(Part(3, 0, 4), 2, 1.0, [0, 1], 1.0, 0.0, 6)
-    Relief(end=3, parts=((0, (Part(unit=3, first=3, last=4),)),))
-    >>> relieve(Part(3, 0, 4), 0, float("inf"), [0, 1], 1.0, 9.0, 6).parts
-    ((0, (Part(unit=3, first=0, last=4),)),)
-    """
-    first = part.first + done
-    best: tuple[float, Relief] | None = None
-    for end in range(part.last - 1, first - 1, -1):
-        whole = end == part.first == 0
-        own = (end - first) * pace if end > first else 0.0
-        for count in range(1, min(len(helpers), part.last - end) + 1):
-            parts = _dealt(Part(part.unit, end, part.last), helpers[:count], whole)
-            vectors = sum(len(some) for _, some in parts)
-            theirs = max(sum(one.blocks for one in some) * block + len(some) * vector for _, some in parts)
-            time = max(own, theirs) + vectors * vector / ranks
-            if best is None or time < best[0]:
-                best = (time, Relief(end=end, parts=parts))
-    assert best is not None, "a part that is done needs no relief"
+    best: tuple[float, Loads] | None = None
+    for by_units in (False, True):
+        for price in (float("inf"), vector) if vector else (0.0,):
+            draft = _Draft(units, blocks, speeds, can)
+            if by_units and not draft.move_units(price if price < float("inf") else 0.0):
+                continue
+            draft.move_blocks(price)
+            end = through_at(draft.loads, speeds, vector)
+            if best is None or end < (1 - SAVES) * best[0]:
+                best = (end, draft.loads)
+        if best is not None and not draft.is_uneven:
+            break  # all are alike
+    assert best is not None
     return best[1]
 
 
-def _dealt(part: Part, helpers: Sequence[int], whole: bool) -> tuple[tuple[int, tuple[Part, ...]], ...]:
-    """Blocks dealt out; whoever has the first block of the unit does several in one go."""
-    shares: list[list[Part]] = [[] for _ in helpers]
-    start = part.first
-    if whole:
-        start = -(-part.blocks // len(helpers))
-        shares[0].append(Part(part.unit, 0, start))
-    others = shares[1:] if whole else shares
-    for place, block in enumerate(range(part.last - 1, start - 1, -1)):
-        others[place % len(others)].append(Part(part.unit, block, block + 1))
-    return tuple((helper, tuple(share)) for helper, share in zip(helpers, shares, strict=True) if share)
+class _Draft:
+    """A way to share out, in the making."""
+
+    def __init__(self, units: int, blocks: int, speeds: Mapping[int, Speed], can: Can) -> None:
+        self._blocks = blocks
+        self._speeds = speeds
+        self._can = can
+        self.loads: Loads = {rank: Load({rank: blocks}) for rank in speeds}
+        self._finish = {rank: speed.lag + blocks * speed.block for rank, speed in speeds.items()}
+        self.is_uneven = max(self._finish.values()) - min(self._finish.values()) > max(
+            speed.block for speed in speeds.values()
+        )
+        self._first = [(self._after(rank), rank) for rank in speeds]  # who is through first, with a block more
+        heapq.heapify(self._first)
+        for unit in range(units):
+            if unit not in speeds:
+                self.is_uneven = True
+                if (taker := self._taker(unit)) is not None:
+                    self._give(taker, unit, blocks)
+
+    def _after(self, rank: int) -> float:
+        return self._finish[rank] + self._speeds[rank].block
+
+    def _taker(self, unit: int, other_than: int = -1) -> int | None:
+        """Who can do a unit, and is through first."""
+        passed = []
+        found = None
+        while self._first and found is None:
+            when, rank = heapq.heappop(self._first)
+            if when != self._after(rank):
+                heapq.heappush(self._first, (self._after(rank), rank))  # it has more, or less, by now
+                continue
+            passed.append((when, rank))
+            if rank != other_than and self._can(rank, unit):
+                found = rank
+        for one in passed:
+            heapq.heappush(self._first, one)
+        return found
+
+    def _give(self, rank: int, unit: int, end: int) -> None:
+        self.loads[rank].firsts[unit] = end
+        self._finish[rank] += end * self._speeds[rank].block
+
+    def move_units(self, price: float) -> bool:
+        """Hand whole units of whoever is through last to whoever is through first; whether there was one to hand over."""
+        moved = False
+        for giver in sorted(self.loads, key=self._finish.__getitem__, reverse=True):
+            if self.loads[giver].firsts.get(giver) != self._blocks:
+                continue
+            taker = self._taker(giver, giver)
+            if taker is None:
+                continue
+            if self._finish[taker] + self._blocks * self._speeds[taker].block + price >= self._finish[giver]:
+                break
+            del self.loads[giver].firsts[giver]
+            self._finish[giver] -= self._blocks * self._speeds[giver].block
+            heapq.heappush(self._first, (self._after(giver), giver))
+            self._give(taker, giver, self._blocks)
+            moved = True
+        return moved
+
+    def move_blocks(self, price: float) -> None:
+        """Hand single blocks of whoever is through last to whoever is through first, as long as that saves so much."""
+        last = [(-self._finish[rank], rank) for rank in self.loads]
+        heapq.heapify(last)
+        while last and price < float("inf"):
+            when, giver = heapq.heappop(last)
+            if when != -self._finish[giver]:
+                heapq.heappush(last, (-self._finish[giver], giver))
+                continue
+            firsts = self.loads[giver].firsts
+            if not any(firsts.values()):
+                continue
+            unit = max(firsts, key=firsts.__getitem__)
+            taker = self._taker(unit, giver)
+            if taker is None or self._after(taker) + price >= self._finish[giver]:
+                if taker is None:
+                    continue
+                return
+            firsts[unit] -= 1
+            self.loads[taker].singles.append(Part(unit, firsts[unit], firsts[unit] + 1))
+            self._finish[giver] -= self._speeds[giver].block
+            self._finish[taker] += self._speeds[taker].block
+            heapq.heappush(self._first, (self._after(giver), giver))
+            heapq.heappush(last, (-self._finish[giver], giver))
 
 
-def stripe_weights(vectors: Mapping[int, int], most: int) -> dict[int, int]:
-    """How much each rank keeps, so that all links carry as much: who sends more vectors keeps less.
+@dataclass(frozen=True, kw_only=True)
+class Sending:
+    """When the last part of a load is computed, and when its vectors have left their rank."""
 
-    A rank that sends v vectors and keeps the part f of the sum sends v (1 - f) + f (N - 1) vectors in all.
+    ready: float
+    sent: float
 
-    >>> stripe_weights({0: 1, 1: 1, 2: 1}, 3)
-    {0: 16, 1: 16, 2: 16}
-    >>> stripe_weights({0: 2, 1: 1, 2: 1, 3: 1, 4: 1}, 5)[0]
+
+def sending(load: Load, speed: Speed, vector: float) -> Sending:
+    """When a rank sends what it is to do.
+
+    >>> sending(Load({0: 4, 1: 1}), Speed(block=1.0), 2.0)
+    Sending(ready=5.0, sent=8.0)
+    """
+    ready, sent = 0.0, 0.0
+    for part in load.parts():
+        ready = max(ready, speed.lag) + part.blocks * speed.block
+        sent = max(sent, ready) + vector
+    return Sending(ready=ready, sent=sent)
+
+
+def through_at(loads: Mapping[int, Load], speeds: Mapping[int, Speed], vector: float) -> float:
+    """When all links are through, if stripes are cut as they should be."""
+    plans = {rank: sending(load, speeds[rank], vector) for rank, load in loads.items()}
+    carried = sum(len(load.parts()) for load in loads.values()) / len(loads)
+    first = min(plan.sent for plan in plans.values() if plan.sent) - vector
+    bottoms = sorted(_bottoms(plans).values())
+    return max(bottoms[-1], _fill(bottoms, vector * (len(plans) - 1)), first + (carried + 1) * vector)
+
+
+def _bottoms(plans: Mapping[int, Sending]) -> dict[int, float]:
+    """From when on ranks can send sums: when they have sent their parts, and the last part of all is on its way."""
+    last = max(plan.ready for plan in plans.values())
+    return {rank: max(plan.sent, last) for rank, plan in plans.items()}
+
+
+def stripe_weights(plans: Mapping[int, Sending], vector: float) -> dict[int, int]:
+    """How much each rank keeps, so that all links are through at the same time.
+
+    >>> alike = {rank: Sending(ready=1.0, sent=2.0) for rank in range(4)}
+    >>> stripe_weights(alike, 1.0)
+    {0: 16, 1: 16, 2: 16, 3: 16}
+    >>> stripe_weights({**alike, 4: Sending(ready=2.0, sent=3.0)}, 1.0)[4]
     0
     """
-    ranks = len(vectors)
-    if len(set(vectors.values())) <= 1 or most < ranks:
-        return dict.fromkeys(vectors, FULL_WEIGHT)
+    bottoms = _bottoms(plans)
+    times = sorted(bottoms.values())
+    usual = vector * (len(plans) - 1) / len(plans)
+    if times[-1] - times[0] <= WORTHWHILE * usual or not vector:
+        return dict.fromkeys(plans, FULL_WEIGHT)
+    through = _fill(times, vector * (len(plans) - 1))
+    largest = through - times[0]
+    return {rank: round(FULL_WEIGHT * max(0.0, through - time) / largest) for rank, time in bottoms.items()}
 
-    def kept(level: float) -> dict[int, float]:
-        return {
-            rank: min(1.0, max(0.0, (level - count) / max(0.5, ranks - 1 - count))) for rank, count in vectors.items()
-        }
 
-    low, high = 0.0, float(ranks + max(vectors.values()))
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if sum(kept(middle).values()) < 1 else (low, middle)
-    parts = kept(high)
-    largest = max(parts.values()) or 1.0
-    return {rank: round(FULL_WEIGHT * part / largest) for rank, part in parts.items()}
+def _fill(times: list[float], amount: float) -> float:
+    """How high so much fills vessels whose bottoms are at these heights."""
+    filled = 0.0
+    for count, (time, following) in enumerate(zip(times, [*times[1:], float("inf")], strict=True), 1):
+        if filled + count * (following - time) >= amount:
+            return time + (amount - filled) / count
+        filled += count * (following - time)
+    raise AssertionError("unreachable: the last vessel has no end")

@@ -1,0 +1,88 @@
+"""What the ranks' links have to carry in a round, and how long a vector takes on one.
+
+A rank's link out carries the vectors of its parts, one after the other, and then the sum of its stripe, to all others.
+A sum is sent when the last part has come. A round is over when the link that has most to carry is through; how long a
+vector takes is learnt from when that was.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+#: Rounds that are remembered. The quickest counts: what else makes a sum late is not the vector's length.
+REMEMBERED = 8
+
+#: Steps in which a vector's seconds are found by halving.
+HALVINGS = 16
+
+
+class Links:
+    """The links out of all ranks, in this round, and a vector's seconds as recent rounds have shown them."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._seconds: deque[float] = deque(maxlen=REMEMBERED)
+        self.vector: float = 0.0
+        self.is_known = False
+        self._kept: Sequence[float] = [0.0] * ranks
+        self._free: dict[int, float] = {}
+        self._sent: list[tuple[int, float]] = []
+
+    def begin(self, kept: Sequence[float]) -> None:
+        """A round begins, in which each rank keeps such a part of the vector."""
+        self._kept = kept
+        self._free = {}
+        self._sent = []
+
+    def sends(self, rank: int, now: float) -> None:
+        """A rank begins to send a vector."""
+        self._sent.append((rank, now))
+        self._free[rank] = max(self._free.get(rank, 0.0), now) + self.vector
+
+    def free_at(self, rank: int) -> float:
+        """When the parts that a rank has sent so far will have left it."""
+        return self._free.get(rank, 0.0)
+
+    def end(self, *, at_all: bool = False) -> float:
+        """When the sum should be at rank 0; or at all ranks: what rank 0 keeps must leave it for that."""
+        return self._end(self.vector, at_all=at_all)
+
+    def _end(self, vector: float, *, at_all: bool = False) -> float:
+        return last_link(
+            self._sent, self._kept if at_all else [0.0, *self._kept[1:]], vector * (self._ranks - 1), vector
+        )
+
+    def resent(self, part: int, of: int, now: float) -> float:
+        """When such a part of the vector, of which every vector is sent again to another keeper, should be summed."""
+        again = part / of * self.vector
+        return max([now, *self._free.values()]) + again * (len(self._sent) + self._ranks)
+
+    def over(self, units_done: float, now: float) -> None:
+        """The sum is there: see how long a vector takes."""
+        low, high = 0.0, max(0.0, now - units_done)
+        for _ in range(HALVINGS if self._ranks > 1 else 0):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._end(middle) < now else (low, middle)
+        self._seconds.append(high)
+        self.vector = min(self._seconds)
+        self.is_known = True
+
+
+def last_link(sent: Sequence[tuple[int, float]], kept: Sequence[float], whole: float, vector: float) -> float:
+    """When the last link is through, of ranks that began to send vectors at these times, in this order.
+
+    Each keeps a part of the sum; to send all of it to everyone takes one link `whole` seconds.
+
+    >>> last_link([(0, 1.0), (1, 1.0), (1, 1.2)], [0.5, 0.5], 1.0, 1.0)
+    3.5
+    """
+    free: dict[int, float] = {}
+    last = 0.0
+    for rank, when in sent:
+        free[rank] = max(free.get(rank, 0.0), when) + vector
+        last = max(last, when)
+    if not sent:
+        return 0.0
+    own = max(until + kept[rank] * whole for rank, until in free.items())
+    return max(own, last + max(kept) * whole, sent[0][1] + max(kept) * len(sent) * vector)

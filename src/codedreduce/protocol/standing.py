@@ -1,0 +1,107 @@
+"""Who takes part in a round: ranks that are there, are at the round that is on, and are not left out for a while.
+
+A rank from which nothing was heard in a whole round is given nothing in the next one. It says that it is there when it
+begins a round without work, and is given work again after that. So one that is frozen or cut off costs its lateness
+once.
+
+A rank that computes, but does not deliver or keep (its link is slow), is left out for some rounds, for twice as many
+each time; and for longer, until it begins a round in time: to begin it must have got the sum over that link.
+"""
+
+from __future__ import annotations
+
+#: Rounds that a rank is left out at first when it did not deliver or keep, and at most; each time twice as many.
+LEFT_OUT, LEFT_OUT_AT_MOST = 4, 256
+
+#: A rank that was left out is back when it begins a round within such a part of the time that a round takes.
+IN_TIME = 0.3
+
+
+class Standing:
+    """What is known of the ranks' being there. Rank 0 always is."""
+
+    def __init__(self) -> None:
+        self.present: set[int] = {0}
+        self._away: set[int] = set()  # ranks that are new, or take another's state
+        self._behind: set[int] = set()  # ranks that have said that they are at an earlier round
+        self._left_out: dict[int, tuple[int, int]] = {}  # until which round, and for how many
+        self._heard: set[int] = set()  # of whom something was heard in this round
+        self._silent: set[int] = set()  # of whom nothing was heard in the last one
+        self._in_time: set[int] = set()  # ranks that began this round in time, of those that were left out
+        self._round = 0
+        self._began = 0.0
+        self._took = 0.0
+
+    def came(self, rank: int) -> None:
+        """A rank is in; after the first round it must show that it is at the current one."""
+        self.present.add(rank)
+        if self._round:
+            self._away.add(rank)
+
+    def gone(self, rank: int) -> None:
+        """A rank cannot be reached."""
+        self.present.discard(rank)
+        self._away.discard(rank)
+        self._behind.discard(rank)
+
+    def begin(self, round_: int, now: float) -> None:
+        """A round begins: whoever was silent in the last one is given nothing; unless most were, who are awaited."""
+        self._silent = self.present - self._heard - {0} if self._round else set()
+        if 2 * len(self._silent) > len(self.present):
+            self._silent = set()
+            self._behind = set()
+        for rank, (until, rounds) in self._left_out.items():
+            if until == self._round and rank not in self._in_time:
+                self._left_out[rank] = (round_, rounds)
+        self._heard = set()
+        self._in_time = set()
+        self._took = now - self._began if self._round else 0.0
+        self._round = round_
+        self._began = now
+
+    def heard(self, rank: int, now: float) -> None:
+        """A rank has shown that it is at the round that is on."""
+        self._away.discard(rank)
+        self._behind.discard(rank)
+        if rank not in self._heard:
+            self._heard.add(rank)
+            if now - self._began <= IN_TIME * self._took:
+                self._in_time.add(rank)
+
+    def fell_behind(self, rank: int) -> None:
+        """A rank is at an earlier round."""
+        if rank:
+            self._behind.add(rank)
+
+    def renews(self, rank: int) -> None:
+        """A rank takes another's state, and does nothing until it has it."""
+        if rank:
+            self._away.add(rank)
+
+    def is_current(self, rank: int) -> bool:
+        """Whether a rank is at the round that is on, as far as is known."""
+        return rank in self.present and rank not in self._away and rank not in self._behind
+
+    def current(self) -> list[int]:
+        """The ranks that are at the round that is on, as far as is known."""
+        return sorted(self.present - self._away - self._behind)
+
+    def taking_part(self) -> list[int]:
+        """The ranks that are given work and stripes at the start of a round."""
+        return [rank for rank in self.current() if rank not in self._silent and not self.is_left_out(rank)] or [0]
+
+    def can_help(self, rank: int) -> bool:
+        """Whether a rank can be given another's work: it was heard of in this round, and its link serves."""
+        return (rank in self._heard or not rank) and self.is_current(rank) and not self.is_left_out(rank)
+
+    def is_left_out(self, rank: int) -> bool:
+        """Whether a rank is given nothing for a while."""
+        until, _ = self._left_out.get(rank, (0, 0))
+        return self._round <= until
+
+    def leave_out(self, rank: int) -> None:
+        """A rank did not deliver or keep: it is given nothing for some rounds."""
+        if rank and not self.is_left_out(rank):
+            _, rounds = self._left_out.get(rank, (0, LEFT_OUT // 2))
+            rounds = min(LEFT_OUT_AT_MOST, 2 * rounds)
+            self._left_out[rank] = (self._round + rounds, rounds)

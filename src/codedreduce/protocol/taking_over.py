@@ -1,0 +1,303 @@
+"""Whose work idle ranks take over: that of whoever is expected to be through last, among those that are late.
+
+Those that help are in it, too: what they have not begun is taken from them by whoever is idle next. So nobody is idle
+while somebody has blocks to spare, and a rank that awakes helps with what was taken from it.
+
+Asking a rank that may be at work is a bet, as under the parents of a tree: few are made where they do not pay
+(`Budget`). Taking from one that has said how far it is, is none.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+from codedreduce.protocol.events import AnyAction
+from codedreduce.protocol.hands import Hand, Hands, Order
+from codedreduce.protocol.lateness import ASKED, NOT_BEGUN, SILENT, Lateness
+from codedreduce.protocol.links import Links
+from codedreduce.protocol.messages import Cut, Do, Message, Tell
+from codedreduce.protocol.pace import Pace
+from codedreduce.protocol.redundancy import Budget
+from codedreduce.protocol.relief import Helper, Relief, Rest, relieve
+from codedreduce.protocol.standing import Standing
+from codedreduce.schemes import Part, StripedPlan
+
+#: Helpers that are so many times slower than usual are asked last.
+TOO_SLOW = 3.0
+
+#: What a rank has said is relied on for such a part of the time that a block takes it.
+FRESH = 0.5
+
+#: Idle ranks that are looked through for some that are quick and can read a unit's samples.
+LOOKED_THROUGH = 64
+
+Say = Callable[[int, Message, float, list[AnyAction]], None]
+
+
+class TakingOver:
+    """The late and the idle of a round."""
+
+    def __init__(self, plan: StripedPlan, standing: Standing, pace: Pace, links: Links, lateness: Lateness, say: Say):
+        self._plan = plan
+        self._standing = standing
+        self._pace = pace
+        self._links = links
+        self._lateness = lateness
+        self._say = say
+        self.hands = Hands()
+        self.budget = Budget(plan.workers)
+        self.round = 0
+        self.generation = 0
+        self.is_acting = False
+        self._idle: dict[int, None] = {}  # in the order in which they became so
+        self._behind: list[tuple[float, int, int]] = []  # who is through last, when (negative); the stamp of its hand
+        self._bets: dict[int, bool] = {}  # units that were bet on in this round, and whether it was counted
+        self._silent: list[int] = []  # ranks that did not answer, since this was last asked
+
+    def begin(self, round_: int) -> None:
+        """A new round."""
+        self.round = round_
+        self.hands.clear()
+        self._idle = {}
+        self._behind = []
+        self._bets = {}
+        self._silent = []
+
+    def take_silent(self) -> list[int]:
+        """Ranks that are late and did not answer, since this was last asked."""
+        silent, self._silent = self._silent, []
+        return silent
+
+    def give(self, rank: int, parts: Iterable[Part], now: float) -> None:
+        """A rank is given parts at the start of a round."""
+        hand = self.hands.give(rank, [Order(part, now) for part in parts])
+        self._lateness.expect(hand, now, self._pace.lag(rank))
+
+    def help(self, rank: int, parts: tuple[Part, ...], now: float, actions: list[AnyAction]) -> None:
+        """Have a rank do parts in another's place."""
+        hand = self.hands.give(rank, [Order(part, now, helps=True) for part in parts])
+        self._idle.pop(rank, None)
+        self._lateness.expect(hand, now)
+        self._note(hand, now)
+        self._say(rank, Do(generation=self.generation, round=self.round, parts=parts), now, actions)
+
+    def given_again(self, rank: int, now: float) -> tuple[Part, ...]:
+        """What a rank that is back was given, from now on."""
+        hand = self.hands.of(rank)
+        for order in hand.orders:
+            order.given = now
+        hand.done, hand.heard, hand.asked = 0, None, None
+        if hand.orders:
+            self._lateness.expect(hand, now)
+        return tuple(order.part for order in hand.orders)
+
+    def is_idle(self, rank: int) -> None:
+        """A rank could be given something, if it has nothing and is not stuck."""
+        hand = self.hands.of(rank)
+        if not hand.orders and not hand.is_stuck and self._standing.can_help(rank):
+            self._idle[rank] = None
+
+    def gone(self, rank: int, now: float) -> None:
+        """A rank cannot be reached: what it has is to be done by others at once."""
+        self._idle.pop(rank, None)
+        hand = self.hands.of(rank)
+        hand.stamp += 1
+        self._note(hand, now)
+
+    def told(self, hand: Hand, done: int, now: float) -> None:
+        """A rank has said how far it is."""
+        was_asked, hand.asked = hand.asked is not None, None
+        hand.heard = now
+        if hand.orders:
+            done = min(done, hand.orders[0].part.blocks - 1)
+            if done > hand.done:
+                hand.done, hand.moved = done, now
+            hand.stamp += 1
+            if was_asked:
+                self._note(hand, now)
+            else:
+                self._lateness.look_at(hand, self._lateness.at(hand, ASKED))
+
+    def delivered(self, hand: Hand, order: Order | None, now: float) -> None:
+        """A rank has delivered a part, an order or not."""
+        hand.delivered += 1
+        hand.asked = None
+        hand.heard = hand.moved = now
+        hand.is_stuck = False
+        if order is not None:
+            self.hands.take(hand, order)
+            if hand.orders:
+                self._lateness.expect(hand, now)
+                if order.helps:
+                    self._note(hand, now)
+        self.is_idle(hand.rank)
+
+    def complete(self, unit: int, now: float, actions: list[AnyAction]) -> list[tuple[Hand, Order, int]]:
+        """A unit is done: whoever still works on it need not; who that was, with which blocks done."""
+        left = []
+        for hand, order in self.hands.holding(unit):
+            left.append((hand, order, hand.done if order is hand.orders[0] else 0))
+            self.hands.take(hand, order)
+            self._say(hand.rank, Cut(generation=self.generation, round=self.round, unit=unit, end=0), now, actions)
+            if hand.orders:
+                self._lateness.expect(hand, now)
+            self.is_idle(hand.rank)
+        self._settle(unit, any(not order.helps and not order.is_trial for _, order, _ in left))
+        return left
+
+    def _settle(self, unit: int, is_late: bool) -> None:
+        """See whether a bet was won."""
+        if unit not in self._bets:
+            self.budget.on_time(unit)
+            return
+        counted = self._bets.pop(unit)
+        if is_late:
+            self.budget.bet_won(unit, counted=counted)
+        else:
+            self.budget.bet_lost(unit)
+
+    # -- late and idle
+
+    def look(self, now: float, actions: list[AnyAction]) -> float:
+        """Have idle ranks take over what late ones have not done; when to look again."""
+        for hand in self._lateness.whom(now):
+            self._note(hand, now)
+        if not self.is_acting:
+            self.is_acting = True
+            self._match(now, actions)
+            self.is_acting = False
+        return self._lateness.next_look() if self._idle else float("inf")
+
+    def _note(self, hand: Hand, now: float) -> None:
+        """Remember that a rank has work that others could take."""
+        if hand.to_relieve() is not None:
+            if self._is_alive(hand):
+                finish = max(now, hand.heard or hand.since) + hand.blocks * hand.pace(self._lateness.slowdown)
+            else:
+                finish = float("inf")
+            heapq.heappush(self._behind, (-finish, hand.rank, hand.stamp))
+
+    def _is_alive(self, hand: Hand) -> bool:
+        return hand.rank in self._standing.present
+
+    def _match(self, now: float, actions: list[AnyAction]) -> None:
+        while self._idle and self._behind:
+            _, rank, stamp = self._behind[0]
+            hand = self.hands.of(rank)
+            if stamp != hand.stamp:
+                heapq.heappop(self._behind)
+                continue
+            when = self._consider(hand, now, actions)
+            if when is None:
+                break  # no more bets for now
+            if self._behind and self._behind[0][1:] == (rank, stamp):
+                heapq.heappop(self._behind)
+            if when > now:
+                self._lateness.look_at(hand, when)
+            elif stamp != hand.stamp:
+                self._note(hand, now)
+
+    def _consider(self, hand: Hand, now: float, actions: list[AnyAction]) -> float | None:
+        """Relieve a rank if it is time to; when to look at it again, or None if no bet can be made on it now."""
+        lateness = self._lateness
+        if not self._is_alive(hand):
+            return self._relieve(hand, now, actions, is_stuck=True)
+        if hand.is_helping and now < lateness.at(hand, ASKED):
+            return self._relieve(hand, now, actions)
+        if hand.asked is not None:
+            due = max(lateness.answers_by(hand, hand.asked), lateness.at(hand, SILENT))
+            if now < due:
+                return due
+            self._silent.append(hand.rank)
+            return self._relieve(hand, now, actions, is_stuck=True)
+        if hand.heard is None or now - hand.heard > FRESH * hand.pace(lateness.slowdown):
+            hand.asked = now
+            self._say(hand.rank, Tell(generation=self.generation, round=self.round), now, actions)
+            return max(lateness.answers_by(hand, now), lateness.at(hand, SILENT)) if hand.asked is not None else now
+        if not hand.has_begun:
+            due = lateness.at(hand, NOT_BEGUN)
+            return due if now < due else self._relieve(hand, now, actions, is_stuck=True)
+        return self._relieve(hand, now, actions, is_stuck=lateness.seems_stuck(hand, now))
+
+    def _relieve(self, hand: Hand, now: float, actions: list[AnyAction], *, is_stuck: bool = False) -> float | None:
+        """Have idle ranks take over what pays; when to look at the rank again."""
+        order = hand.to_relieve()
+        if order is None:
+            return float("inf")
+        rest = self._rest(hand, order, now, is_stuck=is_stuck)
+        later = now + hand.blocks * hand.pace(self._lateness.slowdown) + NOT_BEGUN * self._lateness.margin(hand)
+        helpers = self._helpers(order.part.unit, now)
+        vector = self._links.vector if self._links.is_known else self._pace.usual() or 0.0
+        relief = relieve(rest, helpers, vector, self._plan.workers) if helpers else None
+        if relief is None:
+            return later
+        is_begun = is_stuck and (hand.asked is not None or order is hand.orders[0])
+        if is_begun and self._is_alive(hand) and relief.end == order.part.first and not self._may_bet(order.part.unit):
+            return None
+        self._hand_over(hand, order, relief, now, actions, is_begun=is_begun)
+        hand.is_stuck = hand.is_stuck or is_stuck
+        return now
+
+    def _rest(self, hand: Hand, order: Order, now: float, *, is_stuck: bool) -> Rest:
+        """What is left of an order."""
+        if is_stuck:
+            return Rest(part=order.part, pace=float("inf"))
+        pace = hand.pace(self._lateness.slowdown)
+        under_way = min(pace, now - hand.moved)
+        if order is hand.orders[0]:
+            return Rest(part=order.part, pace=pace, done=hand.done, begun=hand.done + 1, ahead=-under_way)
+        return Rest(part=order.part, pace=pace, ahead=hand.before(order) * pace - under_way)
+
+    def _may_bet(self, unit: int) -> bool:
+        """Whether work may be done twice, perhaps: if that was needed last time, or out of what was saved."""
+        if unit not in self._bets and not self.budget.is_needy(unit):
+            if not self.budget.may_bet(len(self._bets)):
+                return False
+            self.budget.bet_made()
+            self._bets[unit] = True
+        self._bets.setdefault(unit, False)
+        return True
+
+    def _helpers(self, unit: int, now: float) -> list[Helper]:
+        """Some idle ranks: as many as there are for each that is behind; those first that became idle first."""
+        most = min(self._plan.blocks, max(1, len(self._idle) // max(1, len(self._behind))))
+        usual = self._pace.usual() or 0.0
+        group = self._plan.group(unit)
+        able = [
+            Helper(rank=rank, block=self._pace.block(rank) or usual, link=max(0.0, self._links.free_at(rank) - now))
+            for rank in islice(self._idle, LOOKED_THROUGH)
+            if rank in group and (self.hands.of(rank).delivered or self._pace.lag(rank) <= usual)
+        ]
+        quick = [helper for helper in able if helper.block <= TOO_SLOW * usual]
+        return sorted(quick or able, key=lambda one: (one.link + one.block, one.rank))[:most]
+
+    def _hand_over(
+        self, hand: Hand, order: Order, relief: Relief, now: float, actions: list[AnyAction], *, is_begun: bool
+    ) -> None:
+        """Have helpers do their parts, and the owner less; what it may have begun it may still be first with."""
+        if not self._is_alive(hand):
+            self.hands.take(hand, order)
+        elif is_begun:
+            hand.stamp += 1
+            order.is_relieved = True
+        if self._is_alive(hand):
+            self._cut(hand, order, relief.end, now, actions)
+        for helper, parts in relief.parts:
+            self.help(helper, parts, now, actions)
+
+    def _cut(self, hand: Hand, order: Order, end: int, now: float, actions: list[AnyAction]) -> None:
+        """Have a rank do less of a part, or nothing."""
+        unit, first, last = order.part
+        if order.is_relieved and end <= first:
+            return  # it may still be first
+        others = (one.part.first for one in hand.orders if one is not order and one.part.unit == unit)
+        if not any(other >= end for other in others):
+            self._say(hand.rank, Cut(generation=self.generation, round=self.round, unit=unit, end=end), now, actions)
+        if end > first:
+            order.part = Part(unit, first, end)
+            hand.stamp += 1
+        else:
+            self.hands.take(hand, order)
+        hand.expected -= (last - max(first, end)) * hand.each
