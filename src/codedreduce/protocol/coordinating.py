@@ -27,7 +27,7 @@ from codedreduce.protocol.lateness import Lateness
 from codedreduce.protocol.links import Links
 from codedreduce.protocol.messages import Done, Go, Keep, Message, Status, Tell
 from codedreduce.protocol.missing_sums import MORE_PATIENCE, PATIENCE, MissingSums
-from codedreduce.protocol.pace import Pace
+from codedreduce.protocol.pace import NEVER, Pace
 from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.sharing import Load, Speed, sending, share_out, stripe_weights
 from codedreduce.protocol.standing import Standing
@@ -72,6 +72,7 @@ class Coordinating:
         self._generation = settings.generation
         self.round = 0
         self._began = 0.0
+        self._taking_part: list[int] = []
         self._units: dict[int, Unit[None]] = {}  # those that are not complete
         self._units_done_at: float | None = None
         self._providers: dict[int, tuple[int, float]] = {}  # who said last that it did some of a unit, and when
@@ -165,9 +166,11 @@ class Coordinating:
 
     def _share_out(self) -> dict[int, Load]:
         plan = self._plan
-        self._speeds = {rank: self._speed(rank) for rank in self._standing.taking_part()}
+        self._taking_part = self._standing.taking_part()
+        speeds = {rank: self._speed(rank) for rank in self._taking_part}
+        can_begin = {rank: speed for rank, speed in speeds.items() if speed.lag < NEVER} or speeds
         loads = share_out(
-            plan.workers, plan.blocks, self._speeds, lambda rank, unit: rank in plan.group(unit), self._links.vector
+            plan.workers, plan.blocks, can_begin, lambda rank, unit: rank in plan.group(unit), self._links.vector
         )
         self._cover(loads)
         return loads
@@ -189,7 +192,7 @@ class Coordinating:
 
     def _trial(self, rank: int, now: float) -> tuple[Part, ...]:
         """Now and then a rank that is too slow to be given anything does a block that another does, too."""
-        if rank not in self._speeds or (self.round + rank) % TRY_EVERY:
+        if rank not in self._taking_part or (self.round + rank) % TRY_EVERY:
             return ()
         part = Part(rank, 0, 1)
         self._work.hands.give(rank, [Order(part, now, is_trial=True)])
@@ -198,7 +201,7 @@ class Coordinating:
     def _keep(self, loads: dict[int, Load]) -> tuple[tuple[int, int], ...]:
         """Cut the stripes; what those weigh that do not weigh as usual."""
         vector = self._links.vector
-        plans = {rank: sending(loads[rank], speed, vector) for rank, speed in self._speeds.items()}
+        plans = {rank: sending(loads.get(rank, Load()), self._speed(rank), vector) for rank in self._taking_part}
         if self._keepers < self._plan.workers:
             weights = dict.fromkeys(plans, FULL_WEIGHT)
         else:
