@@ -140,9 +140,9 @@ class Coordinating:
         self._units_done_at = None
         self._providers.clear()
         self._late_timer = float("inf")
-        self._resent = 0.0
         self.late = set()
-        could_begin = max(now, self._links.end(at_all=True))  # the others may not have the last sum yet
+        self._resent, resent = 0.0, self._resent
+        could_begin = max(now, self._links.end(at_all=True), resent)  # the others may not have the last sum yet
         loads = self._share_out()
         weights = self._keep(loads)
         own = Go()

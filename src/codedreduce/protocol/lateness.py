@@ -8,7 +8,7 @@ mostly sending; as long as the work itself while there is no history.
   Whoever answers is alive, and what it has not begun can be taken from it without doing anything twice.
 - Half of it later a rank that answers and has not begun is taken to be stuck: others do all of its work.
 - When all of it has passed, or as much as the quicker ranks usually are apart, a rank that does not answer is taken to
-  be stuck, too.
+  be stuck, too; and as much later again one that answers that it is at an earlier round.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from codedreduce.protocol.pace import Pace
 from codedreduce.protocol.redundancy import UNKNOWN
 from codedreduce.protocol.settings import Settings
 
-#: Parts of the margin after which a rank is asked, one that has not begun is stuck, one that is silent is stuck.
-ASKED, NOT_BEGUN, SILENT = 0.25, 0.5, 1.0
+#: Parts of the margin after which a rank is asked; and after which one is stuck that has not begun, that is silent, or
+#: that has not got the last sum.
+ASKED, NOT_BEGUN, SILENT, BEHIND = 0.25, 0.5, 1.0, 2.0
 
 #: The margin as a part of the time that a round takes: as a part of the head start.
-OF_A_ROUND = 0.25
+OF_A_ROUND = 0.5
 
 #: How long an answer may take, as a part of the time that has passed, and of a round.
 ANSWER, ANSWER_OF_A_ROUND = 0.05, 0.02

@@ -229,9 +229,13 @@ def through_at(loads: Mapping[int, Load], speeds: Mapping[int, Speed], vector: f
 
 
 def _bottoms(plans: Mapping[int, Sending]) -> dict[int, float]:
-    """From when on ranks can send sums: when they have sent their parts, and the last part of all is on its way."""
+    """From when on ranks can send sums: when they have sent their parts, and the last part of all is on its way.
+
+    Whoever has less to send than most keeps no more than they do: long stripes are summed late.
+    """
     last = max(plan.ready for plan in plans.values())
-    return {rank: max(plan.sent, last) for rank, plan in plans.items()}
+    usual = sorted(plan.sent for plan in plans.values())[len(plans) // 2]
+    return {rank: max(plan.sent, last, usual) for rank, plan in plans.items()}
 
 
 def stripe_weights(plans: Mapping[int, Sending], vector: float) -> dict[int, int]:
