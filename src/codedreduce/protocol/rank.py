@@ -231,7 +231,7 @@ class Rank(Machine):
         Row(_ALL, Refuse, COORDINATOR, "_on_refuse", (LEFT,)),
         Row(_IN, Hello, FOLLOWER, "_on_hello"),
         Row((RESTING,), Begin, OWN, "_on_begin", (READY, WORKING, RESTING, RENEWING)),
-        Row(_IN, Go, COORDINATOR, "_on_go", (STAY, WORKING, RESTING, LEFT)),
+        Row(_IN, Go, COORDINATOR, "_on_go", (STAY, WORKING, RESTING, RENEWING, LEFT)),
         Row(_IN, Do, COORDINATOR, "_on_do"),
         Row(_IN, Cut, COORDINATOR, "_on_cut"),
         Row(_IN, Tell, COORDINATOR, "_on_tell"),
