@@ -27,7 +27,7 @@ from codedreduce.protocol.lateness import Lateness
 from codedreduce.protocol.links import Links
 from codedreduce.protocol.messages import Do, Done, Go, Keep, Message, Status, Tell
 from codedreduce.protocol.missing_sums import MORE_PATIENCE, PATIENCE, MissingSums
-from codedreduce.protocol.pace import Pace
+from codedreduce.protocol.pace import NEVER, Pace
 from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.sharing import Load, Speed, sending, share_out, stripe_weights
 from codedreduce.protocol.standing import Standing
@@ -43,9 +43,6 @@ TRY_EVERY = 4
 
 #: Rounds of which it is remembered how long the sum took when all was computed.
 TAILS = 8
-
-#: Seconds that the sum may take at least, while nothing is known of how long it takes.
-UNKNOWN_TAIL = 0.5
 
 #: That a rank begins late is planned for if it is so late every time, as a part of the time a unit takes.
 BEGINS_LATE = 0.75
@@ -65,13 +62,14 @@ class Coordinating:
         self._standing = Standing()
         self._pace = Pace(plan.workers)
         self._links = Links(plan.workers)
-        self._lateness = Lateness(settings, self._pace)
+        self._lateness = Lateness(settings, self._pace, self._links)
         self._work = TakingOver(plan, self._standing, self._pace, self._links, self._lateness, self._say)
         self._sums = MissingSums()
         self._tails: deque[float] = deque(maxlen=TAILS)
         self._generation = settings.generation
         self.round = settings.after
         self._began = 0.0
+        self._taking_part: list[int] = []
         self._units: dict[int, Unit[None]] = {}  # those that are not complete
         self._units_done_at: float | None = None
         self._providers: dict[int, tuple[int, float]] = {}  # who said last that it did some of a unit, and when
@@ -158,9 +156,9 @@ class Coordinating:
         self._units_done_at = None
         self._providers.clear()
         self._late_timer = float("inf")
-        self._resent = 0.0
         self.late = set()
-        could_begin = max(now, self._links.end(at_all=True))  # the others may not have the last sum yet
+        self._resent, resent = 0.0, self._resent
+        could_begin = max(now, self._links.end(at_all=True), resent)  # the others may not have the last sum yet
         loads = self._share_out()
         self._weights = weights = self._keep(loads)
         own = Go()
@@ -184,9 +182,11 @@ class Coordinating:
 
     def _share_out(self) -> dict[int, Load]:
         plan = self._plan
-        self._speeds = {rank: self._speed(rank) for rank in self._standing.taking_part()}
+        self._taking_part = self._standing.taking_part()
+        speeds = {rank: self._speed(rank) for rank in self._taking_part}
+        can_begin = {rank: speed for rank, speed in speeds.items() if speed.lag < NEVER} or speeds
         loads = share_out(
-            plan.workers, plan.blocks, self._speeds, lambda rank, unit: rank in plan.group(unit), self._links.vector
+            plan.workers, plan.blocks, can_begin, lambda rank, unit: rank in plan.group(unit), self._links.vector
         )
         self._cover(loads)
         return loads
@@ -208,7 +208,7 @@ class Coordinating:
 
     def _trial(self, rank: int, now: float) -> tuple[Part, ...]:
         """Now and then a rank that is too slow to be given anything does a block that another does, too."""
-        if rank not in self._speeds or (self.round + rank) % TRY_EVERY:
+        if rank not in self._taking_part or (self.round + rank) % TRY_EVERY:
             return ()
         part = Part(rank, 0, 1)
         self._work.hands.give(rank, [Order(part, now, is_trial=True)])
@@ -217,7 +217,7 @@ class Coordinating:
     def _keep(self, loads: dict[int, Load]) -> tuple[tuple[int, int], ...]:
         """Cut the stripes; what those weigh that do not weigh as usual."""
         vector = self._links.vector
-        plans = {rank: sending(loads[rank], speed, vector) for rank, speed in self._speeds.items()}
+        plans = {rank: sending(loads.get(rank, Load()), self._speed(rank), vector) for rank in self._taking_part}
         if self._keepers < self._plan.workers:
             weights = dict.fromkeys(plans, FULL_WEIGHT)
         else:
@@ -363,7 +363,9 @@ class Coordinating:
     def _patience(self, now: float) -> float:
         """How much longer than now the sum may take before keepers are asked."""
         usual = (
-            sorted(self._tails)[len(self._tails) // 2] if self._tails else max(UNKNOWN_TAIL, 2 * (now - self._began))
+            sorted(self._tails)[len(self._tails) // 2]
+            if self._tails
+            else max(self._settings.unknown_seconds, 2 * (now - self._began))
         )
         expected = max(usual, self._links.end(at_all=True) - now, self._resent - now)
         settings = self._settings

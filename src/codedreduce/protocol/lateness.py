@@ -8,7 +8,7 @@ mostly sending; as long as the work itself while there is no history.
   Whoever answers is alive, and what it has not begun can be taken from it without doing anything twice.
 - Half of it later a rank that answers and has not begun is taken to be stuck: others do all of its work.
 - When all of it has passed, or as much as the quicker ranks usually are apart, a rank that does not answer is taken to
-  be stuck, too.
+  be stuck, too; and as much later again one that answers that it is at an earlier round.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ from collections import deque
 from statistics import median
 
 from codedreduce.protocol.hands import Hand
+from codedreduce.protocol.links import Links
 from codedreduce.protocol.pace import Pace
 from codedreduce.protocol.redundancy import UNKNOWN
 from codedreduce.protocol.settings import Settings
 
-#: Parts of the margin after which a rank is asked, one that has not begun is stuck, one that is silent is stuck.
-ASKED, NOT_BEGUN, SILENT = 0.25, 0.5, 1.0
+#: Parts of the margin after which a rank is asked; and after which one is stuck that has not begun, that is silent, or
+#: that has not got the last sum.
+ASKED, NOT_BEGUN, SILENT, BEHIND = 0.25, 0.5, 1.0, 2.0
 
 #: The margin as a part of the time that a round takes: as a part of the head start.
-OF_A_ROUND = 0.25
+OF_A_ROUND = 0.5
 
 #: How long an answer may take, as a part of the time that has passed, and of a round.
 ANSWER, ANSWER_OF_A_ROUND = 0.05, 0.02
+
+#: How long a message may wait behind vectors, as a part of the time that one takes: a link sends what it has in turn.
+BEHIND_VECTORS = 0.2
 
 #: A rank that is under way is stuck after so many times a block's time without having done one, and half the margin.
 BLOCKS_WITHOUT_NEWS = 2.0
@@ -42,9 +47,10 @@ REMEMBERED = 5
 class Lateness:
     """What is expected of ranks in this round; and an agenda: whom to look at, when."""
 
-    def __init__(self, settings: Settings, pace: Pace) -> None:
+    def __init__(self, settings: Settings, pace: Pace, links: Links) -> None:
         self._settings = settings
         self._pace = pace
+        self._links = links
         self._rounds: deque[float] = deque(maxlen=REMEMBERED)
         self._round = 0.0
         self._slower: list[float] = []  # how many times longer than expected blocks took those that are through
@@ -95,7 +101,8 @@ class Lateness:
         known = self._pace.block(hand.rank) is not None
         fraction = settings.head_start if known else max(UNKNOWN, settings.head_start)
         expected = self.slowdown * (hand.expected - hand.since)
-        return max(fraction * expected, OF_A_ROUND * settings.head_start * self._round, settings.least_head_start)
+        of_a_round = OF_A_ROUND * settings.head_start * self._round
+        return max(fraction * expected, of_a_round, settings.least_head_start, self._held_up())
 
     def at(self, hand: Hand, part: float) -> float:
         """When such a part of a rank's margin has passed."""
@@ -109,7 +116,11 @@ class Lateness:
     def answers_by(self, hand: Hand, asked: float) -> float:
         """When a rank that was asked should have answered."""
         patience = max(ANSWER * (asked - hand.since), ANSWER_OF_A_ROUND * self._round, self._settings.least_head_start)
-        return asked + patience
+        return asked + max(patience, self._held_up())
+
+    def _held_up(self) -> float:
+        """How long a small message may be held up behind vectors that are on their way."""
+        return BEHIND_VECTORS * (self._links.vector if self._links.is_known else self._settings.unknown_seconds)
 
     def seems_stuck(self, hand: Hand, now: float) -> bool:
         """Whether a rank that was under way has done nothing for too long."""

@@ -85,4 +85,5 @@ def last_link(sent: Sequence[tuple[int, float]], kept: Sequence[float], whole: f
     if not sent:
         return 0.0
     own = max(until + kept[rank] * whole for rank, until in free.items())
-    return max(own, last + max(kept) * whole, sent[0][1] + max(kept) * len(sent) * vector)
+    into = sent[0][1] + (max(kept) * (len(sent) - 1) + 1 - max(kept)) * vector
+    return max(own, last + max(kept) * whole, into)

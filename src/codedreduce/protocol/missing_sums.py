@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 #: How much longer than expected a sum may take before keepers are asked, and then until something is done.
-PATIENCE, MORE_PATIENCE = 1.5, 0.25
+PATIENCE, MORE_PATIENCE = 1.5, 0.5
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,10 @@ RECOVERED_WITHIN = 2.0
 EXCESSES = 64
 
 
+#: When a rank begins that has not when others have done its work.
+NEVER = float("inf")
+
+
 class Pace:
     """Times of ranks, by rank."""
 
@@ -65,7 +69,7 @@ class Pace:
         """A rank had done only so many blocks of its work when, so many seconds later, others had done it."""
         known = self.block(rank)
         if not blocks:
-            self.began(rank, after)
+            self._lags[rank].append(NEVER)  # nobody knows when it would have
         elif rank not in self._now and (known is None or after / (blocks + 1) > known):
             self._blocks[rank].append(after / (blocks + 1))
 
@@ -74,7 +78,7 @@ class Pace:
         return _at(0.5, self._blocks[rank])
 
     def lag(self, rank: int) -> float:
-        """Seconds into a round until a rank begins at best, if that was seen in some rounds."""
+        """Seconds into a round until a rank begins at best, if that was seen in some rounds; without end if never."""
         return min(self._lags[rank]) if len(self._lags[rank]) >= LAGS_NEEDED else 0.0
 
     def usual(self) -> float | None:

@@ -55,6 +55,7 @@ class Settings:
     on_excess: str = "wait"
     generation: int = 0
     after: int = 0  # rounds that were over before the run began
+    unknown_seconds: float = 0.5  # that vectors may take on the way before it is known what they do
     wire: npt.DTypeLike | None = None  # what numbers travel as, if not as they are
     chunks: int = field(init=False)  # how many chunks a vector has
     announce: bool = True  # offer a pushed sum ahead of its bytes; not worth it where bytes are as quick as offers

@@ -22,6 +22,9 @@ WORTHWHILE = 0.2
 #: Another way to share out is taken if it saves such a part of the round.
 SAVES = 0.01
 
+#: Vectors that each rank sends beyond the first one get in each other's way, by such a part of a vector.
+IN_THE_WAY = 0.5
+
 Can = Callable[[int, int], bool]
 
 
@@ -107,32 +110,37 @@ class _Draft:
         self.is_uneven = max(self._finish.values()) - min(self._finish.values()) > max(
             speed.block for speed in speeds.values()
         )
-        self._first = [(self._after(rank), rank) for rank in speeds]  # who is through first, with a block more
-        heapq.heapify(self._first)
+        self._first = {count: [(self._after(rank, count), rank) for rank in speeds] for count in (1, blocks)}
+        for heap in self._first.values():  # who is through first, with so many blocks more
+            heapq.heapify(heap)
         for unit in range(units):
             if unit not in speeds:
                 self.is_uneven = True
-                if (taker := self._taker(unit)) is not None:
+                if (taker := self._taker(unit, blocks)) is not None:
                     self._give(taker, unit, blocks)
 
-    def _after(self, rank: int) -> float:
-        return self._finish[rank] + self._speeds[rank].block
+    def _after(self, rank: int, count: int) -> float:
+        return self._finish[rank] + count * self._speeds[rank].block
 
-    def _taker(self, unit: int, other_than: int = -1) -> int | None:
-        """Who can do a unit, and is through first."""
-        passed = []
-        found = None
-        while self._first and found is None:
-            when, rank = heapq.heappop(self._first)
-            if when != self._after(rank):
-                heapq.heappush(self._first, (self._after(rank), rank))  # it has more, or less, by now
+    def _taker(self, unit: int, count: int, other_than: int = -1) -> int | None:
+        """Who can do a unit, and is through first with so many blocks more."""
+        heap, passed, found = self._first[count], [], None
+        while heap and found is None:
+            when, rank = heapq.heappop(heap)
+            if when != self._after(rank, count):
+                heapq.heappush(heap, (self._after(rank, count), rank))  # it has more by now
                 continue
             passed.append((when, rank))
             if rank != other_than and self._can(rank, unit):
                 found = rank
         for one in passed:
-            heapq.heappush(self._first, one)
+            heapq.heappush(heap, one)
         return found
+
+    def _has_less(self, rank: int, blocks: int) -> None:
+        self._finish[rank] -= blocks * self._speeds[rank].block
+        for count, heap in self._first.items():
+            heapq.heappush(heap, (self._after(rank, count), rank))
 
     def _give(self, rank: int, unit: int, end: int) -> None:
         self.loads[rank].firsts[unit] = end
@@ -144,14 +152,13 @@ class _Draft:
         for giver in sorted(self.loads, key=self._finish.__getitem__, reverse=True):
             if self.loads[giver].firsts.get(giver) != self._blocks:
                 continue
-            taker = self._taker(giver, giver)
+            taker = self._taker(giver, self._blocks, giver)
             if taker is None:
                 continue
-            if self._finish[taker] + self._blocks * self._speeds[taker].block + price >= self._finish[giver]:
+            if self._after(taker, self._blocks) + price >= self._finish[giver]:
                 break
             del self.loads[giver].firsts[giver]
-            self._finish[giver] -= self._blocks * self._speeds[giver].block
-            heapq.heappush(self._first, (self._after(giver), giver))
+            self._has_less(giver, self._blocks)
             self._give(taker, giver, self._blocks)
             moved = True
         return moved
@@ -169,16 +176,15 @@ class _Draft:
             if not any(firsts.values()):
                 continue
             unit = max(firsts, key=firsts.__getitem__)
-            taker = self._taker(unit, giver)
-            if taker is None or self._after(taker) + price >= self._finish[giver]:
-                if taker is None:
-                    continue
+            taker = self._taker(unit, 1, giver)
+            if taker is None:
+                continue
+            if self._after(taker, 1) + price >= self._finish[giver]:
                 return
             firsts[unit] -= 1
             self.loads[taker].singles.append(Part(unit, firsts[unit], firsts[unit] + 1))
-            self._finish[giver] -= self._speeds[giver].block
+            self._has_less(giver, 1)
             self._finish[taker] += self._speeds[taker].block
-            heapq.heappush(self._first, (self._after(giver), giver))
             heapq.heappush(last, (-self._finish[giver], giver))
 
 
@@ -204,18 +210,32 @@ def sending(load: Load, speed: Speed, vector: float) -> Sending:
 
 
 def through_at(loads: Mapping[int, Load], speeds: Mapping[int, Speed], vector: float) -> float:
-    """When all links are through, if stripes are cut as they should be."""
+    """When all links are through, out and in, if stripes are cut as they should be.
+
+    >>> calm = {rank: Load({rank: 4}) for rank in range(4)}
+    >>> through_at(calm, {rank: Speed(block=1.0) for rank in range(4)}, 1.0)
+    5.75
+    """
     plans = {rank: sending(load, speeds[rank], vector) for rank, load in loads.items()}
-    carried = sum(len(load.parts()) for load in loads.values()) / len(loads)
-    first = min(plan.sent for plan in plans.values() if plan.sent) - vector
-    bottoms = sorted(_bottoms(plans).values())
-    return max(bottoms[-1], _fill(bottoms, vector * (len(plans) - 1)), first + (carried + 1) * vector)
+    bottoms = _bottoms(plans)
+    last, first = max(bottoms.values()), min(plan.sent for plan in plans.values() if plan.sent) - vector
+    if not vector or len(plans) < 2:
+        return last
+    out = _fill(sorted(bottoms.values()), vector * (len(plans) - 1))
+    most_kept = max(0.0, out - min(bottoms.values())) / (vector * (len(plans) - 1))
+    vectors = sum(len(load.parts()) for load in loads.values())
+    into = first + (most_kept * (vectors - 1) + 1 - most_kept) * vector
+    return max(last, out, into) + IN_THE_WAY * max(0, vectors / len(plans) - 1) * vector
 
 
 def _bottoms(plans: Mapping[int, Sending]) -> dict[int, float]:
-    """From when on ranks can send sums: when they have sent their parts, and the last part of all is on its way."""
+    """From when on ranks can send sums: when they have sent their parts, and the last part of all is on its way.
+
+    Whoever has less to send than most keeps no more than they do: long stripes are summed late.
+    """
     last = max(plan.ready for plan in plans.values())
-    return {rank: max(plan.sent, last) for rank, plan in plans.items()}
+    usual = sorted(plan.sent for plan in plans.values())[len(plans) // 2]
+    return {rank: max(plan.sent, last, usual) for rank, plan in plans.items()}
 
 
 def stripe_weights(plans: Mapping[int, Sending], vector: float) -> dict[int, int]:

@@ -15,7 +15,7 @@ from itertools import islice
 
 from codedreduce.protocol.events import AnyAction
 from codedreduce.protocol.hands import Hand, Hands, Order
-from codedreduce.protocol.lateness import ASKED, NOT_BEGUN, SILENT, Lateness
+from codedreduce.protocol.lateness import ASKED, BEHIND, NOT_BEGUN, SILENT, Lateness
 from codedreduce.protocol.links import Links
 from codedreduce.protocol.messages import Cut, Do, Message, Tell
 from codedreduce.protocol.pace import Pace
@@ -217,7 +217,7 @@ class TakingOver:
             self._say(hand.rank, Tell(generation=self.generation, round=self.round), now, actions)
             return max(lateness.answers_by(hand, now), lateness.at(hand, SILENT)) if hand.asked is not None else now
         if not hand.has_begun:
-            due = lateness.at(hand, NOT_BEGUN)
+            due = lateness.at(hand, NOT_BEGUN if self._standing.is_current(hand.rank) else BEHIND)
             return due if now < due else self._relieve(hand, now, actions, is_stuck=True)
         return self._relieve(hand, now, actions, is_stuck=lateness.seems_stuck(hand, now))
 

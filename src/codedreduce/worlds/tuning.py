@@ -23,6 +23,9 @@ LEAST_WINDOW, MOST_WINDOW = 4, 16
 #: Seconds a worker may be later than another before it counts as late: less is the scheduler's noise.
 LEAST_HEAD_START = 0.01
 
+#: Seconds that vectors may take before it is known how long they do, on one machine and over a network.
+UNKNOWN_LOCAL, UNKNOWN_NETWORK = 1.0, 5.0
+
 #: Bytes of a vector from which a sum is offered ahead of its bytes. A smaller one is itself as quick as the head start
 #: of its replicas, and the offer would only be another message to handle.
 WORTH_ANNOUNCING = 1 << 16
@@ -38,7 +41,7 @@ def settings_for(
         chunk = LOCAL_CHUNK if shared_memory else chunk_over_network(length)
     return Settings(
         length=length, itemsize=itemsize, chunk=chunk, least_head_start=LEAST_HEAD_START,
-        on_excess=excess.do, say_waiting_after=excess.after,
+        unknown_seconds=UNKNOWN_LOCAL if shared_memory else UNKNOWN_NETWORK, on_excess=excess.do, say_waiting_after=excess.after,
         window=LEAST_WINDOW if shared_memory else window_over_network(min(chunk, length) * itemsize),
         announce=length > LOCAL_CHUNK if shared_memory else worth_announcing(length, itemsize),
     )  # fmt: skip
