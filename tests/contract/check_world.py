@@ -8,6 +8,8 @@ from codedreduce import Scheme
 from codedreduce.protocol import Settings
 from codedreduce.schemes import Piece, Plan
 from codedreduce.worlds.simulated import Conditions, Gradients, Link, SimulatedCluster, parse_delays
+from codedreduce.worlds.world import RoundResult
+from codedreduce.worlds.world import World as NodeWorld
 from codedreduce.worlds.zeromq.local import LocalCluster
 
 #: Runs a plan for some rounds with these gradients and settings; the vectors the root got.
@@ -44,7 +46,15 @@ def local(*, shared_memory: bool) -> World:
         def gradient(piece: Piece, model: np.ndarray, round_: int, out: np.ndarray, node: int) -> None:
             out[:] = gradients.of_piece(piece, model)
 
-        with LocalCluster.of(plan, gradient, settings, shared_memory=shared_memory) as cluster:
+        def member(node: NodeWorld) -> None:
+            """What the other nodes do where all begin rounds: the same, and they must get the same bits."""
+            for round_ in range(1, rounds + 1):
+                result = node.aggregate(gradients.model(round_))
+                assert isinstance(result, RoundResult)
+                calm = plan.reference(lambda piece, round_=round_: gradients.of_piece(piece, gradients.model(round_)))
+                assert result.vector.tobytes() == calm.tobytes()
+
+        with LocalCluster.of(plan, gradient, settings, shared_memory=shared_memory, member=member) as cluster:
             return [cluster.aggregate(gradients.model(round_)).vector.copy() for round_ in range(1, rounds + 1)]
 
     return world

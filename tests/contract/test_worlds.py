@@ -1,6 +1,15 @@
 import pytest
 
-from codedreduce import CodedReduce, GradientCoding, LiveCompensation, MasterWorker, Scheme, Tree
+from codedreduce import (
+    CodedReduce,
+    GradientCoding,
+    LiveCompensation,
+    MasterWorker,
+    RingAllReduce,
+    Scheme,
+    Striped,
+    Tree,
+)
 
 from .check_world import check_world, local, simulated
 
@@ -14,6 +23,11 @@ SCHEMES: list[Scheme] = [
     CodedReduce(TREE, 1, order="eager"),
     CodedReduce(TREE, 1, order="eager", code="cyclic"),
     CodedReduce(Tree.balanced(workers=7, fanout=4, stragglers=1), 1),
+    RingAllReduce(4),
+    Striped(4),
+    Striped(5, reach=2, blocks=2),
+    Striped(3, stripes=2),
+    Striped(1),
 ]
 WORLDS = {
     "simulated": simulated,

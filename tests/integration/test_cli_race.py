@@ -13,7 +13,8 @@ def test_table_json_and_report(tmp_path: Path) -> None:
     document = json.loads(target.read_text())
     assert document["conditions"]["tree"] == "2x1"
     assert [result["name"] for result in document["results"]] == [
-        "master-worker", "gradient-coding", "live-compensation", "ring", "eager", "progressive"
+        "master-worker", "gradient-coding", "live-compensation", "ring", "eager", "progressive",
+        "striped",
     ]  # fmt: skip
     for result in document["results"]:
         assert result["scheme"].removeprefix("coded-reduce ") in run.stdout

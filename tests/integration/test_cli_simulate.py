@@ -18,7 +18,7 @@ def test_table_json_and_report(tmp_path: Path) -> None:
     document = json.loads(target.read_text())
     assert document["seed"] == 0
     assert document["conditions"]["delays"] == "bursty"
-    assert len(document["results"]) == 6
+    assert len(document["results"]) == 7
     keys = {"scheme", "mean", "median", "p95", "p99", "work", "busiest_bytes", "max_error", "bit_identical"}
     for result in document["results"]:
         assert keys <= set(result)

@@ -207,7 +207,7 @@ def test_a_node_cut_off_and_one_paused_do_not_hold_training_up(lab: Lab, tmp_pat
 def test_what_cannot_be_is_said_in_one_line(lab: Lab) -> None:
     small = codedreduce("train", "--lab", "--lab-name", lab.name, "--tree", "4x2", "--rounds", "1")
     assert small.returncode == 2
-    assert "need 21 nodes" in small.stderr
+    assert "the run has 21 processes" in small.stderr
     with pytest.raises(UsageError, match="no lab 'nobody'"):
         Lab.find("nobody")
     with pytest.raises(UsageError, match="nodes 0 to 7, not 8"):

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from codedreduce import MasterWorker
+from codedreduce import MasterWorker, Striped
 from codedreduce.errors import UsageError
 from codedreduce.training import SGD, LogisticRegression, synthetic
 from codedreduce.training.loop import Job
@@ -63,7 +63,7 @@ def test_a_script_runs_as_root_and_workers(tmp_path: Path, scheme: str) -> None:
     assert nobody_runs(path)
 
 
-@pytest.mark.parametrize(("rank", "who"), [(0, "the root"), (3, "worker 3")])
+@pytest.mark.parametrize(("rank", "who"), [(0, "rank 0"), (3, "rank 3")])
 def test_a_script_that_raises(tmp_path: Path, rank: int, who: str) -> None:
     path = script(tmp_path, f'if os.environ["RANK"] == "{rank}": raise RuntimeError("my own bug")')
     run = codedreduce("run", "-n", "6", path)
@@ -185,7 +185,7 @@ def test_a_worker_without_a_root(tmp_path: Path) -> None:
     [
         ({"RANK": "x"}, "RANK must be a number, got 'x'"),
         ({"RANK": "5"}, "RANK=5 of WORLD_SIZE=3 cannot be"),
-        ({"WORLD_SIZE": "1", "RANK": "0"}, "a root and a worker at least"),
+        ({"WORLD_SIZE": "0", "RANK": "0"}, "RANK=0 of WORLD_SIZE=0 cannot be"),
     ],
 )
 def test_environments_that_cannot_be(environment: dict[str, str], message: str) -> None:
@@ -194,12 +194,16 @@ def test_environments_that_cannot_be(environment: dict[str, str], message: str) 
         read_membership({**base, **environment})
 
 
-def test_a_membership_without_hints_gets_a_tree() -> None:
+def test_a_membership_without_hints_names_no_scheme() -> None:
     base = {"RANK": "1", "WORLD_SIZE": "21", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
     membership = read_membership(base)
     assert membership is not None
-    assert membership.scheme_or_default().workers == 20
+    assert membership.scheme is None
+    assert (membership.size, membership.workers) == (21, 20)
     assert membership.meeting.same_machine
+    said = read_membership({**base, "CODEDREDUCE_SCHEME": "striped", "CODEDREDUCE_TREE": "21x1"})
+    assert said is not None
+    assert said.scheme == Striped(21)
 
 
 def test_launchers_that_do_not_say_where_the_root_is() -> None:
@@ -263,7 +267,7 @@ def test_race(tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     results = json.loads(target.read_text())["results"]
-    assert len(results) == 6
+    assert len(results) == 7
     for result in results:
         assert len(result["round_seconds"]) == 4
         if "live" not in result["scheme"]:

@@ -126,5 +126,5 @@ with cr.join() as cluster:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", str(path)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
-    assert found.stdout.count("of 3 processes") == 5
+    assert found.stdout.count("of 3 processes") == 15, "every process steps"
     assert nobody_runs(str(path))

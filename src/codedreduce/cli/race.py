@@ -51,9 +51,10 @@ def race(
     chosen = racing_schemes(
         scheme_names(schemes), tree=tree, stragglers=stragglers, delays=delays, compute=batch_seconds, seed=seed
     )
+    data = synthetic(samples, parameters, seed=seed)
     processes = max(len(scheme.plan(samples=samples).nodes) for scheme in chosen.values())
     job = Job(
-        objective=LogisticRegression(), source=synthetic(samples, parameters, seed=seed), rounds=rounds,
+        objective=LogisticRegression(), source=data, rounds=rounds,
         scheme=next(iter(chosen.values())), optimizer=SGD(1.0), seed=seed, delays=delays, compute=batch_seconds,
         site=chosen_lab(in_lab, lab_name, processes),
     )  # fmt: skip

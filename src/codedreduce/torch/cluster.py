@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from codedreduce.errors import UsageError
-from codedreduce.schemes import MasterWorker, Plan, Scheme, StripedPlan
+from codedreduce.schemes import MasterWorker, Plan, Scheme, Striped, StripedPlan
 from codedreduce.schemes.choice import choose_to_replicate
 from codedreduce.torch.layout import Layout
 from codedreduce.torch.replica import TorchReplica
@@ -30,6 +30,11 @@ from codedreduce.worlds.world import World
 from codedreduce.worlds.zeromq.node import Node, is_compared, root_of
 
 log = logging.getLogger("codedreduce")
+
+ReadModel = Callable[[Vector], None]
+
+#: Enters a world for a model that is laid out so, after so many rounds; what reads the model, where it is to be read.
+Enter = Callable[[contextlib.ExitStack, Layout, UnitGradient, int], tuple[World, ReadModel]]
 
 #: Rounds that are remembered, to learn how late the late ones were.
 REMEMBERED = 64
@@ -167,15 +172,20 @@ class Cluster:
         if wire is not None and layout.dtype != np.float32:
             raise UsageError(f"wire={wire!r} would lose what float64 parameters are for; leave it out")
         training.rehearse()
-        plan = self._scheme.plan(samples=batch_size)
+        plan = _scheme_for(self._scheme, wire).plan(samples=batch_size)
         replica = TorchReplica(model, state)
         if self._membership is None:
-            alone = Alone(plan, UnitGradient(training, layout), layout.length, layout.dtype)
-            return self._train(training, layout, contextlib.nullcontext(alone), Journal(remember=REMEMBERED))
+
+            def enter(
+                stack: contextlib.ExitStack, layout: Layout, gradient: UnitGradient, after: int
+            ) -> tuple[World, ReadModel]:
+                return Alone(plan, gradient, layout.length, layout.dtype, after), lambda vector: None
+
+            return self._train_where_it_is(training, replica, Journal(remember=REMEMBERED), enter)
         self._membership.check(plan)
         journal = Journal(listening(on_note=self._on_note), remember=REMEMBERED)
         if isinstance(plan, StripedPlan):
-            return self._train_as_rank(training, replica, plan, wire, journal)
+            return self._as_rank(training, replica, plan, wire, journal)
         run = self._run(training, layout, plan, wire)
         if self._membership.rank:
             return self._serve(training, layout, run, self._membership)
@@ -198,45 +208,30 @@ class Cluster:
     def _train(
         self, training: Training, layout: Layout, where: contextlib.AbstractContextManager[World], journal: Journal
     ) -> Iterator[Step]:
+        """On the root of a tree, which alone steps."""
         vector = np.zeros(layout.length, dtype=layout.dtype)
         with contextlib.ExitStack() as stack:
             self._running = stack
             world = stack.enter_context(where)
             for round_ in rounds(world, journal, training.steps, vector, layout.read_model):
-                over = round_.over(layout.write_gradients(round_.total, training.batch_size))
-                if self._membership is None:
-                    seed_everything(training.seed, over.round, BETWEEN_ROUNDS)
-                yield _step(over, round_, journal)
+                yield _step(round_.over(layout.write_gradients(round_.total, training.batch_size)), round_, journal)
             self._running = None
 
-    def _train_as_rank(
-        self, training: Training, replica: TorchReplica, plan: StripedPlan, wire: str | None, journal: Journal
+    def _train_where_it_is(
+        self, training: Training, replica: TorchReplica, journal: Journal, enter: Enter
     ) -> Iterator[Step]:
-        """Every rank yields. When a script changes what is trainable, it does so on all: all lay it out anew."""
-        assert self._membership is not None
-        if self._membership.meeting.same_machine and "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(1)  # ranks share this machine's cores
-        injection = Injection.of(self._membership.inject, workers=plan.workers, seed=training.seed)
+        """In a process alone, and on every rank: the parameters are as the script leaves them.
+
+        When a script changes what is trainable, it does so on all ranks, and all lay the vector out anew.
+        """
         after = 0
         while after < training.steps:
             layout = Layout(training.model)
             vector = np.zeros(layout.length, dtype=layout.dtype)
-            gradient = UnitGradient(training, layout, given_model=False)
-            run = self._run(training, layout, plan, wire, after)
             with contextlib.ExitStack() as stack:
                 self._running = stack
-                node = Node(
-                    run, self._membership.rank, gradient=gradient, replica=replica, injection=injection, journal=journal
-                )  # fmt: skip
-                stack.callback(self._look_how_it_left, node)
-                stack.enter_context(node)
-                node.wait_for_all()
-
-                def read_model(vector: Vector, layout: Layout = layout, node: Node = node) -> None:
-                    if is_compared(node.next_round):  # nobody else reads it
-                        layout.read_model(vector)
-
-                for round_ in rounds(node, journal, training.steps, vector, read_model, after=after):
+                world, read_model = enter(stack, layout, UnitGradient(training, layout, given_model=False), after)
+                for round_ in rounds(world, journal, training.steps, vector, read_model, after=after):
                     over = round_.over(layout.write_gradients(round_.total, training.batch_size))
                     after = over.round
                     replica.has_stepped = True
@@ -247,6 +242,35 @@ class Cluster:
                 else:
                     after = training.steps
             self._running = None
+
+    def _as_rank(
+        self, training: Training, replica: TorchReplica, plan: StripedPlan, wire: str | None, journal: Journal
+    ) -> Iterator[Step]:
+        """Every rank yields."""
+        assert self._membership is not None
+        membership = self._membership
+        if membership.meeting.same_machine and "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(1)  # ranks share this machine's cores
+        injection = Injection.of(membership.inject, workers=plan.workers, seed=training.seed)
+
+        def enter(
+            stack: contextlib.ExitStack, layout: Layout, gradient: UnitGradient, after: int
+        ) -> tuple[World, ReadModel]:
+            run = self._run(training, layout, plan, wire, after)
+            node = Node(
+                run, membership.rank, gradient=gradient, replica=replica, injection=injection, journal=journal
+            )  # fmt: skip
+            stack.callback(self._look_how_it_left, node)
+            stack.enter_context(node)
+            node.wait_for_all()
+
+            def read_model(vector: Vector) -> None:
+                if is_compared(node.next_round):  # nobody else reads it
+                    layout.read_model(vector)
+
+            return node, read_model
+
+        return self._train_where_it_is(training, replica, journal, enter)
 
     def _look_how_it_left(self, node: Node) -> None:
         self._left_alone = node.left_alone
@@ -259,6 +283,15 @@ class Cluster:
             node.serve()
         return
         yield  # a generator that yields nothing
+
+
+def _scheme_for(scheme: Scheme, wire: str | None) -> Scheme:
+    """Numbers that are rounded on their way are so once a unit: it then travels whole, whoever computes it."""
+    if wire is None or not isinstance(scheme, Striped):
+        return scheme
+    if scheme.blocks not in (None, 1):
+        raise UsageError(f"with wire={wire!r} a unit is computed in one block, and the scheme says {scheme.blocks}")
+    return replace(scheme, blocks=1)
 
 
 def _step(over: RoundLog, round_: Round, journal: Journal) -> Step:

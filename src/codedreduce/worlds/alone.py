@@ -13,12 +13,12 @@ from codedreduce.worlds.world import Gradient, RoundResult
 class Alone:
     """Evaluates the plan directly: what every other world must give, to the bit."""
 
-    def __init__(self, plan: Plan, gradient: Gradient, length: int, dtype: Dtype) -> None:
+    def __init__(self, plan: Plan, gradient: Gradient, length: int, dtype: Dtype, after: int = 0) -> None:
         self._plan = plan
         self._gradient = gradient
         self._length = length
         self._dtype = dtype
-        self._round = 0
+        self._round = after
 
     def aggregate(self, model: Vector) -> RoundResult:
         """One round: the gradient sum of the whole batch under this model."""

@@ -41,7 +41,8 @@ def settings_for(
         chunk = LOCAL_CHUNK if shared_memory else chunk_over_network(length)
     return Settings(
         length=length, itemsize=itemsize, chunk=chunk, least_head_start=LEAST_HEAD_START,
-        unknown_seconds=UNKNOWN_LOCAL if shared_memory else UNKNOWN_NETWORK, on_excess=excess.do, say_waiting_after=excess.after,
+        unknown_seconds=UNKNOWN_LOCAL if shared_memory else UNKNOWN_NETWORK, on_excess=excess.do,
+        say_waiting_after=excess.after,
         window=LEAST_WINDOW if shared_memory else window_over_network(min(chunk, length) * itemsize),
         announce=length > LOCAL_CHUNK if shared_memory else worth_announcing(length, itemsize),
     )  # fmt: skip

@@ -86,14 +86,11 @@ class Driver(threading.Thread):
                 with contextlib.suppress(BlockingIOError):  # full: it has been woken often enough
                     os.write(self._waker, b"\0")
 
-    def leave(self, reason: str, *, at_once: bool = True, look: Callable[[], None] | None = None) -> None:
-        """Leave, and wait until everyone has been told; or until nobody needs this node any more, however long."""
+    def leave(self, reason: str) -> None:
+        """Leave, and wait until everyone has been told."""
         if self.is_alive():
-            self.post(Leave(reason=reason, at_once=at_once))
-            self.join(timeout=None if look is None and not at_once else 5)
-        while look is not None and not at_once and self.is_alive():
-            look()
-            self.join(timeout=0.2)
+            self.post(Leave(reason=reason, at_once=True))
+            self.join(timeout=5)
 
     def run(self) -> None:
         """The loop."""

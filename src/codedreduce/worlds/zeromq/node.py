@@ -20,6 +20,7 @@ from codedreduce.protocol.events import (
     Ended,
     EveryoneIn,
     Finished,
+    Leave,
     Note,
     Pack,
     Packed,
@@ -39,6 +40,9 @@ from codedreduce.worlds.zeromq.mesh import Mesh
 from codedreduce.worlds.zeromq.rendezvous import Directory, Registration, find
 from codedreduce.worlds.zeromq.sockets import Context
 from codedreduce.worlds.zeromq.transport import Transport
+
+#: The state of a rank that has none.
+NOTHING: Vector = np.zeros(1, dtype=np.uint8)
 
 #: Rounds between two comparisons of the models of all ranks.
 COMPARED_EVERY = 64
@@ -137,10 +141,20 @@ class Node:
         if self._driver is None:
             self._context.destroy(linger=0)
             return
-        is_rank = isinstance(self._driver.machine, Rank)
-        self._driver.leave("the run is over", at_once=self._at_once or not is_rank, look=self._look)
+        if isinstance(self._driver.machine, Rank) and not self._at_once and self._driver.is_alive():
+            self._stay_while_needed()
+        self._driver.leave("the run is over")
         if not self._driver.is_alive():
             self._context.term()
+
+    def _stay_while_needed(self) -> None:
+        """On a rank that is through: keep what others may lack, and give them its state, until rank 0 says goodbye."""
+        self._talking.post(Leave(reason="the run is over"))
+        for news in self._computing.news(self._talking.post, self._look):
+            if isinstance(news, Finished):
+                return
+            if isinstance(news, Pack):
+                self._pack(after=self._round)
 
     @property
     def _talking(self) -> Driver:
@@ -216,13 +230,12 @@ class Node:
     def _beside_a_sum(self, news: News) -> Renewal | Over | None:
         """What else may come of a round at a rank: another's state, or the end of the run."""
         if isinstance(news, Renewed):
-            assert self._replica is not None, "a rank has a replica"
-            self._replica.unpack(news.state)
+            if self._replica is not None:
+                self._replica.unpack(news.state)
             self._round = news.round
             return Renewal(news.round)
         if isinstance(news, Pack):
-            assert self._replica is not None, "a rank has a replica"
-            self._talking.post(Packed(round=self._round - 1, state=self._replica.pack()))
+            self._pack(after=self._round - 1)
         elif isinstance(news, Ended):
             return Over(news.round)
         elif isinstance(news, Finished) and isinstance(self.machine, Rank):
@@ -230,6 +243,11 @@ class Node:
             if end is not None and end < self._round:
                 return Over(end)
         return None
+
+    def _pack(self, after: int) -> None:
+        """Give the machine the state that this rank has after a round."""
+        state = self._replica.pack() if self._replica is not None else NOTHING
+        self._talking.post(Packed(round=after, state=state))
 
     def _hear(self, news: News) -> None:
         if isinstance(news, Note):

@@ -1,0 +1,199 @@
+"""Striped in real processes: the same bits on every rank, calm, stalled, unequal, killed, paused, and far behind."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from codedreduce import Striped
+from codedreduce.errors import SchemeError, TooManyStragglers, UsageError
+from codedreduce.protocol import Settings
+from codedreduce.schemes import Piece
+from codedreduce.training import SGD, LogisticRegression, synthetic
+from codedreduce.training.loop import Job, reference_run, run_job
+from codedreduce.training.optimizers import Adam
+from codedreduce.worlds.inject import Injection
+from codedreduce.worlds.journal import Journal
+from codedreduce.worlds.simulated import Gradients
+from codedreduce.worlds.world import Renewal, RoundResult, World
+from codedreduce.worlds.zeromq.local import LocalCluster
+
+SAMPLES, LENGTH = 240, 700
+
+
+class Bits:
+    """Rounds of a plan whose every sum, at every rank, is compared with the reference; ranks tell how they got on."""
+
+    def __init__(self, ranks: int, rounds: int, folder: Path, **scheme) -> None:
+        self.plan = Striped(ranks, **scheme).plan(samples=SAMPLES)
+        self.gradients = Gradients(SAMPLES, LENGTH, seed=5)
+        self.rounds = rounds
+        self.folder = folder
+        self.settings = Settings(length=LENGTH, chunk=self.plan.chunk(LENGTH, 4, 400), least_head_start=0.05)
+
+    def gradient(self, piece: Piece, model: np.ndarray, round_: int, out: np.ndarray, node: int) -> None:
+        out[:] = self.gradients.of_piece(piece, model)
+
+    def check(self, result: RoundResult) -> None:
+        model = self.gradients.model(result.round)
+        calm = self.plan.reference(lambda piece: self.gradients.of_piece(piece, model))
+        assert result.vector.tobytes() == calm.tobytes(), f"round {result.round} has other bits"
+
+    def member(self, world: World) -> None:
+        """What the other ranks do; each leaves how many sums it saw, and how often it took another's state."""
+        sums = renewals = reached = 0
+        while reached < self.rounds:
+            outcome = world.aggregate(self.gradients.model(reached + 1))
+            reached = outcome.round
+            if isinstance(outcome, RoundResult):
+                self.check(outcome)
+                sums += 1
+            else:
+                assert isinstance(outcome, Renewal)
+                renewals += 1
+        (self.folder / f"{world._number}").write_text(f"{sums} {renewals}")
+
+    def run(
+        self, meanwhile: Callable[[LocalCluster, int], None] | None = None, **options
+    ) -> tuple[Journal, list[float]]:
+        journal = Journal()
+        seconds = []
+        with LocalCluster.of(
+            self.plan, self.gradient, self.settings, shared_memory=False, member=self.member, journal=journal, **options
+        ) as cluster:
+            for round_ in range(1, self.rounds + 1):
+                if meanwhile is not None:
+                    meanwhile(cluster, round_)
+                result = cluster.aggregate(self.gradients.model(round_))
+                self.check(result)
+                seconds.append(result.seconds)
+        return journal, seconds
+
+    def seen(self, rank: int) -> tuple[int, int]:
+        """How many sums a rank saw, and how often it took another's state."""
+        sums, renewals = (self.folder / f"{rank}").read_text().split()
+        return int(sums), int(renewals)
+
+
+@pytest.mark.parametrize("scheme", [{}, {"reach": 2}, {"stripes": 2, "blocks": 3}], ids=str)
+@pytest.mark.parametrize("delays", [None, "stalls:0.2:0.2s", "exponential"])
+def test_every_rank_has_the_same_bits(tmp_path: Path, scheme: dict, delays: str | None) -> None:
+    bits = Bits(4, 8, tmp_path, **scheme)
+    injection = Injection.of(delays, workers=4, seed=1, compute=0.2, samples=SAMPLES)
+    bits.run(injection=injection)
+    assert all(sum(bits.seen(rank)) >= 1 for rank in (1, 2, 3))
+
+
+def test_a_calm_run_leaves_nobody_behind(tmp_path: Path) -> None:
+    bits = Bits(4, 20, tmp_path)
+    bits.run()
+    assert [bits.seen(rank) for rank in (1, 2, 3)] == [(20, 0)] * 3
+
+
+def test_one_is_killed(tmp_path: Path) -> None:
+    bits = Bits(4, 12, tmp_path)
+
+    def kill(cluster: LocalCluster, round_: int) -> None:
+        if round_ == 4:
+            os.kill(cluster.processes[2], signal.SIGKILL)
+        time.sleep(0.06)
+
+    journal, _ = bits.run(kill)
+    assert "dead" in journal.counts
+    for rank in (1, 3):  # what the dead one kept and had not sent to all can only be had with the state
+        sums, renewals = bits.seen(rank)
+        assert sums + renewals in (12, 11)
+        assert renewals <= 1
+
+
+def test_all_others_are_killed(tmp_path: Path) -> None:
+    bits = Bits(3, 8, tmp_path)
+
+    def kill(cluster: LocalCluster, round_: int) -> None:
+        if round_ in (3, 5):
+            os.kill(cluster.processes[1 if round_ == 3 else 2], signal.SIGKILL)
+        time.sleep(0.06)
+
+    journal, _ = bits.run(kill)
+    assert journal.counts["dead"] == 2
+
+
+def test_nobody_is_left_who_can_read_the_samples(tmp_path: Path) -> None:
+    bits = Bits(4, 10, tmp_path, reach=2)
+
+    def kill(cluster: LocalCluster, round_: int) -> None:
+        if round_ == 3:
+            for rank in (2, 3):
+                os.kill(cluster.processes[rank], signal.SIGKILL)
+
+    with pytest.raises(TooManyStragglers):
+        bits.run(kill)
+
+
+def resume_later(process: int, seconds: float) -> None:
+    threading.Timer(seconds, lambda: os.kill(process, signal.SIGCONT)).start()
+
+
+def test_one_is_paused_and_comes_back(tmp_path: Path) -> None:
+    """A paused rank computes nothing, keeps nothing and hears nothing; its stripe is kept by another meanwhile."""
+    bits = Bits(4, 60, tmp_path)
+
+    def pause(cluster: LocalCluster, round_: int) -> None:
+        if round_ == 10:
+            os.kill(cluster.processes[2], signal.SIGSTOP)
+            resume_later(cluster.processes[2], 0.6)
+        time.sleep(0.02)
+
+    journal, seconds = bits.run(pause)
+    assert "keeper" in journal.counts
+    assert max(seconds) < 30
+    sums, renewals = bits.seen(2)
+    assert sums + renewals > 10
+    assert bits.seen(1) == (60, 0)
+
+
+def test_one_that_fell_far_behind_takes_the_state_of_another(tmp_path: Path) -> None:
+    bits = Bits(4, 150, tmp_path)
+
+    def pause(cluster: LocalCluster, round_: int) -> None:
+        if round_ == 10:
+            os.kill(cluster.processes[3], signal.SIGSTOP)
+        if round_ == 60:
+            os.kill(cluster.processes[3], signal.SIGCONT)
+        if round_ > 60:
+            time.sleep(0.01)
+
+    bits.run(pause)
+    sums, renewals = bits.seen(3)
+    assert renewals >= 1
+    assert sums < 150
+
+
+def test_training_ends_with_the_same_parameters(tmp_path: Path) -> None:
+    for optimizer in (SGD(0.5, 0.9), Adam(0.05)):
+        job = Job(
+            objective=LogisticRegression(), source=synthetic(400, 30), scheme=Striped(4), rounds=15, batch=100,
+            optimizer=type(optimizer)(**{k: v for k, v in vars(optimizer).items() if not k.startswith("_")}),
+            delays="stalls:0.1:0.1s",
+        )  # fmt: skip
+        expected, error = reference_run(job, 15)
+        assert error < 1e-5
+        assert run_job(job).parameters.tobytes() == expected.tobytes()
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(SchemeError, match="can keep a stripe, got stripes=0"):
+        Striped(4, stripes=0)
+    with pytest.raises(SchemeError, match="at least one block"):
+        Striped(4, blocks=0)
+    with pytest.raises(SchemeError, match="reach=9"):
+        Striped(4, reach=9)
+    with pytest.raises(UsageError, match="cannot be cut into 9 blocks; take at most 5"):
+        Striped(4, blocks=9).plan(samples=20)
+    with pytest.raises(UsageError, match="3 samples cannot be shared by 4 ranks"):
+        Striped(4).plan(samples=3)
