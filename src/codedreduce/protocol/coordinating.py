@@ -271,7 +271,9 @@ class Coordinating:
         if rank in self._behind:
             self._is_back(rank, now, actions)
         self._budget.save()
-        if order is None or order.helps is not None:
+        if not done.block:
+            pass  # others did it: it has the sum of the round
+        elif order is None or order.helps is not None:
             self.pace.did(rank, done.block)
         elif not order.ahead:
             self.pace.did(rank, done.block, now - order.given - part.blocks * done.block)
@@ -286,7 +288,8 @@ class Coordinating:
             unit.add(part, None)
             if unit.chain() is not None:
                 self._complete(part.unit, actions)
-            elif order is not None:
+            else:
+                self._drop_needless(part.unit)
                 self._hand_out_uncovered(part.unit, now, actions)
         if not self._units and self._units_done_at is None:
             self._units_done_at = now
@@ -322,6 +325,14 @@ class Coordinating:
                 self._budget.bet_lost(unit)
         else:
             self._budget.on_time(unit)
+
+    def _drop_needless(self, unit: int) -> None:
+        """Forget orders for what others have done; whoever has them need not be waited for."""
+        missing = self._units[unit].missing()
+        for orders in self._orders.values():
+            for order in [one for one in orders if one.part.unit == unit]:
+                if not any(order.part.first <= block < order.part.last for block in missing):
+                    orders.remove(order)
 
     def _now_since(self, order: Order) -> float:
         return max(0.0, self._now - order.given)
@@ -379,7 +390,7 @@ class Coordinating:
     def look(self, now: float, actions: list[AnyAction]) -> None:
         """Ask those how far they are that should be done, and have the work of late ones done by those that are idle."""
         self._now = now
-        next_look = float("inf")
+        next_look = ask_again = float("inf")
         idle = self._idle()
         looked_at = [one for orders in self._orders.values() for one in orders]
         for order in looked_at:
@@ -397,10 +408,17 @@ class Coordinating:
             elif order.rank in self.present and order.part.blocks > 1 and order.told is None and idle:
                 self._ask(order, now, actions)
                 next_look = min(next_look, now + self._settings.least_head_start + 0.05 * (now - order.given))
-            elif idle:
-                looked_at += self._relieve(order, idle, now, actions)
+            elif idle and (given := self._relieve(order, idle, now, actions)):
+                looked_at += given
                 idle = self._idle()
-        if next_look < float("inf") and idle:
+            elif order.rank in self.present:  # nobody can do it in its place: what it said may not have been heard
+                again = (order.told or order.given) + self._more_patience(order.told or order.given)
+                if again <= now:
+                    self._ask(order, now, actions)
+                    again = now + self._more_patience(now)
+                ask_again = min(ask_again, again)
+        next_look = min(next_look if idle else float("inf"), ask_again)
+        if next_look < float("inf"):
             actions.append(SetTimer(name=LATE, at=max(next_look, now)))
 
     def _has_answered(self, order: Order) -> bool:

@@ -615,7 +615,12 @@ class Rank(Machine):
                 self.lead.hear(0, status)
 
     def _on_do(self, message: Do, sender: int, now: float, actions: list[AnyAction]) -> None:
-        if message.round != self._go.round or self.round != self._go.round or self.state not in (READY, WORKING):
+        if message.round != self._go.round:
+            return
+        if self.round > message.round or (self.round == message.round and self.state in (RESTING, ENDING)):
+            self._say_it_is_done(message, actions)
+            return
+        if self.round != message.round or self.state is not WORKING:
             return
         known = {*self.work.todo, *self.work.done, self.work.now}
         parts = [Part(*place) for place in message.parts]
@@ -625,8 +630,14 @@ class Rank(Machine):
             self._send_part(part, self.work.done[part], self._in_order(), now, actions)
         if again:
             self._repeat_done(actions)
-        if self.work.now is None and self.state is WORKING:
+        if self.work.now is None:
             self._compute_next(now, actions)
+
+    def _say_it_is_done(self, message: Do, actions: list[AnyAction]) -> None:
+        """This rank has the sum of the round, so all of it was done, by whomever."""
+        for unit, first, last in message.parts:
+            done = Done(generation=self.generation, round=message.round, unit=unit, first=first, last=last)
+            actions.append(Transmit(to=0, message=done))
 
     def _on_cut(self, message: Cut, sender: int, now: float, actions: list[AnyAction]) -> None:
         if message.round == self._go.round == self.round and self.work.cut(message.unit, message.end):
