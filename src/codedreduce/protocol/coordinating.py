@@ -20,7 +20,7 @@ from statistics import median
 
 from codedreduce.protocol.events import AnyAction, Note, SetTimer, Transmit
 from codedreduce.protocol.keeping import Unit
-from codedreduce.protocol.messages import Cut, Do, Done, Go, Keep, Message, Status, Tell
+from codedreduce.protocol.messages import Cut, Do, Done, Go, Keep, Message, Status, Tell, Want
 from codedreduce.protocol.pace import Pace
 from codedreduce.protocol.redundancy import UNKNOWN, Budget
 from codedreduce.protocol.settings import Settings
@@ -42,6 +42,9 @@ TAILS = 16
 
 #: When a rank is asked how far it is, as a part of the time until it is late.
 ASK_AT = 0.9
+
+#: Chunks in a message that asks for some.
+ASKED_AT_ONCE = 1024
 
 #: Helpers that are so many times slower than usual are asked last.
 TOO_SLOW = 3.0
@@ -89,7 +92,9 @@ class Coordinating:
         self._asked: dict[int, float] = {}  # keepers that were asked what they lack, when
         self._lacks: dict[int, tuple[int, ...]] = {}  # what they answered
         self._replaced: dict[int, int] = {}  # by whom, stripe by stripe
-        self._redone: dict[int, tuple[set[int], float]] = {}  # by unit: who did it again, and when the last one was asked
+        self._redone: dict[
+            int, tuple[set[int], float]
+        ] = {}  # by unit: who did it again, and when the last one was asked
         self._providers: dict[int, int] = {}  # who said last that a unit is done
         self.late: set[int] = set()
         self.stripes: tuple[range, ...] = ()
@@ -526,8 +531,10 @@ class Coordinating:
         self._now = now
         if self._units_done_at is None:
             return  # the timer of a round before
+        missing = list(missing)
         keepers = {self._keeper(index) for index in missing}
         actions.append(SetTimer(name=TAIL, at=now + self._more_patience(now)))
+        self._want_again(missing, actions)
         lacking: set[int] = set(own_lacks) if 0 in keepers else set()
         for keeper in sorted(keepers - {0}):
             if keeper not in self.present:
@@ -544,6 +551,14 @@ class Coordinating:
         for unit in sorted(lacking):
             if unit not in self._units and not self._is_redone(unit, now):
                 self._redo(unit, now, actions)
+
+    def _want_again(self, missing: list[int], actions: list[AnyAction]) -> None:
+        """Keepers that were asked, or replaced, may have the sum, and it did not arrive."""
+        for stripe, chunks in enumerate(self.stripes):
+            wanted = tuple(index for index in missing if index in chunks)[:ASKED_AT_ONCE]
+            for keeper in {stripe, self._replaced.get(stripe, stripe)} - {0} if wanted else ():
+                if keeper in self._asked or stripe in self._replaced:
+                    self._say(keeper, Want(generation=self._generation, round=self.round, chunks=wanted), actions)
 
     def _keeper(self, index: int) -> int:
         stripe = next(rank for rank, chunks in enumerate(self.stripes) if index in chunks)
@@ -570,7 +585,9 @@ class Coordinating:
         if unit not in self._redone:
             return False
         _, asked = self._redone[unit]
-        due = max((self._due(one) for some in self._orders.values() for one in some if one.part.unit == unit), default=0)
+        due = max(
+            (self._due(one) for some in self._orders.values() for one in some if one.part.unit == unit), default=0
+        )
         return now < max(asked + self._more_patience(asked), min(due, 2 * asked - self._began + 1.0))
 
     def _redo(self, unit: int, now: float, actions: list[AnyAction]) -> None:

@@ -112,7 +112,7 @@ _ANY_RANK = (COORDINATOR, FOLLOWER, PEER)
 #: Timers: a rank that is behind asks again; has not been welcomed; or ends, and has waited long enough for the others.
 BEHIND, GREETING, ENDED = "behind", "greeting", "ended"
 
-#: Seconds after which a rank that is behind asks for what it misses, at least; and asks again in vain, until it gives up.
+#: Seconds after which a rank that is behind asks for what it misses, at least; how often it asks before it gives up.
 ASK_AFTER = 0.05
 TRIES = 5
 
