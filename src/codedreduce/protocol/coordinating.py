@@ -43,6 +43,9 @@ TAILS = 16
 #: When a rank is asked how far it is, as a part of the time until it is late.
 ASK_AT = 0.9
 
+#: Seconds that a block takes at least, whatever a rank says.
+SHORTEST = 1e-9
+
 #: Chunks in a message that asks for some.
 ASKED_AT_ONCE = 1024
 
@@ -276,14 +279,13 @@ class Coordinating:
         if rank in self._behind:
             self._is_back(rank, now, actions)
         self._budget.save()
+        block = max(done.block, SHORTEST)
         if not done.block:
             pass  # others did it: it has the sum of the round
-        elif order is None or order.helps is not None:
-            self.pace.did(rank, done.block)
-        elif not order.ahead:
-            self.pace.did(rank, done.block, now - order.given - part.blocks * done.block)
+        elif order is None or order.helps is not None or order.ahead:
+            self.pace.did(rank, block)
         else:
-            self.pace.did(rank, done.block)
+            self.pace.did(rank, block, now - order.given - part.blocks * block)
         if order is not None:
             orders.remove(order)
             self._learn(order, part, now)
@@ -358,7 +360,7 @@ class Coordinating:
         orders = self._orders.get(rank)
         if orders:
             orders[0].done = min(status.done, orders[0].part.blocks - 1)
-        self._lacks[rank] = status.lacks
+        self._lacks[rank] = tuple(unit for unit in status.lacks if unit in self._plan.computing)
 
     # -- who is late
 
@@ -393,7 +395,7 @@ class Coordinating:
         return order.given + expected + max(fraction * expected, settings.least_head_start)
 
     def look(self, now: float, actions: list[AnyAction]) -> None:
-        """Ask those how far they are that should be done, and have the work of late ones done by those that are idle."""
+        """Ask those how far they are that should be done; have the work of late ones done by those that are idle."""
         self._now = now
         next_look = ask_again = float("inf")
         idle = self._idle()
