@@ -1,6 +1,6 @@
 import pytest
 
-from codedreduce import CodedReduce, GradientCoding, LiveCompensation, MasterWorker, Scheme, Tree
+from codedreduce import CodedReduce, GradientCoding, LiveCompensation, MasterWorker, Scheme, Striped, Tree
 
 from .check_world import check_world, local, simulated
 
@@ -20,6 +20,20 @@ WORLDS = {
     "shared memory": local(shared_memory=True),
     "sockets": local(shared_memory=False),
 }
+
+
+STRIPED: list[Scheme] = [
+    Striped(1),
+    Striped(4, stripes=4),
+    Striped(5, reach=2, blocks=3, stripes=2),
+    Striped(6, blocks=1),
+]
+
+
+@pytest.mark.parametrize("scheme", STRIPED, ids=str)
+@pytest.mark.parametrize(("parameters", "chunk"), [(500, 1 << 18), (5000, 640)])
+def test_simulated_world_of_ranks(scheme: Scheme, parameters: int, chunk: int) -> None:
+    check_world(simulated, scheme, parameters=parameters, chunk=chunk)
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=list(WORLDS))

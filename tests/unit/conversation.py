@@ -180,12 +180,13 @@ class Talk:
         at = machine.round if round_ is None else round_
         return self.hears(0, said.Go(generation=machine.generation, round=at, parts=own))
 
-    def parts_come(self, round_: int | None = None) -> list[Any]:
-        """Other ranks send this one their units, as far as it keeps them."""
+    def parts_come(self, *, all_units: bool = False) -> list[Any]:
+        """Other ranks send this one their units, or all units there are, as far as it keeps them."""
         machine, actions = self.machine, []
-        of = {"generation": machine.generation, "round": machine.round if round_ is None else round_}
-        for rank in self.others:
-            of |= {"unit": rank, "first": 0, "last": machine.plan.blocks}
+        of = {"generation": machine.generation, "round": machine.round}
+        whose = [(rank, rank) for rank in self.others]
+        for rank, unit in [*whose, *((rank, machine.node) for rank in self.others[:all_units])]:
+            of |= {"unit": unit, "first": 0, "last": machine.plan.blocks}
             for index in range(machine.settings.chunks):
                 if machine.keeper.keeps(index):
                     actions += self.hears(rank, said.PartChunk(index=index, **of), rank + 1.0)
@@ -193,10 +194,10 @@ class Talk:
                 actions += self.hears(rank, said.Done(worked=1.0, block=0.5, **of))
         return actions
 
-    def sums_come(self, round_: int | None = None) -> list[Any]:
+    def sums_come(self) -> list[Any]:
         """Other ranks send the sums that they keep."""
         machine, actions = self.machine, []
-        of = {"generation": machine.generation, "round": machine.round if round_ is None else round_}
+        of = {"generation": machine.generation, "round": machine.round}
         for index in range(machine.settings.chunks):
             if not machine.keeper.keeps(index):
                 actions += self.hears(self.others[0], said.SumChunk(index=index, **of), 6.0)
