@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from codedreduce import LiveCompensation, Plan, Scheme, TooManyStragglers
-from codedreduce.schemes import TreePlan
+from codedreduce.schemes import StripedPlan, TreePlan
 from codedreduce.schemes.work import samples_in
 
 
@@ -43,7 +43,7 @@ def bit_identical(plan: Plan) -> bool:
 def check_tiles(plan: Plan) -> None:
     """What a calm round computes covers every sample, and each worker's work is what the plan says it is."""
     covered = np.zeros(plan.samples, dtype=int)
-    for node in range(1, plan.workers + 1):
+    for node in plan.computing:
         work = plan.work(node)
         assert node in work.group
         assert work.calm_load == work.units[0].samples == plan.calm_load(node) > 0
@@ -58,10 +58,10 @@ def check_tiles(plan: Plan) -> None:
 
 def straggler_sets(plan: Plan, limit: int = 60) -> Iterator[set[int]]:
     """Every set of stragglers when few; else a sample, most of it tolerated."""
-    workers = range(1, plan.workers + 1)
+    workers = plan.computing
     if plan.workers <= 6:
         for pattern in range(2**plan.workers):
-            yield {node for node in workers if pattern >> (node - 1) & 1}
+            yield {node for place, node in enumerate(workers) if pattern >> place & 1}
         return
     random = np.random.default_rng(plan.workers)
     tolerance = getattr(plan.scheme, "stragglers", 0)
@@ -69,7 +69,18 @@ def straggler_sets(plan: Plan, limit: int = 60) -> Iterator[set[int]]:
     for _ in range(limit):
         if isinstance(plan, TreePlan) and tolerance:
             yield most_tolerated(plan, tolerance, random)
+        if isinstance(plan, StripedPlan):
+            yield most_of_each_group(plan, random)
         yield set(random.choice(workers, random.integers(1, 4), replace=False).tolist())
+
+
+def most_of_each_group(plan: StripedPlan, random: np.random.Generator) -> set[int]:
+    """All ranks but one of each group; rank 0 is one of those that are left."""
+    chosen = set(plan.computing)
+    for group in {plan.group(node).start: plan.group(node) for node in plan.computing}.values():
+        chosen.discard(0 if 0 in group else int(random.choice(group)))
+    assert plan.tolerates(chosen)
+    return chosen
 
 
 def most_tolerated(plan: TreePlan, tolerance: int, random: np.random.Generator) -> set[int]:

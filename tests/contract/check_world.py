@@ -6,7 +6,7 @@ import numpy as np
 
 from codedreduce import Scheme
 from codedreduce.protocol import Settings
-from codedreduce.schemes import Piece, Plan
+from codedreduce.schemes import Piece, Plan, StripedPlan
 from codedreduce.worlds.simulated import Conditions, Gradients, Link, SimulatedCluster, parse_delays
 from codedreduce.worlds.world import RoundResult
 from codedreduce.worlds.world import World as NodeWorld
@@ -21,6 +21,8 @@ ROUNDS = 6
 def check_world(world: World, scheme: Scheme, *, parameters: int, chunk: int) -> None:
     plan = scheme.plan(samples=240)
     gradients = Gradients(240, parameters, seed=4)
+    if isinstance(plan, StripedPlan):
+        chunk = plan.chunk(parameters, 4, 4 * chunk)
     settings = Settings(length=parameters, chunk=chunk, least_head_start=0.05)
     vectors = world(plan, gradients, settings, ROUNDS)
     assert len(vectors) == ROUNDS

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from codedreduce import CodedReduce, GradientCoding, LiveCompensation, MasterWorker, RingAllReduce, Tree
+from codedreduce import CodedReduce, GradientCoding, LiveCompensation, MasterWorker, RingAllReduce, Striped, Tree
 
 from .check_scheme import check_scheme
 
@@ -39,6 +39,15 @@ SCHEMES = [
         for workers, fanout, s in [(7, 4, 1), (9, 4, 1), (50, 4, 1)]
         for code in ("repetition", "cyclic")
     ),
+    Striped(1),
+    Striped(2),
+    Striped(6),
+    Striped(5, blocks=1),
+    Striped(5, reach=1),
+    Striped(5, reach=2, stripes=1),
+    Striped(7, reach=3, blocks=5),
+    Striped(12, reach=2, blocks=8, stripes=4),
+    Striped(37, reach=5),
     CodedReduce(tree(4, 2), 1, capacity=[1 + node % 3 for node in range(20)]),
     CodedReduce(Tree.balanced(workers=9, fanout=4, stragglers=1), 1, capacity=[1, 2, 1, 5, 1, 1, 3, 1, 1]),
 ]
@@ -54,7 +63,7 @@ def test_scheme(scheme, samples: int) -> None:
 def test_how_often_samples_are_held(scheme) -> None:
     plan = scheme.plan(samples=1009)
     holders = np.zeros(1009, dtype=int)
-    for node in range(1, plan.workers + 1):
+    for node in plan.computing:
         mine = {
             sample
             for unit in plan.held(node)

@@ -36,6 +36,20 @@ WORLDS = {
 }
 
 
+STRIPED: list[Scheme] = [
+    Striped(1),
+    Striped(4, stripes=4),
+    Striped(5, reach=2, blocks=3, stripes=2),
+    Striped(6, blocks=1),
+]
+
+
+@pytest.mark.parametrize("scheme", STRIPED, ids=str)
+@pytest.mark.parametrize(("parameters", "chunk"), [(500, 1 << 18), (5000, 640)])
+def test_simulated_world_of_ranks(scheme: Scheme, parameters: int, chunk: int) -> None:
+    check_world(simulated, scheme, parameters=parameters, chunk=chunk)
+
+
 @pytest.mark.parametrize("world", WORLDS.values(), ids=list(WORLDS))
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize(("parameters", "chunk"), [(500, 1 << 18), (5000, 640)])

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from codedreduce.protocol import Machine, RingNode, Root, Worker
+from codedreduce.protocol import Machine, Rank, RingNode, Root, Worker
 from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
-from codedreduce.protocol.machine import OWN, PARENT, From, State
+from codedreduce.protocol.machine import COORDINATOR, OWN, PARENT, From, State
 from codedreduce.protocol.membership import run_name
 from codedreduce.protocol.wire import decode, encode
 from codedreduce.schemes import TreePlan
@@ -22,16 +22,18 @@ from tests.unit.conversation import SETTINGS, led_to, led_to_every_state, worth
 from tests.unit.peers import LARGEST, choices, chunks, draw, messages
 
 EXAMPLES = int(os.environ.get("CODEDREDUCE_EXAMPLES", "8"))
-TIMERS = ("redundancy", "waiting", "settled", "settle", "a timer of nobody's")
+TIMERS = (
+    "redundancy", "waiting", "settled", "settle", "late", "tail", "behind", "greeting", "ended", "a timer of nobody's",
+)  # fmt: skip
 STRANGER = 99
 ENDS = ("LEFT", "STOPPED")
 
 #: After these nothing more is said.
-LAST_WORDS = ((said.Goodbye, PARENT), (said.Refuse, PARENT))
+LAST_WORDS = [(kind, who) for kind in (said.Goodbye, said.Refuse) for who in (PARENT, COORDINATOR)]
 
 #: By state, what is taken from whom.
 TAKEN: dict[State, list[tuple[type, From]]] = defaultdict(list)
-for _machine in (Root, Worker, RingNode):
+for _machine in (Root, Worker, RingNode, Rank):
     for _state, _kind, _who in _machine._table:
         if _who is not OWN:
             TAKEN[_state].append((_kind, _who))
@@ -58,9 +60,12 @@ class GoingOn(RuleBasedStateMachine):
         self.talk = led_to(self.name, self.begins_in)
         machine = self.machine = self.talk.machine
         self.seen = self.heard = len(self.talk.done)
-        self.workers = set(range(1, machine.plan.workers + 1))
+        self.sums: dict[tuple[int, ...], bytes] = {}
+        self.workers = set(machine.plan.computing)
         parents = [machine.plan.ring.previous(machine.node)] if isinstance(machine, RingNode) else []
-        if not isinstance(machine, RingNode) and machine.node:
+        if isinstance(machine, Rank):
+            parents = self.talk.others or [STRANGER]
+        elif not isinstance(machine, RingNode) and machine.node:
             parents = [self.talk.parent]
         friends = self.friends = [*parents, *self.talk.children]
         self.senders = st.sampled_from([*friends, *friends, *friends, machine.node, machine.node + 1, STRANGER])
@@ -149,7 +154,7 @@ class GoingOn(RuleBasedStateMachine):
             if isinstance(action, happening.Transmit):
                 assert action.to in self.talk.neighbours
                 payload = 0 if action.data is None else 4 * len(action.data)
-                assert decode(encode(action.message), payload, SETTINGS.chunk_bytes) == action.message
+                assert decode(encode(action.message), payload, SETTINGS.chunk_bytes) == action.message, action
                 assert set(getattr(action.message, "late", ())) <= self.workers
             elif isinstance(action, happening.Aggregated):
                 assert len(action.vector) == SETTINGS.length
@@ -161,12 +166,29 @@ class GoingOn(RuleBasedStateMachine):
 
     @invariant()
     def what_a_leaf_sends_is_what_it_computed(self) -> None:
-        if self.talk.children or isinstance(self.machine, RingNode):
+        if self.talk.children or not isinstance(self.machine, Worker):
             return
         for action in self.talk.done[self.heard :]:
             if isinstance(action, happening.Transmit) and isinstance(action.message, said.ShareChunk):
                 assert set(action.data.tolist()) == {worth(action.message.round, action.message.task)}
         self.heard = len(self.talk.done)
+
+    @invariant()
+    def what_a_rank_sends_is_what_it_computed(self) -> None:
+        if not isinstance(self.machine, Rank):
+            return
+        for action in self.talk.done[self.heard :]:
+            if isinstance(action, happening.Transmit) and isinstance(action.message, said.PartChunk):
+                (value,) = set(action.data.tolist())
+                assert any(value == worth(action.message.round, task) for task in range(self.machine.work.task + 1))
+        self.heard = len(self.talk.done)
+
+    @invariant()
+    def a_sum_is_the_same_whenever_it_is_sent(self) -> None:
+        for action in self.talk.done:
+            if isinstance(action, happening.Transmit) and isinstance(action.message, said.SumChunk):
+                before = self.sums.setdefault(action.message.place, action.data.tobytes())
+                assert action.data.tobytes() == before
 
     @invariant()
     def a_ring_passes_every_chunk_on_once(self) -> None:

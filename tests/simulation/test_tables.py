@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from codedreduce import MasterWorker
-from codedreduce.protocol import Machine, RingNode, Root, Settings, Worker
+from codedreduce.protocol import Machine, Rank, RingNode, Root, Settings, Worker
 from codedreduce.protocol import messages as said
 from codedreduce.protocol.events import Action, AnyAction, Event, PeerFound
 from codedreduce.protocol.machine import OWN, Row, State, diagram
@@ -18,11 +18,11 @@ from codedreduce.protocol.root import RootState
 from codedreduce.protocol.worker import WorkerState
 from codedreduce.vectors import Vector
 from codedreduce.worlds.simulated import Fault
-from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario
+from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario, random_striped
 from tests.simulation.diagrams import DOCUMENT, with_diagrams
 from tests.unit.conversation import Step, Talk, led_to, led_to_every_state, note_step
 
-MACHINES = (Root, Worker, RingNode)
+MACHINES = (Root, Worker, RingNode, Rank)
 
 SMALL = Scenario(tree="2x2", samples=60, parameters=10, chunk=4, compute=6.0, rounds=3, say_waiting_after=20.0)
 
@@ -35,6 +35,8 @@ def scenarios() -> Iterator[Scenario]:
     """Runs of every kind: random faults over every scheme; rings; rounds that settle; small vectors and large."""
     for seed in range(60):
         yield random_scenario(seed)
+    for seed in range(200):
+        yield random_striped(seed)
     for tree in ("3x1", "1x1"):
         for chunk in (2, 100):
             yield changed(scheme="ring", tree=tree, stragglers=0, chunk=chunk)
@@ -145,5 +147,5 @@ def test_every_row_names_a_method_that_takes_what_it_is_given(machine: type[Mach
 
 def test_the_document_shows_the_tables_as_they_are() -> None:
     text = DOCUMENT.read_text()
-    assert text.count("```mermaid") == 3
+    assert text.count("```mermaid") == 4
     assert with_diagrams(text) == text, "run: make docs"

@@ -6,17 +6,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
-from codedreduce import CodedReduce, LiveCompensation, MasterWorker, RingAllReduce, Tree
-from codedreduce.protocol import Machine, RingNode, Root, Settings, Worker
+from codedreduce import CodedReduce, LiveCompensation, MasterWorker, RingAllReduce, Striped, Tree
+from codedreduce.protocol import Machine, Rank, RingNode, Root, Settings, Worker
 from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
 from codedreduce.protocol.machine import State
 from codedreduce.protocol.membership import run_name
+from codedreduce.protocol.rank import RankState
 from codedreduce.protocol.ring import RingState
 from codedreduce.protocol.root import RootState
 from codedreduce.protocol.worker import WorkerState
@@ -33,6 +35,12 @@ CYCLIC = CodedReduce(Tree.regular(fanout=3, depth=2), 1, code="cyclic", order="e
 UNCODED = MasterWorker(3).plan(samples=60)
 LIVE = LiveCompensation(4, wait_for=2, blocks=2).plan(samples=60)
 RING = RingAllReduce(3).plan(samples=60)
+
+#: Ranks wait for whom they must. A stripe has one chunk.
+OF_RANKS = replace(SETTINGS, on_excess="wait")
+STRIPED = Striped(3, blocks=2, stripes=3).plan(samples=60)
+GROUPED = Striped(4, reach=2, blocks=4, stripes=2).plan(samples=64)
+ALONE = Striped(1, blocks=2, stripes=1).plan(samples=60)
 
 MACHINES: dict[str, Callable[[], Machine]] = {
     "root": lambda: Root(PROGRESSIVE, SETTINGS),
@@ -53,6 +61,12 @@ MACHINES: dict[str, Callable[[], Machine]] = {
     "live worker": lambda: Worker(2, LIVE, SETTINGS),
     "ring node": lambda: RingNode(2, RING, SETTINGS),
     "node alone in a ring": lambda: RingNode(1, RingAllReduce(1).plan(samples=60), SETTINGS),
+    "coordinator": lambda: Rank(0, STRIPED, OF_RANKS),
+    "rank": lambda: Rank(2, STRIPED, OF_RANKS),
+    "rank alone": lambda: Rank(0, ALONE, OF_RANKS),
+    "coordinator of groups": lambda: Rank(0, GROUPED, OF_RANKS),
+    "rank of a group": lambda: Rank(2, GROUPED, OF_RANKS),
+    "rank that keeps nothing": lambda: Rank(3, GROUPED, OF_RANKS),
 }
 
 #: Where each machine stands before and after: (its class, state, trigger, sender, state).
@@ -94,6 +108,8 @@ class Talk:
     def chunk_length(self, message: Any) -> int:
         """How many numbers the chunk of a message should have; one if there is no such chunk."""
         settings = self.machine.settings
+        if isinstance(message, said.StateChunk):
+            return 2
         if isinstance(message, said.RingChunk):
             if not isinstance(self.machine, RingNode) or message.segment >= self.machine.workers:
                 return 1
@@ -105,7 +121,8 @@ class Talk:
 
     @property
     def parent(self) -> int:
-        return self.machine.parent
+        """Who commands the machine: its parent, or a rank's coordinator."""
+        return 0 if isinstance(self.machine, Rank) else self.machine.parent
 
     @property
     def children(self) -> list[int]:
@@ -117,7 +134,14 @@ class Talk:
         """To whom the machine may speak."""
         if isinstance(self.machine, RingNode):
             return {self.machine.next}
+        if isinstance(self.machine, Rank):
+            return set(self.others)
         return {*self.children, *([self.parent] if self.machine.node else [])}
+
+    @property
+    def others(self) -> list[int]:
+        """The other ranks."""
+        return [rank for rank in self.machine.plan.computing if rank != self.machine.node]
 
     def join(self, *children: int) -> None:
         """Children come in, with all below them."""
@@ -143,6 +167,42 @@ class Talk:
         for child, task in self.machine.below.ledger.assignments():
             self.delivers(child, task)
 
+    def follow(self) -> None:
+        """All other ranks say hello to rank 0, and have begun the first round."""
+        for rank in self.others:
+            self.hears(rank, said.Hello(plan=run_name(self.machine.plan, self.machine.settings)))
+            self.hears(rank, said.Status(generation=self.machine.generation, round=1))
+
+    def go(self, round_: int | None = None, parts: Iterable[tuple[int, int, int]] | None = None) -> list[Any]:
+        """The coordinator lets a round begin: the rank does its unit, or these parts."""
+        machine = self.machine
+        own = ((machine.node, 0, machine.plan.blocks),) if parts is None else tuple(parts)
+        at = machine.round if round_ is None else round_
+        return self.hears(0, said.Go(generation=machine.generation, round=at, parts=own))
+
+    def parts_come(self, *, all_units: bool = False) -> list[Any]:
+        """Other ranks send this one their units, or all units there are, as far as it keeps them."""
+        machine, actions = self.machine, []
+        of = {"generation": machine.generation, "round": machine.round}
+        whose = [(rank, rank) for rank in self.others]
+        for rank, unit in [*whose, *((rank, machine.node) for rank in self.others[:all_units])]:
+            of |= {"unit": unit, "first": 0, "last": machine.plan.blocks}
+            for index in range(machine.settings.chunks):
+                if machine.keeper.keeps(index):
+                    actions += self.hears(rank, said.PartChunk(index=index, **of), rank + 1.0)
+            if not machine.node:
+                actions += self.hears(rank, said.Done(worked=1.0, block=0.5, **of))
+        return actions
+
+    def sums_come(self) -> list[Any]:
+        """Other ranks send the sums that they keep."""
+        machine, actions = self.machine, []
+        of = {"generation": machine.generation, "round": machine.round}
+        for index in range(machine.settings.chunks):
+            if not machine.keeper.keeps(index):
+                actions += self.hears(self.others[0], said.SumChunk(index=index, **of), 6.0)
+        return actions
+
     def computes(self, covered: float = 1.0, which: int = -1) -> list[Any]:
         """What was asked for last, or earlier, is computed."""
         task = self.asked.pop(which)
@@ -152,7 +212,9 @@ class Talk:
     def goes_on(self) -> None:
         """What comes next where all is well."""
         machine = self.machine
-        if isinstance(machine, Worker):
+        if isinstance(machine, Rank):
+            self._rank_goes_on()
+        elif isinstance(machine, Worker):
             if machine.state is WorkerState.JOINING:
                 self.hears(self.parent, said.Welcome(generation=machine.generation))
             elif machine.state in (WorkerState.WAITING, WorkerState.RESTING):
@@ -168,8 +230,25 @@ class Talk:
         for neighbour in sorted(self.neighbours):
             self.happens(happening.Drained(peer=neighbour))
 
+    def _rank_goes_on(self) -> None:
+        machine = self.machine
+        if machine.state is RankState.JOINING:
+            self.hears(0, said.Welcome(generation=machine.generation))
+        elif machine.state is RankState.RESTING:
+            if not machine.node:
+                self.follow()
+            self.begin()
+        elif machine.state is RankState.READY:
+            self.go()
+        elif machine.state is RankState.RENEWING:
+            of = {"generation": machine.generation, "round": max(machine.round - 1, machine.begun)}
+            self.hears(0, said.StateChunk(index=0, of=1, **of), 1.0)
+        elif machine.state is RankState.WORKING:
+            self.parts_come()
+            self.sums_come()
+
     def begin(self) -> list[Any]:
-        """The next round begins, at the root or at a node of a ring."""
+        """The next round begins, at the root, at a node of a ring, or at a rank."""
         model = np.zeros(self.machine.settings.length, np.float32)
         return self.happens(happening.Begin(round=self.machine.round + 1, model=model))
 
@@ -177,9 +256,9 @@ class Talk:
         """A timer fires."""
         return self.happens(happening.TimerFired(name=name))
 
-    def leave(self) -> list[Any]:
+    def leave(self, *, at_once: bool = False) -> list[Any]:
         """The node shall leave."""
-        return self.happens(happening.Leave(reason="it is over"))
+        return self.happens(happening.Leave(reason="it is over", at_once=at_once))
 
 
 def worth(round_: int, task: int) -> float:
@@ -203,6 +282,8 @@ def led_to(name: str, state: State) -> Talk:
         _lead_root(talk, state)
     elif isinstance(machine, Worker):
         _lead_worker(talk, state)
+    elif isinstance(machine, Rank):
+        _lead_rank(talk, state)
     else:
         _lead_ring(talk, state)
     assert machine.state is state, f"{name} is in {machine.state}, not in {state}"
@@ -247,10 +328,41 @@ def _lead_ring(talk: Talk, state: State) -> None:
         talk.leave()
 
 
+def _lead_rank(talk: Talk, state: State) -> None:
+    if state is RankState.JOINING:
+        return
+    if talk.machine.node:
+        talk.hears(0, said.Welcome())
+    else:
+        talk.follow()
+    if state is RankState.RESTING:
+        return
+    if state is RankState.ENDING:
+        talk.leave()
+        return
+    if state is RankState.LEFT:
+        talk.leave(at_once=True)
+        return
+    talk.begin()
+    if talk.machine.node and state is not RankState.READY:
+        talk.go()
+        if state is RankState.RENEWING:
+            talk.hears(0, said.Renew(round=1))
+
+
+#: What cannot be: one that is alone exchanges nothing, and waits for nobody; whoever coordinates is where it says.
+NEVER = {
+    "node alone in a ring": (RingState.EXCHANGING,),
+    "coordinator": (RankState.JOINING, RankState.READY, RankState.RENEWING),
+    "coordinator of groups": (RankState.JOINING, RankState.READY, RankState.RENEWING),
+    "rank alone": (RankState.JOINING, RankState.READY, RankState.RENEWING, RankState.ENDING),
+}
+
+
 def led_to_every_state() -> list[tuple[str, State]]:
-    """Every machine with every state it can be in: one that is alone in a ring exchanges nothing."""
+    """Every machine with every state it can be in."""
     every = [(name, state) for name, make in MACHINES.items() for state in type(make().state)]
-    return [one for one in every if one != ("node alone in a ring", RingState.EXCHANGING)]
+    return [(name, state) for name, state in every if state not in NEVER.get(name, ())]
 
 
 def sent(actions: list[Any], kind: type) -> list[Any]:

@@ -34,6 +34,27 @@ MESSAGES: list[said.AnyMessage] = [
     said.RingChunk(round=1, segment=0, index=0, finished=False),
     said.RingChunk(round=1, segment=99, index=7, finished=True),
     said.Welcome(generation=5),
+    *(said.Go(round=r, parts=p) for r in (1, 2) for p in ((), ((2, 0, 2),))),
+    said.Go(round=1, keepers=((1, 0), (99, 3))),
+    said.Go(round=1, parts=((99, 0, 1), (0, 1, 9), (2, 1, 1))),
+    *(said.Do(round=r, parts=p) for r in (0, 1) for p in (((0, 0, 2),), ((2, 1, 2), (9, 0, 1)))),
+    *(said.Cut(round=1, unit=u, end=e) for u in (2, 9) for e in (0, 1, 4096)),
+    said.Tell(round=1),
+    *(said.Status(round=r, done=d, lacks=u) for r in (0, 1, 2) for d in (0, 9) for u in ((), (1, 99))),
+    said.Status(round=1, digest="x"),
+    *(said.Done(round=r, unit=u, first=0, last=2) for r in (0, 1) for u in (1, 99)),
+    said.Done(round=1, unit=1, first=1, last=2, worked=2.0, block=5e-324, digest="y"),
+    *(said.Keep(round=1, stripe=t, keeper=k) for t in (0, 2, 99) for k in (0, 2, 99)),
+    *(said.PartChunk(round=r, unit=1, first=f, last=2, index=i) for r in (0, 1, 2) for f in (0, 1) for i in (0, 2)),
+    said.PartChunk(round=1, unit=99, first=3, last=2, index=0),
+    *(said.SumChunk(round=r, index=i) for r in (0, 1, 2) for i in (0, 1, 2)),
+    *(said.Want(round=r, chunks=c) for r in (0, 1) for c in ((), (0, 2, 50))),
+    *(said.Past(round=r) for r in (0, 1)),
+    said.Renew(round=1),
+    *(said.Give(round=1, to=t) for t in (0, 2, 99)),
+    *(said.StateChunk(round=r, index=i, of=2) for r in (0, 1, 2) for i in (0, 1, 2)),
+    *(said.End(round=r) for r in (0, 1)),
+    said.Have(round=1),
 ]  # fmt: skip
 
 ROUNDS = (0, 1, 1, 1, 2, 2, 3, 4, LARGEST)
@@ -42,6 +63,14 @@ SECONDS = (0.0, 0.5, 1.0, 3.0, said.LONGEST)
 NODES = (0, 1, 2, 3, 4, 5, 16, LARGEST)
 WORDS = ("", "no", "x" * 1000)
 LATE = ((), (), (1,), (4, 2), (0,), (99, 3), (LARGEST,) * 4096)
+
+UNITS = (0, 0, 1, 1, 2, 2, 3, LARGEST)
+BLOCKS = (0, 1, 1, 2, 2, 2, 3, 4, 4096)
+PARTS = (
+    (), ((0, 0, 2),), ((2, 0, 2),), ((2, 0, 1), (2, 1, 2)), ((1, 1, 2), (0, 0, 1)), ((2, 0, 4), (3, 2, 3)),
+    ((LARGEST, 0, 1),), ((0, 4096, 0), (1, 1, 1)),
+)  # fmt: skip
+DIGESTS = ("", "", "", "the same", "the same", "another", "x" * 1000)
 
 #: By type of message and field, what may stand there.
 Choices = Mapping[type, Mapping[str, Sequence[Any]]]
@@ -67,6 +96,25 @@ def choices(plan: str, likely: Sequence[int]) -> Choices:
         said.Settle: {},
         said.Late: {"node": NODES, "seconds": SECONDS},
         said.RingChunk: {"segment": (0, 0, 1, 1, 2, 2, 3, LARGEST), "index": INDICES, "finished": (False, True)},
+        said.Go: {"parts": PARTS, "keepers": ((), (), ((0, 0), (1, 4096)), ((0, 0), (1, 0), (2, 0)), ((LARGEST, 1),))},
+        said.Do: {"parts": PARTS},
+        said.Cut: {"unit": UNITS, "end": BLOCKS},
+        said.Tell: {},
+        said.Status: {"done": BLOCKS, "lacks": ((), (), (0,), (2, 1), (99,), (LARGEST,) * 4096), "digest": DIGESTS},
+        said.Done: {
+            "unit": UNITS, "first": (0, 0, 0, 0, *BLOCKS), "last": BLOCKS, "worked": SECONDS,
+            "block": (*SECONDS, 5e-324), "digest": DIGESTS,
+        },
+        said.Keep: {"stripe": UNITS, "keeper": UNITS},
+        said.PartChunk: {"unit": UNITS, "first": (0, 0, 0, 0, *BLOCKS), "last": BLOCKS, "index": INDICES},
+        said.SumChunk: {"index": INDICES},
+        said.Want: {"chunks": ((), (0,), (2, 0), (1, 1, 1), (3,), (LARGEST, 1))},
+        said.Past: {},
+        said.Renew: {},
+        said.Give: {"to": NODES},
+        said.StateChunk: {"index": (0, 0, 0, 1, LARGEST), "of": (1, 1, 2, 2, 2**24)},
+        said.End: {},
+        said.Have: {},
     }  # fmt: skip
     common = {"round": ROUNDS, "generation": (0,) * 12 + (1, LARGEST)}
     return {kind: {**common, **own} for kind, own in fields.items()}

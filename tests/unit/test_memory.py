@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from codedreduce.protocol import Root, Worker
+from codedreduce.protocol import Rank, Root, Worker
 from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
 from codedreduce.protocol.machine import State
+from codedreduce.protocol.rank import RankState
 from codedreduce.protocol.ring import RingNode
 from tests.unit.conversation import MACHINES, Talk, led_to, led_to_every_state, size_of, state_of
 from tests.unit.peers import MESSAGES
@@ -20,6 +21,8 @@ def neighbours_of(talk: Talk) -> list[int]:
     machine = talk.machine
     if isinstance(machine, RingNode):
         return [machine.plan.ring.previous(machine.node)]
+    if isinstance(machine, Rank):
+        return talk.others[:2]
     return [*talk.children[:1], *([talk.parent] if machine.node else [])]
 
 
@@ -43,7 +46,9 @@ def test_what_is_said_again_and_again_takes_no_more_room(name: str, state: State
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_rounds_that_are_over_are_forgotten(name: str) -> None:
-    talk = led_to(name, next(iter(type(MACHINES[name]().state))))
+    machine = MACHINES[name]()
+    first = RankState.RESTING if isinstance(machine, Rank) else next(iter(type(machine.state)))
+    talk = led_to(name, first)
     machine = talk.machine
     if isinstance(machine, Worker):
         talk.hears(talk.parent, said.Welcome())
@@ -64,6 +69,18 @@ def _one_round(talk: Talk) -> None:
         talk.model(machine.round + 1)
     else:
         talk.begin()
+    if isinstance(machine, Rank):
+        if machine.node:
+            talk.go()
+        late = said.PartChunk(round=machine.round - 1, unit=1, first=0, last=1, index=0)
+        for rank in talk.others:
+            talk.hears(rank, late, 1.0)
+            talk.hears(rank, said.Status(round=machine.round - 1))
+        while talk.asked:  # a coordinator may give itself more than its own unit, or less
+            talk.computes()
+        talk.parts_come(all_units=True)
+        talk.sums_come()
+        assert machine.state is RankState.RESTING
     if isinstance(machine, Root | Worker) and talk.children:
         late = talk.children[-1]
         talk.delivers(late, late, machine.round - 1)

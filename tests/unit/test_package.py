@@ -16,6 +16,7 @@ def test_public_names() -> None:
         "MissingExtra",
         "Plan",
         "RingAllReduce",
+        "Striped",
         "Scheme",
         "TooManyStragglers",
         "Tree",

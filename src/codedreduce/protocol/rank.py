@@ -112,7 +112,7 @@ _ANY_RANK = (COORDINATOR, FOLLOWER, PEER)
 #: Timers: a rank that is behind asks again; has not been welcomed; or ends, and has waited long enough for the others.
 BEHIND, GREETING, ENDED = "behind", "greeting", "ended"
 
-#: Seconds after which a rank that is behind asks for what it misses, at least; and asks again in vain, until it gives up.
+#: Seconds after which a rank that is behind asks for what it misses, at least; how often it asks before it gives up.
 ASK_AFTER = 0.05
 TRIES = 5
 
@@ -372,6 +372,11 @@ class Rank(Machine):
         """The round after which the run is over, if that is known."""
         return self._end
 
+    @property
+    def begun(self) -> int:
+        """The last round that the coordinator has let begin, as far as this rank knows."""
+        return self._go.round
+
     def _who(self, sender: int) -> From:
         if sender == self.node or sender not in self.plan.computing:
             return STRANGER
@@ -469,11 +474,15 @@ class Rank(Machine):
 
     def _begin_work(self, now: float, actions: list[AnyAction]) -> None:
         self.state = WORKING
-        self.work.todo.extend(Part(*place) for place in self._go.parts if self.plan.is_part(Part(*place)))
+        self.work.todo.extend(Part(*place) for place in self._go.parts if self._can_do(Part(*place)))
         if self.work.todo:
             self._compute_next(now, actions)
         elif self.lead is None:
             self._tell_status(actions)  # it is here, and could be given something
+
+    def _can_do(self, part: Part) -> bool:
+        """Whether there is such a part, and this rank can read its samples."""
+        return self.plan.is_part(part) and self.node in self.plan.group(part.unit)
 
     def _on_go(self, message: Go, sender: int, now: float, actions: list[AnyAction]) -> None:
         if self._end is not None and self.state is ENDING and message.round > self.round:
@@ -625,18 +634,29 @@ class Rank(Machine):
                 self.lead.hear(0, status)
 
     def _on_do(self, message: Do, sender: int, now: float, actions: list[AnyAction]) -> None:
-        if message.round != self._go.round or self.round != self._go.round or self.state not in (READY, WORKING):
+        if message.round != self._go.round:
+            return
+        if self.round > message.round or (self.round == message.round and self.state in (RESTING, ENDING)):
+            self._say_it_is_done(message, actions)
+            return
+        if self.round != message.round or self.state is not WORKING:
             return
         known = {*self.work.todo, *self.work.done, self.work.now}
         parts = [Part(*place) for place in message.parts]
-        self.work.todo.extend(part for part in parts if part not in known and self.plan.is_part(part))
+        self.work.todo.extend(part for part in parts if part not in known and self._can_do(part))
         again = [part for part in parts if part in self.work.done]
         for part in again:  # it has not arrived
             self._send_part(part, self.work.done[part], self._in_order(), now, actions)
         if again:
             self._repeat_done(actions)
-        if self.work.now is None and self.state is WORKING:
+        if self.work.now is None:
             self._compute_next(now, actions)
+
+    def _say_it_is_done(self, message: Do, actions: list[AnyAction]) -> None:
+        """This rank has the sum of the round, so all of it was done, by whomever."""
+        for unit, first, last in message.parts:
+            done = Done(generation=self.generation, round=message.round, unit=unit, first=first, last=last)
+            actions.append(Transmit(to=0, message=done))
 
     def _on_cut(self, message: Cut, sender: int, now: float, actions: list[AnyAction]) -> None:
         if message.round == self._go.round == self.round and self.work.cut(message.unit, message.end):
@@ -805,8 +825,8 @@ class Rank(Machine):
             self._renew(now, actions)
 
     def _on_state(self, chunk: StateChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
-        """A piece of a state. Only a later one takes the place of one that is coming."""
-        if chunk.round < self.round - 1:
+        """A piece of a state, later than this rank's own. Only a still later one takes the place of one that comes."""
+        if not self.round - 1 <= chunk.round <= self._go.round:
             return
         if (sender, chunk.round, chunk.of) != self._pieces_of:
             if self._pieces and chunk.round <= self._pieces_of[1]:
@@ -902,7 +922,7 @@ class Rank(Machine):
     def _on_interrupted(self, event: Interrupted, now: float, actions: list[AnyAction]) -> None:
         """A computation was stopped; if the round was over without it, so late it would have been."""
         if event.round < self.round or self.state is RESTING:
-            late = Late(generation=self.generation, round=event.round, node=self.node, seconds=event.seconds)
+            late = Late(generation=self.generation, round=event.round, node=self.node, seconds=max(0.0, event.seconds))
             if self.lead is None:
                 actions.append(Transmit(to=0, message=late))
             else:

@@ -60,6 +60,7 @@ class StripedPlan(Plan):
         super().__init__(scheme, samples)
         self.blocks = _blocks(scheme, samples)
         self._groups = _groups(scheme)
+        self._group_of = tuple(group for group in self._groups for _ in group)
 
     @property
     def computing(self) -> range:
@@ -68,7 +69,7 @@ class StripedPlan(Plan):
 
     def group(self, node: int) -> range:
         """The ranks that can read a rank's samples."""
-        return next(group for group in self._groups if node in group)
+        return self._group_of[node]
 
     def units(self, node: int) -> Iterator[Unit]:
         """A rank's own unit."""

@@ -166,7 +166,7 @@ def random_striped(seed: int) -> Scenario:
     faults = random_faults(ranks - 1, rounds, compute / ranks, seed) if ranks > 1 else []
     if random.random() < 0.3:
         faults = [replace(fault, seconds=ENDLESS) for fault in faults]
-    shape = {
+    shape: dict[str, Any] = {
         "reach": 0 if random.random() < 0.6 else int(random.integers(1, ranks + 1)),
         "blocks": [None, 1, 2, 4, 8][int(random.integers(5))],
         "stripes": None if random.random() < 0.2 else int(random.integers(1, ranks + 1)),
