@@ -109,7 +109,7 @@ def ddp_rank(size: str, steps: int, delays: str, killed: bool, out: str) -> None
     dist.init_process_group("gloo")
     model, data = DistributedDataParallel(network(size)), dataset()
     optimizer = optimizer_for(model)
-    injector = Injector(Injection(delays=parse_delays(delays, workers=WORKERS, unit=0.05, seed=0)), rank + 1)
+    injector = Injector(Injection(delays=parse_delays(delays, workers=WORKERS, unit=0.05, seed=0)), rank)
     never = threading.Event()
     mine = BATCH // WORKERS
     dist.barrier()

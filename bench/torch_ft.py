@@ -91,7 +91,7 @@ def torchft_rank(
     )  # fmt: skip
     wrapped = DistributedDataParallel(manager, model)
     optimizer: Any = Optimizer(manager, plain)
-    injector = Injector(Injection(delays=parse_delays(delays, workers=replicas, unit=0.05, seed=0)), rank + 1)
+    injector = Injector(Injection(delays=parse_delays(delays, workers=replicas, unit=0.05, seed=0)), rank)
     never = threading.Event()
     begin, log = None, []
     for attempt in range(1, steps + 1):

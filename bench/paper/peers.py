@@ -53,7 +53,7 @@ class Rank:
         self._gradient = BatchGradient(self.job.objective, data, plan, batch=None, seed=0)
         injection = self.job.injection()
         assert injection is not None
-        self._injector = Injector(injection, rank + 1)
+        self._injector = Injector(injection, rank)
         self._node = rank + 1
         self.model = self.job.model()
         self.vector = np.empty(len(self.model) + 1, dtype=np.float32)
