@@ -279,7 +279,8 @@ class Coordinating:
     def _hand_out_uncovered(self, unit: int, now: float, actions: list[AnyAction]) -> None:
         """A rank did less of a part than it was given: what nobody does now is given to somebody."""
         covered = {
-            block for _, order in self._work.hands.holding(unit) for block in range(order.part.first, order.part.last)
+            block for _, order in self._work.hands.holding(unit) if not order.is_relieved and not order.is_trial
+            for block in range(order.part.first, order.part.last)
         }  # fmt: skip
         missing = [block for block in self._units[unit].missing() if block not in covered]
         if missing and (helper := self._least_busy(unit)) is not None:
