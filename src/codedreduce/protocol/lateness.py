@@ -78,7 +78,7 @@ class Lateness:
         self.look_at(hand, self.at(hand, ASKED))
 
     def through(self, hand: Hand, block: float, now: float) -> None:
-        """A rank is through with what it was given at the start: see whether all are slower, or later, in this round."""
+        """A rank is through with what it was given: see whether all are slower, or later, in this round."""
         expected = hand.expected - hand.since
         if expected > 0:
             slower = max(1.0, block / hand.each)

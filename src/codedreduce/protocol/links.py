@@ -49,7 +49,8 @@ class Links:
         return self._end(self.vector, at_all=at_all)
 
     def _end(self, vector: float, *, at_all: bool = False) -> float:
-        return last_link(self._sent, self._kept if at_all else [0.0, *self._kept[1:]], vector * (self._ranks - 1), vector)
+        kept = self._kept if at_all else [0.0, *self._kept[1:]]
+        return last_link(self._sent, kept, vector * (self._ranks - 1), vector)
 
     def resent(self, part: int, of: int, now: float) -> float:
         """When such a part of the vector, of which every vector is sent again to another keeper, should be summed."""

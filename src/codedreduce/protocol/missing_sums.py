@@ -67,7 +67,9 @@ class MissingSums:
         >>> sums.said(1, (2,)); sums.steps([2, 4, 5], [], {0, 1, 2})
         Steps(ask=(), replace=(2,), redo=(2,))
         """
-        ask, replace, redo = [], [], set()
+        ask: list[int] = []
+        replace: list[int] = []
+        redo: set[int] = set()
         stripes = self._stripes_of(missing)
         for stripe in stripes:
             keeper = self.keeper(stripe)

@@ -147,7 +147,7 @@ class _Draft:
         self._finish[rank] += end * self._speeds[rank].block
 
     def move_units(self, price: float) -> bool:
-        """Hand whole units of whoever is through last to whoever is through first; whether there was one to hand over."""
+        """Hand whole units of whoever is through last to whoever is through first; whether there was one."""
         moved = False
         for giver in sorted(self.loads, key=self._finish.__getitem__, reverse=True):
             if self.loads[giver].firsts.get(giver) != self._blocks:
