@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import islice
 
 from codedreduce.protocol.events import AnyAction
@@ -232,6 +233,8 @@ class TakingOver:
         is_begun = is_stuck and (hand.asked is not None or order is hand.orders[0])
         if is_begun and self._is_alive(hand) and relief.end == order.part.first and not self._may_bet(order.part.unit):
             return None
+        if is_stuck and not is_begun:  # it has not come to this part, and need not
+            relief = replace(relief, end=order.part.first)
         self._hand_over(hand, order, relief, now, actions, is_begun=is_begun)
         hand.is_stuck = hand.is_stuck or is_stuck
         return now
