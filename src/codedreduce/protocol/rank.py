@@ -255,7 +255,7 @@ class Rank(Machine):
         *(Row((RENEWING,), StateChunk, who, "_on_state", (STAY, RESTING)) for who in _ANY_RANK),
         Row(_IN, Packed, OWN, "_on_packed"),
         Row(_IN, Interrupted, OWN, "_on_interrupted"),
-        Row(_ALL, TimerFired, OWN, "_on_timer", (STAY, RENEWING, LEFT)),
+        Row(_ALL, TimerFired, OWN, "_on_timer", (STAY, RESTING, RENEWING, LEFT)),
         Row(_ALL, Drained, OWN, "_on_drained"),
         Row(_ALL, PeerLost, OWN, "_on_peer_lost", (STAY, LEFT)),
         Row(_ALL, PeerFound, OWN, "_on_peer_found"),
