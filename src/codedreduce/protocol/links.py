@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 #: Rounds that are remembered. The quickest counts: what else makes a sum late is not the vector's length.
-REMEMBERED = 8
+REMEMBERED = 32
 
 #: Steps in which a vector's seconds are found by halving.
 HALVINGS = 16

@@ -20,10 +20,10 @@ from codedreduce.schemes.striped import FULL_WEIGHT
 WORTHWHILE = 0.2
 
 #: Another way to share out is taken if it saves such a part of the round.
-SAVES = 0.03
+SAVES = 0.02
 
 #: Vectors that each rank sends beyond the first one get in each other's way, by such a part of a vector.
-IN_THE_WAY = 0.5
+IN_THE_WAY = 0.15
 
 Can = Callable[[int, int], bool]
 
