@@ -1,8 +1,8 @@
 """What is done when all units are computed and the sum does not come; and when a keeper is gone, or silent.
 
 Keepers whose chunks are missing are asked what they lack. A unit that some lack is done again by another rank, since
-whoever did it cannot deliver. A keeper that lacks nothing and does not deliver, or does not answer, is replaced for the
-round: every sender still has its vectors, and sends that stripe to the new keeper.
+whoever did it cannot deliver. A keeper that lacks nothing and does not deliver, or does not answer, or still lacks what
+was done again, is replaced for the round: every sender still has its vectors, and sends that stripe to the new keeper.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class MissingSums:
                 self._asked.add(keeper)
                 self._lacks.pop(keeper, None)
                 ask.append(keeper)
-            elif self._lacks.get(keeper):
+            elif not self.redone.issuperset(self._lacks.get(keeper, ())):
                 redo.update(self._lacks[keeper])
                 self._asked.discard(keeper)
             else:
