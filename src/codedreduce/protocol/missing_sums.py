@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 #: How much longer than expected a sum may take before keepers are asked, and then until something is done.
 PATIENCE, MORE_PATIENCE = 1.5, 0.25
 
+#: After so many looks at which there was nothing to do but wait for what is done again, it is done once more.
+LOOKS_IN_VAIN = 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
@@ -34,6 +37,7 @@ class MissingSums:
     _asked: set[int] = field(default_factory=set)
     _lacks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     redone: set[int] = field(default_factory=set)
+    _looks_in_vain: int = 0
 
     def keeper(self, stripe: int) -> int:
         """Who keeps a stripe."""
@@ -86,6 +90,10 @@ class MissingSums:
                 self._asked.discard(keeper)
             else:
                 replace.append(stripe)
+        if redo <= self.redone and not ask and not replace:
+            self._looks_in_vain += 1
+            if self._looks_in_vain % LOOKS_IN_VAIN == 0:  # what was done again was lost, too
+                self.redone -= redo
         return Steps(ask=tuple(ask), replace=tuple(replace), redo=tuple(sorted(redo - self.redone)))
 
     def _stripes_of(self, chunks: Iterable[int]) -> list[int]:
