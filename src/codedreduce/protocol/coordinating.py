@@ -242,7 +242,7 @@ class Coordinating:
             self._standing.heard(rank, now)
         else:  # it keeps its stripe all the same
             self._standing.fell_behind(rank)
-        self._sums.said(rank, status.lacks)
+        self._sums.said(rank, status.lacks, is_behind=not is_here)
         if self._is_on:
             self._work.told(self._work.hands.of(rank), status.done if is_here else 0, now)
             self._work.is_idle(rank)

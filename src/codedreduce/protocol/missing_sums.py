@@ -1,8 +1,9 @@
 """What is done when all units are computed and the sum does not come; and when a keeper is gone, or silent.
 
 Keepers whose chunks are missing are asked what they lack. A unit that some lack is done again by another rank, since
-whoever did it cannot deliver. A keeper that lacks nothing and does not deliver, or does not answer, or still lacks what
-was done again, is replaced for the round: every sender still has its vectors, and sends that stripe to the new keeper.
+whoever did it cannot deliver. A keeper that lacks nothing and does not deliver, or does not answer, or is at an
+earlier round and lacks what was done again, is replaced for the round: every sender still has its vectors, and sends
+that stripe to the new keeper.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class MissingSums:
     _asked: set[int] = field(default_factory=set)
     _lacks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     redone: set[int] = field(default_factory=set)
+    _behind: set[int] = field(default_factory=set)  # keepers that were at an earlier round when they said so
     _looks_in_vain: int = 0
 
     def keeper(self, stripe: int) -> int:
@@ -58,9 +60,15 @@ class MissingSums:
         """Whether nothing had to be done in this round."""
         return not self._keeper and not self.redone
 
-    def said(self, rank: int, lacks: tuple[int, ...]) -> None:
-        """A rank has said which units its stripes lack."""
+    def said(self, rank: int, lacks: tuple[int, ...], *, is_behind: bool = False) -> None:
+        """A rank has said which units its stripes lack; one that is at an earlier round may not know of this one."""
         self._lacks[rank] = lacks
+        (self._behind.add if is_behind else self._behind.discard)(rank)
+
+    def _is_waiting(self, keeper: int) -> bool:
+        """Whether a keeper waits for units; not for what was done again, if it may be waiting in another round."""
+        lacks = self._lacks.get(keeper, ())
+        return bool(lacks) and not (keeper in self._behind and self.redone.issuperset(lacks))
 
     def steps(self, missing: Iterable[int], own_lacks: Sequence[int], present: set[int]) -> Steps:
         """What to do about these chunks of the sum; `own_lacks` is what rank 0 itself lacks as a keeper.
@@ -85,7 +93,7 @@ class MissingSums:
                 self._asked.add(keeper)
                 self._lacks.pop(keeper, None)
                 ask.append(keeper)
-            elif not self.redone.issuperset(self._lacks.get(keeper, ())):
+            elif self._is_waiting(keeper):
                 redo.update(self._lacks[keeper])
                 self._asked.discard(keeper)
             else:
