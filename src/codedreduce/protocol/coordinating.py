@@ -3,8 +3,7 @@
 A part of rank 0's machine. It is told in small messages what ranks have done, and never holds a vector.
 
 - Whoever was heard of in the last round takes part (`standing`), and work is shared out by what a block takes each rank
-  (`pace`) and a vector on a link (`links`, `sharing`). A rank that is too slow, or begins too late, to be given anything
-  is given a block now and then that another does, too: so it is seen to recover.
+  (`pace`) and a vector on a link (`links`, `starting`, `sharing`).
 - A rank is late when it has had as long as is expected of it, as much longer as the others took in this round, and a
   part of a head start (`lateness`). What it has not begun then goes to those that are idle; what it may have begun,
   when it seems to be stuck (`taking_over`, `relief`). Whatever is complete first counts.
@@ -19,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from statistics import median
 
 from codedreduce.protocol.events import AnyAction, Note, SetTimer, Transmit
 from codedreduce.protocol.hands import Hand, Order
@@ -27,25 +27,21 @@ from codedreduce.protocol.lateness import Lateness
 from codedreduce.protocol.links import Links
 from codedreduce.protocol.messages import Do, Done, Go, Keep, Message, Status, Tell
 from codedreduce.protocol.missing_sums import MORE_PATIENCE, PATIENCE, MissingSums
-from codedreduce.protocol.pace import NEVER, Pace
+from codedreduce.protocol.pace import Pace
 from codedreduce.protocol.settings import Settings
-from codedreduce.protocol.sharing import Load, Speed, sending, share_out, stripe_weights
 from codedreduce.protocol.standing import Standing
+from codedreduce.protocol.starting import Starting
 from codedreduce.protocol.taking_over import TakingOver
 from codedreduce.schemes import Part, StripedPlan
-from codedreduce.schemes.striped import FULL_WEIGHT
 
 #: Timers: somebody may be late; the sum should be here; whom a round waits for is to be said.
 LATE, TAIL, WAITING = "late", "tail", "waiting"
 
-#: A rank that is known to be so slow that it is given nothing does one block in this many rounds, beside another.
-TRY_EVERY = 4
-
 #: Rounds of which it is remembered how long the sum took when all was computed.
 TAILS = 8
 
-#: That a rank begins late is planned for if it is so late every time, as a part of the time a unit takes.
-BEGINS_LATE = 0.75
+#: Seconds that the sum may take at least.
+LEAST_PATIENCE = 0.01
 
 #: A block that took so many times longer than usual was begun late, if it was the only one.
 BEGUN_LATE = 2.0
@@ -58,18 +54,17 @@ class Coordinating:
         self._plan = plan
         self._settings = settings
         self._tell_self = tell
-        self._keepers = plan.keepers(settings.length, settings.itemsize)
         self._standing = Standing()
         self._pace = Pace(plan.workers)
         self._links = Links(plan.workers)
         self._lateness = Lateness(settings, self._pace, self._links)
         self._work = TakingOver(plan, self._standing, self._pace, self._links, self._lateness, self._say)
+        self._start = Starting(plan, settings, self._pace, self._links)
         self._sums = MissingSums()
         self._tails: deque[float] = deque(maxlen=TAILS)
         self._generation = settings.generation
         self.round = settings.after
         self._began = 0.0
-        self._taking_part: list[int] = []
         self._units: dict[int, Unit[None]] = {}  # those that are not complete
         self._units_done_at: float | None = None
         self._providers: dict[int, tuple[int, float]] = {}  # who said last that it did some of a unit, and when
@@ -99,6 +94,13 @@ class Coordinating:
             for stripe, keeper in self._sums.replaced():
                 keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
                 self._say(rank, keep, now, actions)
+
+    def _hear_of(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+        """A rank has shown that it is at the current round."""
+        was_there = self._standing.is_current(rank)
+        self._standing.heard(rank, now)
+        if not was_there and self._is_on:
+            self._is_back(rank, now, actions)
 
     def _is_back(self, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank is at the current round, and was not: what it still owes may not have reached it.
@@ -159,16 +161,17 @@ class Coordinating:
         self.late = set()
         self._resent, resent = 0.0, self._resent
         could_begin = max(now, self._links.end(at_all=True), resent)  # the others may not have the last sum yet
-        loads = self._share_out()
-        self._weights = weights = self._keep(loads)
+        loads = self._start.share_out(self._standing.taking_part(), self.present)
+        self._weights = weights = self._start.weights(loads)
+        self._sums = MissingSums(stripes=self._start.stripes(weights))
+        self._links.begin([len(stripe) / self._settings.chunks for stripe in self._sums.stripes])
         own = Go()
         for rank in sorted(self.present):
             parts = tuple(loads[rank].parts()) if rank in loads else ()
             if parts:
                 self._work.give(rank, parts, could_begin if rank else now)
-            go = Go(
-                generation=self._generation, round=round_, parts=parts or self._trial(rank, now), keepers=weights
-            )  # fmt: skip
+            parts = parts or self._trial(rank, now)
+            go = Go(generation=self._generation, round=round_, parts=parts, keepers=weights)
             if rank:
                 actions.append(Transmit(to=rank, message=go))
             else:
@@ -180,63 +183,13 @@ class Coordinating:
             actions.append(SetTimer(name=WAITING, at=now + self._settings.say_waiting_after))
         return own
 
-    def _share_out(self) -> dict[int, Load]:
-        plan = self._plan
-        self._taking_part = self._standing.taking_part()
-        speeds = {rank: self._speed(rank) for rank in self._taking_part}
-        can_begin = {rank: speed for rank, speed in speeds.items() if speed.lag < NEVER} or speeds
-        loads = share_out(
-            plan.workers, plan.blocks, can_begin, lambda rank, unit: rank in plan.group(unit), self._links.vector
-        )
-        self._cover(loads)
-        return loads
-
-    def _speed(self, rank: int) -> Speed:
-        usual, lag = self._pace.usual() or 1.0, self._pace.lag(rank)
-        if lag < BEGINS_LATE * usual * self._plan.blocks:
-            lag = 0.0
-        return Speed(block=self._pace.block(rank) or usual, lag=lag)
-
-    def _cover(self, loads: dict[int, Load]) -> None:
-        """Units that nobody who takes part can do go to those that are present, however slow."""
-        given = {part.unit for load in loads.values() for part in load.parts()}
-        for unit in self._plan.computing:
-            if unit not in given:
-                able = [rank for rank in self._plan.group(unit) if rank in self.present]
-                if able:
-                    loads.setdefault(able[0], Load()).firsts[unit] = self._plan.blocks
-
     def _trial(self, rank: int, now: float) -> tuple[Part, ...]:
         """Now and then a rank that is too slow to be given anything does a block that another does, too."""
-        if rank not in self._taking_part or (self.round + rank) % TRY_EVERY:
+        part = self._start.trial(rank, self.round)
+        if part is None:
             return ()
-        part = Part(rank, 0, 1)
         self._work.hands.give(rank, [Order(part, now, is_trial=True)])
         return (part,)
-
-    def _keep(self, loads: dict[int, Load]) -> tuple[tuple[int, int], ...]:
-        """Cut the stripes; what those weigh that do not weigh as usual."""
-        vector = self._links.vector
-        plans = {rank: sending(loads.get(rank, Load()), self._speed(rank), vector) for rank in self._taking_part}
-        if self._keepers < self._plan.workers:
-            weights = dict.fromkeys(plans, FULL_WEIGHT)
-        else:
-            weights = stripe_weights(plans, vector)
-        usual = self._plan.weights(self._keepers, {})
-        exceptions = {rank: 0 for rank in self._plan.computing if usual[rank] and rank not in weights}
-        lacking = len(exceptions)
-        for rank, weight in weights.items():
-            if usual[rank]:
-                if weight != FULL_WEIGHT:
-                    exceptions[rank] = weight
-            elif lacking:  # in place of one that keeps none
-                exceptions[rank] = FULL_WEIGHT
-                lacking -= 1
-        chunks = self._settings.chunks
-        stripes = self._plan.stripes(chunks, self._plan.weights(self._keepers, exceptions))
-        self._sums = MissingSums(stripes=stripes)
-        self._links.begin([len(stripe) / chunks for stripe in stripes])
-        return tuple(sorted(exceptions.items()))
 
     # -- ranks tell what they have done
 
@@ -266,13 +219,6 @@ class Coordinating:
             self._units_done_at = now
             actions.append(SetTimer(name=TAIL, at=now + self._patience(now)))
         self.look(now, actions)
-
-    def _hear_of(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank has shown that it is at the current round."""
-        was_there = self._standing.is_current(rank)
-        self._standing.heard(rank, now)
-        if not was_there and self._is_on:
-            self._is_back(rank, now, actions)
 
     def _learn(self, hand: Hand, order: Order | None, part: Part, block: float, now: float) -> None:
         """What a rank's part shows of its pace."""
@@ -304,7 +250,8 @@ class Coordinating:
     def _hand_out_uncovered(self, unit: int, now: float, actions: list[AnyAction]) -> None:
         """What nobody does of a unit is given to somebody: a rank did less than it was given, or is back."""
         covered = {
-            block for _, order in self._work.hands.holding(unit) for block in range(order.part.first, order.part.last)
+            block for _, order in self._work.hands.holding(unit) if not order.is_relieved and not order.is_trial
+            for block in range(order.part.first, order.part.last)
         }  # fmt: skip
         missing = [block for block in self._units[unit].missing() if block not in covered]
         if missing and (helper := self._least_busy(unit)) is not None:
@@ -334,7 +281,7 @@ class Coordinating:
 
     def hear(self, rank: int, status: Status) -> None:
         """Take down what a rank's stripes lack."""
-        self._sums.said(rank, status.lacks)
+        self._sums.said(rank, status.lacks, is_behind=status.round < self.round)
 
     # -- who is late
 
@@ -362,16 +309,10 @@ class Coordinating:
 
     def _patience(self, now: float) -> float:
         """How much longer than now the sum may take before keepers are asked."""
-        usual = (
-            sorted(self._tails)[len(self._tails) // 2]
-            if self._tails
-            else max(self._settings.unknown_seconds, 2 * (now - self._began))
-        )
+        settings, so_far = self._settings, now - self._began
+        usual = median(self._tails) if self._tails else max(settings.unknown_seconds, 2 * so_far)
         expected = max(usual, self._links.end(at_all=True) - now, self._resent - now)
-        settings = self._settings
-        return max(
-            PATIENCE * expected, 0.5 * settings.head_start * (now - self._began), settings.least_head_start, 0.01
-        )
+        return max(PATIENCE * expected, 0.5 * settings.head_start * so_far, settings.least_head_start, LEAST_PATIENCE)
 
     def sum_is_late(self, missing: Iterable[int], own_lacks: list[int], now: float, actions: list[AnyAction]) -> None:
         """All units are done, and chunks of the sum are still missing: find out why, and do something about it."""
@@ -396,17 +337,17 @@ class Coordinating:
             return
         keeper, standing = self._sums.keeper(stripe), self._standing
         others = [rank for rank in standing.current() if rank != keeper and standing.can_help(rank)] or [0]
-        hands = self._work.hands
+        hands, sums = self._work.hands, self._sums
         chosen = min(
-            others, key=lambda rank: (hands.of(rank).is_stuck, len(self._sums.kept_by(rank)), hands.of(rank).blocks, rank)
-        )  # fmt: skip
+            others,
+            key=lambda rank: (hands.of(rank).is_stuck, len(sums.kept_by(rank)), hands.of(rank).blocks, rank),
+        )
         self._sums.is_kept_by(stripe, chosen)
         reason = f"round {self.round}: rank {chosen} keeps the stripe of rank {keeper}, which is late"
         actions.append(Note(kind="keeper", reason=reason, round=self.round, nodes=(keeper, chosen)))
         keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=chosen)
-        self._resent = max(
-            self._resent, self._links.resent(len(self._sums.stripes[stripe]), self._settings.chunks, now)
-        )
+        resent = self._links.resent(len(self._sums.stripes[stripe]), self._settings.chunks, now)
+        self._resent = max(self._resent, resent)
         for rank in sorted(self.present, reverse=True):  # rank 0 last: the round may be over with that
             self._say(rank, keep, now, actions)
 

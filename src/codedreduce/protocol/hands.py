@@ -1,4 +1,4 @@
-"""What each rank has in hand in a round: parts it was given and has not delivered, and what is known of its progress."""
+"""What each rank has in hand in a round: parts it has not delivered, and what is known of its progress."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from codedreduce.schemes import Part
 
 @dataclass(slots=True)
 class Order:
-    """A part that a rank was given. `helps`: in another's place. `is_trial`: another does it, too, and is waited for."""
+    """A part that a rank was given. `helps`: in another's place. `is_trial`: another does it, too."""
 
     part: Part
     given: float

@@ -1,14 +1,15 @@
 """When a rank is late, and what then.
 
-What is expected of a rank is its usual pace, and as much longer as those took that are through in this round. After
+What is expected of a rank is its usual pace, slowed down as blocks of those were that are through in this round. After
 that it has a *margin*, the head start: a fraction of the time expected, or a smaller one of a round where rounds are
 mostly sending; as long as the work itself while there is no history.
 
 - A quarter of it later a rank is asked how far it is, as soon as somebody is idle: that costs two small messages.
   Whoever answers is alive, and what it has not begun can be taken from it without doing anything twice.
 - Half of it later a rank that answers and has not begun is taken to be stuck: others do all of its work.
-- When all of it has passed, or as much as the quicker ranks usually are apart, a rank that does not answer is taken to
-  be stuck, too; and as much later again one that answers that it is at an earlier round.
+- When all of it has passed, or as much as the quicker ranks usually are apart, and as much as they began late in this
+  round, a rank that does not answer is taken to be stuck, too. One that answers that it is at an earlier round is given
+  twice as long.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Lateness:
         self.look_at(hand, self.at(hand, ASKED))
 
     def through(self, hand: Hand, block: float, now: float) -> None:
-        """A rank is through with what it was given at the start: see whether all are slower, or later, in this round."""
+        """A rank is through with what it was given: see whether all are slower, or later, in this round."""
         expected = hand.expected - hand.since
         if expected > 0:
             slower = max(1.0, block / hand.each)
@@ -108,10 +109,9 @@ class Lateness:
         """When such a part of a rank's margin has passed."""
         expected = self.slowdown * (hand.expected - hand.since)
         late = part * self.margin(hand)
-        if part == SILENT:
-            late = max(late, self._pace.spread() * expected)
-        delay = 0.0 if hand.delivered else self._delay
-        return hand.since + expected + delay + late
+        if part >= SILENT:  # what it has in hand may be done twice
+            late = max(late, self._pace.spread() * expected) + (0.0 if hand.delivered else self._delay)
+        return hand.since + expected + late
 
     def answers_by(self, hand: Hand, asked: float) -> float:
         """When a rank that was asked should have answered."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 #: Rounds that are remembered. The quickest counts: what else makes a sum late is not the vector's length.
-REMEMBERED = 8
+REMEMBERED = 32
 
 #: Steps in which a vector's seconds are found by halving.
 HALVINGS = 16
@@ -49,9 +49,8 @@ class Links:
         return self._end(self.vector, at_all=at_all)
 
     def _end(self, vector: float, *, at_all: bool = False) -> float:
-        return last_link(
-            self._sent, self._kept if at_all else [0.0, *self._kept[1:]], vector * (self._ranks - 1), vector
-        )
+        kept = self._kept if at_all else [0.0, *self._kept[1:]]
+        return last_link(self._sent, kept, vector * (self._ranks - 1), vector)
 
     def resent(self, part: int, of: int, now: float) -> float:
         """When such a part of the vector, of which every vector is sent again to another keeper, should be summed."""

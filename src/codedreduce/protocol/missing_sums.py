@@ -1,8 +1,9 @@
 """What is done when all units are computed and the sum does not come; and when a keeper is gone, or silent.
 
 Keepers whose chunks are missing are asked what they lack. A unit that some lack is done again by another rank, since
-whoever did it cannot deliver. A keeper that lacks nothing and does not deliver, or does not answer, is replaced for the
-round: every sender still has its vectors, and sends that stripe to the new keeper.
+whoever did it cannot deliver. A keeper that lacks nothing and does not deliver, or does not answer, or is at an
+earlier round and lacks what was done again, is replaced for the round: every sender still has its vectors, and sends
+that stripe to the new keeper.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from dataclasses import dataclass, field
 
 #: How much longer than expected a sum may take before keepers are asked, and then until something is done.
 PATIENCE, MORE_PATIENCE = 1.5, 0.5
+
+#: After so many looks at which there was nothing to do but wait for what is done again, it is done once more.
+LOOKS_IN_VAIN = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,8 @@ class MissingSums:
     _lacks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     redone: set[int] = field(default_factory=set)
     _left: dict[int, int] = field(default_factory=dict)  # chunks that were missing, by stripe, when last looked
+    _behind: set[int] = field(default_factory=set)  # keepers that were at an earlier round when they said so
+    _looks_in_vain: int = 0
 
     def keeper(self, stripe: int) -> int:
         """Who keeps a stripe."""
@@ -55,9 +61,15 @@ class MissingSums:
         """Whether nothing had to be done in this round."""
         return not self._keeper and not self.redone
 
-    def said(self, rank: int, lacks: tuple[int, ...]) -> None:
-        """A rank has said which units its stripes lack."""
+    def said(self, rank: int, lacks: tuple[int, ...], *, is_behind: bool = False) -> None:
+        """A rank has said which units its stripes lack; one that is at an earlier round may not know of this one."""
         self._lacks[rank] = lacks
+        (self._behind.add if is_behind else self._behind.discard)(rank)
+
+    def _is_waiting(self, keeper: int) -> bool:
+        """Whether a keeper waits for units; not for what was done again, if it may be waiting in another round."""
+        lacks = self._lacks.get(keeper, ())
+        return bool(lacks) and not (keeper in self._behind and self.redone.issuperset(lacks))
 
     def steps(self, missing: Iterable[int], own_lacks: Sequence[int], present: set[int]) -> Steps:
         """What to do about these chunks of the sum; `own_lacks` is what rank 0 itself lacks as a keeper.
@@ -83,11 +95,15 @@ class MissingSums:
                 self._asked.add(keeper)
                 self._lacks.pop(keeper, None)
                 ask.append(keeper)
-            elif self._lacks.get(keeper):
+            elif self._is_waiting(keeper):
                 redo.update(self._lacks[keeper])
                 self._asked.discard(keeper)
             else:
                 replace.append(stripe)
+        if redo <= self.redone and not ask and not replace:
+            self._looks_in_vain += 1
+            if self._looks_in_vain % LOOKS_IN_VAIN == 0:  # what was done again was lost, too
+                self.redone -= redo
         return Steps(ask=tuple(ask), replace=tuple(replace), redo=tuple(sorted(redo - self.redone)))
 
     def replaced(self) -> list[tuple[int, int]]:

@@ -120,7 +120,7 @@ def _in_one_go(part: Part, helpers: Sequence[Helper]) -> Dealt:
 
 
 def _one_by_one(part: Part, helpers: Sequence[Helper]) -> Dealt:
-    """Blocks dealt out, the last one first; each helper does the later ones later, and a unit's first one last of all."""
+    """Blocks dealt out; each helper does the later ones later, and a unit's first one last of all."""
     shares: list[list[Part]] = [[] for _ in helpers]
     for place, block in enumerate(range(part.last - 1, part.first - 1, -1)):
         shares[place % len(helpers)].append(Part(part.unit, block, block + 1))

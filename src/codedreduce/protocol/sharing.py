@@ -20,10 +20,10 @@ from codedreduce.schemes.striped import FULL_WEIGHT
 WORTHWHILE = 0.2
 
 #: Another way to share out is taken if it saves such a part of the round.
-SAVES = 0.01
+SAVES = 0.02
 
 #: Vectors that each rank sends beyond the first one get in each other's way, by such a part of a vector.
-IN_THE_WAY = 0.5
+IN_THE_WAY = 0.15
 
 Can = Callable[[int, int], bool]
 
@@ -84,7 +84,7 @@ def share_out(units: int, blocks: int, speeds: Mapping[int, Speed], can: Can, ve
     """
     best: tuple[float, Loads] | None = None
     for by_units in (False, True):
-        for price in (float("inf"), vector) if vector else (0.0,):
+        for price in (float("inf"), vector):
             draft = _Draft(units, blocks, speeds, can)
             if by_units and not draft.move_units(price if price < float("inf") else 0.0):
                 continue
@@ -147,7 +147,7 @@ class _Draft:
         self._finish[rank] += end * self._speeds[rank].block
 
     def move_units(self, price: float) -> bool:
-        """Hand whole units of whoever is through last to whoever is through first; whether there was one to hand over."""
+        """Hand whole units of whoever is through last to whoever is through first; whether there was one."""
         moved = False
         for giver in sorted(self.loads, key=self._finish.__getitem__, reverse=True):
             if self.loads[giver].firsts.get(giver) != self._blocks:

@@ -100,8 +100,9 @@ class Standing:
         return self._round <= until
 
     def leave_out(self, rank: int) -> None:
-        """A rank did not deliver or keep: it is given nothing for some rounds."""
-        if rank and not self.is_left_out(rank):
+        """A rank did not deliver or keep: it is given nothing for some rounds; unless that is so of many."""
+        others = sum(1 for one in self.present if self.is_left_out(one))
+        if rank and not self.is_left_out(rank) and 3 * (others + 1) <= len(self.present):
             _, rounds = self._left_out.get(rank, (0, LEFT_OUT // 2))
             rounds = min(LEFT_OUT_AT_MOST, 2 * rounds)
             self._left_out[rank] = (self._round + rounds, rounds)

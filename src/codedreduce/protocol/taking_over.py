@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import islice
 
 from codedreduce.protocol.events import AnyAction
@@ -53,6 +54,7 @@ class TakingOver:
         self.is_acting = False
         self._idle: dict[int, None] = {}  # in the order in which they became so
         self._behind: list[tuple[float, int, int]] = []  # who is through last, when (negative); the stamp of its hand
+        self._noted: set[int] = set()  # the ranks that are in there
         self._bets: dict[int, bool] = {}  # units that were bet on in this round, and whether it was counted
         self._silent: list[int] = []  # ranks that did not answer, since this was last asked
 
@@ -62,6 +64,7 @@ class TakingOver:
         self.hands.clear()
         self._idle = {}
         self._behind = []
+        self._noted = set()
         self._bets = {}
         self._silent = []
 
@@ -96,6 +99,8 @@ class TakingOver:
     def is_idle(self, rank: int) -> None:
         """A rank could be given something, if it has nothing and is not stuck."""
         hand = self.hands.of(rank)
+        if not hand.orders:
+            self._noted.discard(rank)
         if not hand.orders and not hand.is_stuck and self._standing.can_help(rank):
             self._idle[rank] = None
 
@@ -178,6 +183,7 @@ class TakingOver:
             else:
                 finish = float("inf")
             heapq.heappush(self._behind, (-finish, hand.rank, hand.stamp))
+            self._noted.add(hand.rank)
 
     def _is_alive(self, hand: Hand) -> bool:
         return hand.rank in self._standing.present
@@ -194,6 +200,7 @@ class TakingOver:
                 break  # no more bets for now
             if self._behind and self._behind[0][1:] == (rank, stamp):
                 heapq.heappop(self._behind)
+                self._noted.discard(rank)
             if when > now:
                 self._lateness.look_at(hand, when)
             elif stamp != hand.stamp:
@@ -236,6 +243,8 @@ class TakingOver:
         is_begun = is_stuck and (hand.asked is not None or order is hand.orders[0])
         if is_begun and self._is_alive(hand) and relief.end == order.part.first and not self._may_bet(order.part.unit):
             return None
+        if is_stuck and not is_begun:  # it has not come to this part, and need not
+            relief = replace(relief, end=order.part.first)
         self._hand_over(hand, order, relief, now, actions, is_begun=is_begun)
         hand.is_stuck = hand.is_stuck or is_stuck
         return now
@@ -262,7 +271,7 @@ class TakingOver:
 
     def _helpers(self, unit: int, now: float) -> list[Helper]:
         """Some idle ranks: as many as there are for each that is behind; those first that became idle first."""
-        most = min(self._plan.blocks, max(1, len(self._idle) // max(1, len(self._behind))))
+        most = min(self._plan.blocks, max(1, len(self._idle) // max(1, len(self._noted))))
         usual = self._pace.usual() or 0.0
         group = self._plan.group(unit)
         able = [

@@ -16,6 +16,9 @@ from codedreduce.worlds.simulated.nodes import Nodes
 #: Rounds whose delays are kept: late workers may still be at one of the last.
 ROUNDS_KEPT = 5
 
+#: Samples that a piece may lack and count as done: what is left of rounding when times are turned into samples.
+ROUNDING = 1e-6
+
 
 class Computation(NamedTuple):
     """What a node computes, since when, and how long a sample takes it."""
@@ -123,6 +126,6 @@ def _finished(pieces: tuple[Piece, ...], samples: float) -> tuple[Piece, ...]:
     """The pieces, from the first one on, that are done when so many samples are."""
     for place, piece in enumerate(pieces):
         samples -= samples_in((piece,))
-        if samples < -1e-6:  # a piece that was just reported to be done is
+        if samples < -ROUNDING:
             return pieces[:place]
     return pieces

@@ -1,0 +1,93 @@
+"""How a round starts: who does what, who keeps what, and who is tried.
+
+Work is shared out among those that take part by what a block takes them, and stripes by what their links have to carry.
+A rank that is slow in every round does less. One that did nothing in some rounds, though it was there, is given
+nothing; it keeps its stripe. Such a rank, and one that is too slow to be given anything, is given a block now and then
+that another does, too: so it is seen to recover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from codedreduce.protocol.links import Links
+from codedreduce.protocol.pace import NEVER, Pace
+from codedreduce.protocol.settings import Settings
+from codedreduce.protocol.sharing import Load, Loads, Speed, sending, share_out, stripe_weights
+from codedreduce.schemes import Part, StripedPlan
+from codedreduce.schemes.striped import FULL_WEIGHT
+
+#: A rank that is given nothing does one block in this many rounds, beside another.
+TRY_EVERY = 4
+
+#: That a rank begins late is planned for if it is so late every time, as a part of the time a unit takes.
+BEGINS_LATE = 0.75
+
+
+class Starting:
+    """Plans of rounds, made from what is known of ranks and links."""
+
+    def __init__(self, plan: StripedPlan, settings: Settings, pace: Pace, links: Links) -> None:
+        self._plan = plan
+        self._chunks = settings.chunks
+        self._keepers = plan.keepers(settings.length, settings.itemsize)
+        self._pace = pace
+        self._links = links
+        self._taking_part: list[int] = []
+
+    def share_out(self, taking_part: list[int], present: Iterable[int]) -> Loads:
+        """What each rank is to do."""
+        plan = self._plan
+        self._taking_part = taking_part
+        speeds = {rank: self._speed(rank) for rank in taking_part}
+        beginning = {rank: speed for rank, speed in speeds.items() if speed.lag < NEVER} or {0: self._speed(0)}
+        loads = share_out(
+            plan.workers, plan.blocks, beginning, lambda rank, unit: rank in plan.group(unit), self._links.vector
+        )
+        self._cover(loads, set(present))
+        return loads
+
+    def _speed(self, rank: int) -> Speed:
+        usual, lag = self._pace.usual() or 1.0, self._pace.lag(rank)
+        if lag < BEGINS_LATE * usual * self._plan.blocks:
+            lag = 0.0
+        return Speed(block=self._pace.block(rank) or usual, lag=lag)
+
+    def _cover(self, loads: Loads, present: set[int]) -> None:
+        """Units that nobody who takes part can do go to those that are present, however slow."""
+        given = {part.unit for load in loads.values() for part in load.parts()}
+        for unit in self._plan.computing:
+            if unit not in given:
+                able = [rank for rank in self._plan.group(unit) if rank in present]
+                if able:
+                    loads.setdefault(able[0], Load()).firsts[unit] = self._plan.blocks
+
+    def trial(self, rank: int, round_: int) -> Part | None:
+        """What a rank that is given nothing tries in a round."""
+        if rank not in self._taking_part or (round_ + rank) % TRY_EVERY:
+            return None
+        return Part(rank, 0, 1)
+
+    def weights(self, loads: Loads) -> tuple[tuple[int, int], ...]:
+        """What stripes weigh that do not weigh as usual."""
+        vector = self._links.vector
+        plans = {rank: sending(loads.get(rank, Load()), self._speed(rank), vector) for rank in self._taking_part}
+        if self._keepers < self._plan.workers:
+            weights = dict.fromkeys(plans, FULL_WEIGHT)
+        else:
+            weights = stripe_weights(plans, vector)
+        usual = self._plan.weights(self._keepers, {})
+        exceptions = {rank: 0 for rank in self._plan.computing if usual[rank] and rank not in weights}
+        lacking = len(exceptions)
+        for rank, weight in weights.items():
+            if usual[rank]:
+                if weight != FULL_WEIGHT:
+                    exceptions[rank] = weight
+            elif lacking:  # in place of one that keeps none
+                exceptions[rank] = FULL_WEIGHT
+                lacking -= 1
+        return tuple(sorted(exceptions.items()))
+
+    def stripes(self, weights: Iterable[tuple[int, int]]) -> tuple[range, ...]:
+        """Which chunks each rank keeps."""
+        return self._plan.stripes(self._chunks, self._plan.weights(self._keepers, dict(weights)))

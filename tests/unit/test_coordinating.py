@@ -1,0 +1,192 @@
+"""What rank 0 tells the others to do, as it hears of them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from codedreduce import Striped
+from codedreduce.protocol import Settings
+from codedreduce.protocol.coordinating import LATE, TAIL, Coordinating
+from codedreduce.protocol.events import AnyAction, SetTimer, Transmit
+from codedreduce.protocol.messages import Cut, Do, Done, Go, Keep, Message, Status, Tell
+from codedreduce.schemes import Part
+
+BLOCKS = 8
+
+
+class Desk:
+    """A coordinator, and what it has said."""
+
+    def __init__(self, ranks: int = 6) -> None:
+        self.ranks = ranks
+        self.said: list[tuple[int, Message]] = []
+        self.timers: dict[str, float] = {}
+        plan = Striped(ranks, stripes=ranks, blocks=BLOCKS).plan(samples=100 * ranks)
+        settings = Settings(length=4 * ranks, chunk=4, head_start=0.2)
+        self.lead = Coordinating(plan, settings, lambda message, now, actions: self.said.append((0, message)))
+        for rank in range(ranks):
+            self.lead.came(rank)
+        self.began = 0.0
+
+    def read(self, actions: list[AnyAction]) -> None:
+        for action in actions:
+            if isinstance(action, Transmit):
+                self.said.append((action.to, action.message))
+            elif isinstance(action, SetTimer):
+                self.timers[action.name] = action.at
+
+    def hear_all(self, kind: type[Message]) -> list[tuple[int, Message]]:
+        return [(rank, message) for rank, message in self.said if isinstance(message, kind)]
+
+    def begin(self, round_: int, now: float) -> dict[int, Go]:
+        self.said.clear()
+        self.began = now
+        actions: list[AnyAction] = []
+        own = self.lead.begin(round_, now, actions)
+        self.read(actions)
+        return {0: own, **{rank: go for rank, go in self.said if isinstance(go, Go)}}
+
+    def done(self, rank: int, part: Part, after: float, block: float = 0.125) -> None:
+        actions: list[AnyAction] = []
+        done = Done(round=self.lead.round, unit=part.unit, first=part.first, last=part.last, block=block)
+        self.lead.done(rank, done, self.began + after, actions)
+        self.read(actions)
+
+    def status(self, rank: int, done: int, after: float) -> None:
+        actions: list[AnyAction] = []
+        self.lead.status(rank, Status(round=self.lead.round, done=done), self.began + after, actions)
+        self.read(actions)
+
+    def look(self, after: float) -> None:
+        actions: list[AnyAction] = []
+        self.lead.look(self.began + after, actions)
+        self.read(actions)
+
+    def calm(self, rounds: int) -> None:
+        """Rounds in which all are through after a second, and the sum is there a moment later."""
+        for round_ in range(self.lead.round + 1, self.lead.round + 1 + rounds):
+            goes = self.begin(round_, float(10 * round_))
+            for rank, go in goes.items():
+                for place in go.parts:
+                    self.done(rank, Part(*place), 1.0)
+            self.lead.over(self.began + 1.01)
+
+    def own(self, rank: int) -> Part:
+        return Part(rank, 0, BLOCKS)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    desk = Desk()
+    desk.calm(4)
+    return desk
+
+
+def test_in_a_calm_round_everyone_is_told_once() -> None:
+    desk = Desk()
+    desk.calm(3)
+    assert len(desk.said) == desk.ranks - 1
+    assert all(isinstance(message, Go) for _, message in desk.said)
+
+
+def test_a_late_rank_is_asked_and_keeps_what_it_has_begun(desk: Desk) -> None:
+    desk.begin(5, 50.0)
+    for rank in (0, 1, 2, 4, 5):
+        desk.done(rank, desk.own(rank), 1.0)
+    assert not desk.hear_all(Tell)
+    desk.look(1.06)
+    assert [rank for rank, _ in desk.hear_all(Tell)] == [3]
+    desk.status(3, 4, 1.061)
+    ((rank, cut),) = desk.hear_all(Cut)
+    assert rank == 3
+    assert isinstance(cut, Cut)
+    assert cut.end > 4
+    taken = [place for _, do in desk.hear_all(Do) if isinstance(do, Do) for place in do.parts]
+    assert sorted(first for _, first, _ in taken) == list(range(cut.end, BLOCKS))
+
+
+def test_a_rank_that_answers_and_has_not_begun_is_relieved_of_all_after_half_the_head_start(desk: Desk) -> None:
+    desk.begin(5, 50.0)
+    for rank in (0, 1, 2, 4, 5):
+        desk.done(rank, desk.own(rank), 1.0)
+    desk.look(1.06)
+    desk.status(3, 0, 1.061)
+    assert not desk.hear_all(Do)
+    desk.look(1.11)
+    if not desk.hear_all(Do):
+        desk.status(3, 0, 1.111)
+    taken = [place for _, do in desk.hear_all(Do) if isinstance(do, Do) for place in do.parts]
+    assert {first for _, first, _ in taken} == set(range(BLOCKS))
+
+
+def test_a_silent_rank_is_bet_on_after_the_head_start_and_keeps_nothing(desk: Desk) -> None:
+    desk.begin(5, 50.0)
+    for rank in (0, 1, 2, 4, 5):
+        desk.done(rank, desk.own(rank), 1.0)
+    desk.look(1.06)
+    desk.look(1.15)
+    assert not desk.hear_all(Do)
+    desk.look(1.25)
+    assert desk.hear_all(Do)
+    assert {message.stripe for _, message in desk.hear_all(Keep) if isinstance(message, Keep)} == {3}
+
+
+def test_work_of_a_rank_that_is_gone_is_done_by_the_first_that_are_idle(desk: Desk) -> None:
+    desk.begin(5, 50.0)
+    actions: list[AnyAction] = []
+    desk.lead.gone(3, 50.2, actions)
+    desk.read(actions)
+    assert not desk.hear_all(Do)
+    desk.done(1, desk.own(1), 1.0)
+    assert [rank for rank, _ in desk.hear_all(Do)] == [1]
+
+
+def test_whoever_is_idle_later_takes_from_those_that_help(desk: Desk) -> None:
+    desk.begin(5, 50.0)
+    actions: list[AnyAction] = []
+    desk.lead.gone(3, 50.2, actions)
+    desk.done(1, desk.own(1), 1.0)
+    desk.said.clear()
+    desk.done(2, desk.own(2), 1.01)
+    assert [rank for rank, _ in desk.hear_all(Cut)] == [1]
+    assert [rank for rank, _ in desk.hear_all(Do)] == [2]
+
+
+def test_a_rank_that_was_silent_is_given_nothing_in_the_next_round(desk: Desk) -> None:
+    goes = desk.begin(5, 50.0)
+    for rank, go in goes.items():
+        if rank != 3:
+            for place in go.parts:
+                desk.done(rank, Part(*place), 1.0)
+    desk.done(1, desk.own(3), 2.0)
+    desk.lead.over(52.1)
+    goes = desk.begin(6, 60.0)
+    assert not goes[3].parts
+    assert sum(last - first for go in goes.values() for _, first, last in go.parts) == desk.ranks * BLOCKS
+    assert dict(goes[1].keepers)[3] == 0
+
+
+def test_timers_are_set_where_something_can_be_due(desk: Desk) -> None:
+    desk.timers.clear()
+    desk.begin(5, 50.0)
+    assert LATE not in desk.timers
+    desk.done(1, desk.own(1), 1.0)
+    assert 51.0 < desk.timers[LATE] < 51.2
+    for rank in (0, 2, 3, 4, 5):
+        desk.done(rank, desk.own(rank), 1.0)
+    assert desk.timers[TAIL] > 51.0
+
+
+def test_what_a_message_costs_does_not_grow_with_the_ranks() -> None:
+    def seconds(ranks: int) -> float:
+        desk = Desk(ranks)
+        desk.calm(1)
+        desk.begin(2, 20.0)
+        start = time.process_time()
+        for rank in range(ranks):
+            desk.done(rank, desk.own(rank), 1.0 + rank / ranks / 50)
+        return (time.process_time() - start) / ranks
+
+    assert min(seconds(800) for _ in range(2)) < 10 * max(seconds(50) for _ in range(3))
