@@ -284,10 +284,8 @@ class Rank(Machine):
         Row(_IN, Packed, OWN, "_on_packed"),
         # what the coordinator hears
         Row(_LEADING, Hello, FOLLOWER, "_on_hello"),
-        Row((WORKING,), Status, FOLLOWER, "_on_status", (STAY, RESTING)),
-        Row((RESTING, ENDING), Status, FOLLOWER, "_on_status"),
-        Row((WORKING,), Done, FOLLOWER, "_on_done", (STAY, RESTING)),
-        Row((RESTING, ENDING), Done, FOLLOWER, "_on_done"),
+        Row(_LEADING, Status, FOLLOWER, "_on_status"),
+        Row(_LEADING, Done, FOLLOWER, "_on_done"),
         Row(_LEADING, Renew, FOLLOWER, "_on_renew"),
         Row(_LEADING, Late, FOLLOWER, "_on_late"),
         Row((ENDING,), Have, FOLLOWER, "_on_have", (STAY, LEFT)),
@@ -863,14 +861,12 @@ class Rank(Machine):
         self.lead.status(sender, message, now, actions)
         if self.lead.is_current(sender):
             self._taking.discard(sender)
-        self._finish_round(now, actions)
 
     def _on_done(self, message: Done, sender: int, now: float, actions: list[AnyAction]) -> None:
         assert self.lead is not None
         if message.digest:
             self._compare(sender, message.round, message.digest, actions)
         self.lead.done(sender, message, now, actions)
-        self._finish_round(now, actions)
 
     def _compare(self, rank: int, round_: int, digest: str, actions: list[AnyAction]) -> None:
         """Look whether a rank's model is the others', and have it take their state if not."""
