@@ -374,7 +374,8 @@ class Coordinating:
             return (self.pace.lag_at_best(order.rank) if order.helps is None else 0.0) + blocks * each
         if self._quickest is not None:
             return self._quickest[0] * blocks / self._quickest[1]
-        return None
+        usual = self.pace.usual()
+        return None if usual is None else blocks * usual
 
     def _due(self, order: Order) -> float:
         """When an order is late."""
