@@ -1,6 +1,7 @@
 """One random simulated run, and what must hold of it."""
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 from codedreduce.schemes import LiveCompensation, Plan, StripedPlan, TreePlan
@@ -59,9 +60,9 @@ def notes(recorder: Recorder) -> list[str]:
     return [note.reason for _, node, note in recorder.notes if node == 0][-3:]
 
 
-def check_seed(seed: int, folder: Path) -> None:
+def check_seed(seed: int, folder: Path, draw: Callable[[int], Scenario] = random_scenario) -> None:
     """Check the random scenario of a seed; if it fails, save its trace and say how to replay it."""
-    scenario = random_scenario(seed)
+    scenario = draw(seed)
     try:
         check_run(scenario)
     except Exception as error:

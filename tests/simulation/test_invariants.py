@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from codedreduce.worlds.simulated import Fault, Recorder
-from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario
+from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario, random_striped
 
 from .check_run import check_run, check_seed, trace_of
 
@@ -20,9 +20,16 @@ def test_random_faults(first: int) -> None:
         check_seed(seed, Path("traces"))
 
 
+@pytest.mark.parametrize("first", range(0, RUNS // 2, BATCH))
+def test_random_faults_of_ranks(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        check_seed(seed, Path("traces"), random_striped)
+
+
+@pytest.mark.parametrize("draw", [random_scenario, random_striped])
 @pytest.mark.parametrize("seed", [3, 14, 159, 1822])
-def test_same_seed_same_trace(seed: int) -> None:
-    scenario = random_scenario(seed)
+def test_same_seed_same_trace(seed: int, draw) -> None:
+    scenario = draw(seed)
     assert trace_of(scenario) == trace_of(Scenario.from_json(scenario.to_json()))
 
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 
-from codedreduce import MasterWorker
+from codedreduce import MasterWorker, Striped
 from codedreduce.protocol import Machine, Rank, RingNode, Root, Settings, Worker
 from codedreduce.protocol import messages as said
-from codedreduce.protocol.events import Action, AnyAction, Event, PeerFound
+from codedreduce.protocol.events import Action, AnyAction, Event, PeerFound, PeerLost
 from codedreduce.protocol.machine import OWN, Row, State, diagram
 from codedreduce.protocol.messages import DATA, Message
+from codedreduce.protocol.rank import RankState
 from codedreduce.protocol.root import RootState
 from codedreduce.protocol.worker import WorkerState
 from codedreduce.vectors import Vector
 from codedreduce.worlds.simulated import Fault
 from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario, random_striped
 from tests.simulation.diagrams import DOCUMENT, with_diagrams
+from tests.unit.conversation import MACHINES as MACHINES_BY_HAND
 from tests.unit.conversation import Step, Talk, led_to, led_to_every_state, note_step
 
 MACHINES = (Root, Worker, RingNode, Rank)
@@ -74,15 +77,62 @@ def by_hand() -> None:
         if state.name in ("LEFT", "STOPPED"):
             continue
         led_to(name, state).leave()
+        if isinstance(state, RankState):
+            led_to(name, state).leave(at_once=True)
+            if MACHINES_BY_HAND[name]().node:
+                led_to(name, state).hears(0, said.Goodbye(reason="it is over"))
+                led_to(name, state).hears(0, said.Refuse(reason="another plan"))
         if isinstance(state, WorkerState):
             talk = led_to(name, state)
             talk.hears(talk.parent, said.Goodbye(reason="it is over"))
             talk = led_to(name, state)
             talk.happens(PeerFound(peer=talk.parent))
             talk.model(2, [0])
+    by_hand_with_ranks()
     led_to("leaf", WorkerState.JOINING).hears(1, said.Refuse(reason="another plan"))
     led_to("root", RootState.SETTLING).all_deliver()
     Talk(Worker(1, MasterWorker(2).plan(samples=14), Settings(length=4))).model(1)  # quicker than the welcome
+
+
+def by_hand_with_ranks() -> None:
+    """What takes messages that overtake each other, or scripts that leave early."""
+    led_to("rank", RankState.READY).sums_come()
+    talk = led_to("rank", RankState.READY)
+    for index in range(3):
+        talk.hears(1, said.SumChunk(round=1, index=index), 1.0)
+    led_to("rank", RankState.READY).go(round_=3)
+    led_to("rank", RankState.READY).hears(0, said.End(round=1))
+    led_to("rank", RankState.READY).hears(0, said.Renew(round=1))
+    led_to("rank", RankState.ENDING).go(round_=7)
+    talk = led_to("rank of a group", RankState.READY)
+    for unit, index in product(range(4), range(3)):
+        talk.hears(1, said.PartChunk(round=1, unit=unit, first=0, last=4, index=index), 1.0)
+    talk.hears(0, said.Go(round=1, keepers=((0, 0),)))
+    talk = led_to("rank", RankState.WORKING)
+    for unit, index in product(range(3), range(3)):
+        talk.hears(1, said.PartChunk(round=1, unit=unit, first=0, last=2, index=index), 1.0)
+    talk.hears(1, said.SumChunk(round=1, index=1), 1.0)
+    talk.hears(0, said.Keep(round=1, stripe=0, keeper=2))
+    for last_words in (said.Have(), said.Goodbye(reason="bye")):
+        talk = led_to("coordinator", RankState.ENDING)
+        for rank in (1, 2):
+            talk.hears(rank, last_words)
+    talk = led_to("coordinator", RankState.ENDING)
+    talk.happens(PeerLost(peer=1))
+    talk.happens(PeerLost(peer=2))
+    led_to("coordinator", RankState.ENDING).timer("ended")
+    for loses in (
+        lambda talk: talk.happens(PeerLost(peer=1)),
+        lambda talk: talk.hears(1, said.Goodbye(reason="bye")),
+    ):
+        talk = Talk(Rank(0, Striped(2, blocks=1, stripes=2).plan(samples=14), Settings(length=4, chunk=2)))
+        talk.follow()
+        talk.begin()
+        talk.computes()
+        for _ in range(9):
+            talk.timer("late")
+        talk.computes()
+        loses(talk)  # it kept a stripe, and that was all it was needed for
 
 
 def arrows(machine: type[Machine]) -> Iterator[tuple[Row, State, State]]:

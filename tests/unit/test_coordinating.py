@@ -27,7 +27,7 @@ class Desk:
         settings = Settings(length=4 * ranks, chunk=4, head_start=0.2)
         self.lead = Coordinating(plan, settings, lambda message, now, actions: self.said.append((0, message)))
         for rank in range(ranks):
-            self.lead.came(rank)
+            self.lead.came(rank, 0.0, [])
         self.began = 0.0
 
     def read(self, actions: list[AnyAction]) -> None:

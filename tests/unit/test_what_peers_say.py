@@ -11,6 +11,7 @@ from codedreduce.errors import WireError
 from codedreduce.protocol import Settings, Worker
 from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
+from codedreduce.protocol.rank import STATE_CHUNK, RankState
 from codedreduce.protocol.ring import RingState
 from codedreduce.protocol.root import RootState
 from codedreduce.protocol.wire import decode, encode
@@ -108,6 +109,98 @@ def test_a_chunk_of_a_wrong_index_or_length(index: int, length: int | None) -> N
             is_noted(ring, 1, chunk, data, kind="unreadable")
 
 
+# -- ranks
+
+ORDERS = [
+    said.Go(round=9),
+    said.Do(round=1, parts=((2, 0, 2),)),
+    said.Cut(round=1, unit=2, end=0),
+    said.Tell(round=1),
+    said.Keep(round=1, stripe=0, keeper=2),
+    said.Give(round=1, to=1),
+    said.Renew(round=1),
+    said.End(round=1),
+    said.Welcome(generation=7),
+    said.Refuse(reason="go away"),
+    said.Goodbye(reason="it is over"),
+]
+RANK_STATES = [state for state in RankState if state is not RankState.LEFT]
+
+
+@pytest.mark.parametrize("state", RANK_STATES, ids=lambda state: state.name)
+@pytest.mark.parametrize("message", ORDERS, ids=lambda message: type(message).__name__)
+@pytest.mark.parametrize("sender", [1, 2, STRANGER], ids=["peer", "itself", "stranger"])
+def test_only_rank_0_coordinates(sender: int, message: said.AnyMessage, state: RankState) -> None:
+    is_noted(led_to("rank", state), sender, message)
+
+
+@pytest.mark.parametrize("message", ORDERS[:6], ids=lambda message: type(message).__name__)
+@pytest.mark.parametrize("state", [RankState.RESTING, RankState.WORKING, RankState.ENDING], ids=lambda s: s.name)
+def test_nobody_commands_rank_0(message: said.AnyMessage, state: RankState) -> None:
+    is_noted(led_to("coordinator", state), 1, message)
+
+
+@pytest.mark.parametrize(("index", "length"), WRONG)
+def test_a_chunk_of_a_rank_of_a_wrong_index_or_length(index: int, length: int | None) -> None:
+    data = None if length is None else np.ones(length, np.float32)
+    rank = led_to("rank", RankState.WORKING)
+    is_noted(rank, 1, said.PartChunk(round=1, unit=1, first=0, last=2, index=index), data, kind="unreadable")
+    is_noted(rank, 1, said.SumChunk(round=1, index=index), data, kind="unreadable")
+
+
+@pytest.mark.parametrize(
+    "place", [(3, 0, 2), (99, 0, 1), (1, 0, 3), (1, 1, 1), (1, 0, 0), (1, 2, 1), (2**53, 0, 1), (1, 1, 3)]
+)
+def test_parts_that_do_not_exist(place: tuple[int, int, int]) -> None:
+    unit, first, last = place
+    chunk = said.PartChunk(round=1, unit=unit, first=first, last=last, index=2)
+    is_noted(led_to("rank", RankState.WORKING), 1, chunk, 1.0, kind="unreadable")
+    talk = led_to("rank", RankState.READY)
+    assert not of_type(talk.go(parts=[place]), happening.Compute)
+    assert not of_type(talk.hears(0, said.Do(round=1, parts=(place,))), happening.Compute)
+    coordinator = led_to("coordinator", RankState.WORKING)
+    assert changes_nothing(coordinator, 1, said.Done(round=1, unit=unit, first=first, last=last)) == []
+
+
+def test_what_a_rank_cannot_read_it_does_not_compute() -> None:
+    talk = led_to("rank of a group", RankState.READY)
+    assert not of_type(talk.go(parts=[(0, 0, 4)]), happening.Compute)
+    assert of_type(talk.hears(0, said.Do(round=1, parts=((3, 0, 4),))), happening.Compute)
+
+
+@pytest.mark.parametrize("chunk", [said.StateChunk(index=2, of=2), said.StateChunk(index=0, of=2)])
+def test_pieces_of_a_state(chunk: said.StateChunk) -> None:
+    """There is no third piece of two, and no empty one, nor one that is too large."""
+    talk = led_to("rank", RankState.RENEWING)
+    length = 2 if chunk.index else STATE_CHUNK + 1
+    is_noted(talk, 1, chunk, np.ones(length, np.float32), kind="unreadable")
+    is_noted(talk, 1, said.StateChunk(index=0, of=2), np.ones(0, np.float32), kind="unreadable")
+
+
+def test_a_state_is_taken_from_one_giver() -> None:
+    talk = led_to("rank", RankState.RENEWING)
+    talk.hears(1, said.StateChunk(index=0, of=2), 1.0)
+    assert changes_nothing(talk, 0, said.StateChunk(index=1, of=2), 2.0) == []
+    (renewed,) = of_type(talk.hears(1, said.StateChunk(index=1, of=2), 3.0), happening.Renewed)
+    assert renewed.state.tolist() == [1.0, 1.0, 3.0, 3.0]
+    assert talk.machine.state is RankState.RESTING
+
+
+def test_a_state_of_a_round_that_was_not_is_not_taken() -> None:
+    talk = led_to("rank", RankState.RENEWING)
+    assert changes_nothing(talk, 1, said.StateChunk(round=9, index=0, of=1), 1.0) == []
+
+
+def test_units_that_do_not_exist_are_not_done_again() -> None:
+    talk = led_to("coordinator", RankState.WORKING)
+    talk.computes()
+    talk.parts_come()
+    talk.timer("tail")
+    for rank in (1, 2):
+        talk.hears(rank, said.Status(round=1, lacks=(99, 2**53)))
+    assert not sent(talk.timer("tail"), said.Do)
+
+
 # -- generations
 
 
@@ -194,6 +287,22 @@ def test_a_ring_forgets_what_came_early_for_a_round_that_never_was() -> None:
         said.Offer(task=1, worked=-1.0),
         said.Late(node=1, seconds=1e300),
         said.Send(task=1, chunks=(0,) * 4097),
+        said.Done(unit=1, first=0, last=1, worked=float("inf")),
+        said.Done(unit=1, first=0, last=1, block=float("nan")),
+        said.Done(unit=1, first=0, last=4097),
+        said.Done(unit=1, first=0, last=1, digest="x" * 1001),
+        said.Go(parts=((0, 0, 1),) * 4097),
+        said.Go(keepers=((0, 4097),)),
+        said.Go(keepers=((0, 1),) * 4097),
+        said.Do(parts=((-1, 0, 1),)),
+        said.Cut(unit=1, end=4097),
+        said.Status(done=-1),
+        said.Status(lacks=(0,) * 4097),
+        said.Keep(stripe=0, keeper=2**53 + 1),
+        said.PartChunk(unit=0, first=-1, last=1, index=0),
+        said.Want(chunks=(0,) * 4097),
+        said.StateChunk(index=0, of=0),
+        said.StateChunk(index=0, of=2**24 + 1),
     ],
     ids=repr,
 )

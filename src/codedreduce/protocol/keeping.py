@@ -60,6 +60,11 @@ class Unit(Generic[What]):
     def __len__(self) -> int:
         return len(self._first) + len(self._singles)
 
+    @property
+    def singles(self) -> int:
+        """How many blocks are here one by one."""
+        return len(self._singles)
+
 
 class StripeSum:
     """The sum of one stripe in one round: chunk by chunk, unit after unit; what comes before its turn waits."""
@@ -106,6 +111,14 @@ class StripeSum:
     def held(self) -> int:
         """How many chunks wait for their turn, or are being summed."""
         return len(self._total) + sum(len(unit) for waiting in self._early.values() for unit in waiting.values())
+
+    def check_invariants(self) -> None:
+        """Of a unit one chunk is here at most, and one for every block that came by itself; of those added, one."""
+        for index, waiting in self._early.items():
+            singles = sum(unit.singles for unit in waiting.values())
+            held = (index in self._total) + sum(map(len, waiting.values()))
+            if held - singles > self._units or singles > self._units * (self._blocks - 1):
+                raise AssertionError(f"{held} of chunk {index} are held, {singles} of them single blocks")
 
 
 class Keeper:
@@ -158,3 +171,10 @@ class Keeper:
     def held(self) -> int:
         """How many chunks are in the making."""
         return sum(stripe.held() for stripe in self._stripes)
+
+    def check_invariants(self) -> None:
+        """Raise if more is held than is needed."""
+        for stripe in self._stripes:
+            stripe.check_invariants()
+        if len(self._sums) > ROUNDS_HELD:
+            raise AssertionError(f"the sums of {len(self._sums)} rounds are held")

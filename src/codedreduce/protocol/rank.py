@@ -284,10 +284,8 @@ class Rank(Machine):
         Row(_IN, Packed, OWN, "_on_packed"),
         # what the coordinator hears
         Row(_LEADING, Hello, FOLLOWER, "_on_hello"),
-        Row((WORKING,), Status, FOLLOWER, "_on_status", (STAY, RESTING)),
-        Row((RESTING, ENDING), Status, FOLLOWER, "_on_status"),
-        Row((WORKING,), Done, FOLLOWER, "_on_done", (STAY, RESTING)),
-        Row((RESTING, ENDING), Done, FOLLOWER, "_on_done"),
+        Row(_LEADING, Status, FOLLOWER, "_on_status"),
+        Row(_LEADING, Done, FOLLOWER, "_on_done"),
         Row(_LEADING, Renew, FOLLOWER, "_on_renew"),
         Row(_LEADING, Late, FOLLOWER, "_on_late"),
         Row((ENDING,), Have, FOLLOWER, "_on_have", (STAY, LEFT)),
@@ -359,6 +357,7 @@ class Rank(Machine):
         self._roster = Roster([peer for peer in plan.computing if peer], run_name(plan, settings))
         self._witness = Witness(plan.workers, settings.after + 1)
         self._through: set[int] = set()
+        self._odd: set[int] = set()  # ranks whose state nobody should take
         self._taking: set[int] = set()  # ranks to whom others were asked to give their state
         if node == 0:
             self.lead = Coordinating(plan, settings, self._told_by_own_coordinator)
@@ -811,6 +810,7 @@ class Rank(Machine):
         """Wait for another's state, and take it."""
         self._stop_computing("this rank takes another's state", actions)
         self.state = RENEWING
+        self._model = None
         self._pieces = {}
         self._pieces_of = (-1, 0, 0)
         self._must_renew = False
@@ -867,19 +867,17 @@ class Rank(Machine):
         is_first = message.round == self.settings.after + 1 and self.lead.round == self.settings.after
         if is_first and self._roster.ready(sender) and self._roster.complete:
             actions.append(EveryoneIn())
-        if message.digest:
-            self._compare(sender, message.round, message.digest, actions)
         self.lead.status(sender, message, now, actions)
         if self.lead.is_current(sender):
             self._taking.discard(sender)
-        self._finish_round(now, actions)
+        if message.digest:
+            self._compare(sender, message.round, message.digest, actions)
 
     def _on_done(self, message: Done, sender: int, now: float, actions: list[AnyAction]) -> None:
         assert self.lead is not None
+        self.lead.done(sender, message, now, actions)
         if message.digest:
             self._compare(sender, message.round, message.digest, actions)
-        self.lead.done(sender, message, now, actions)
-        self._finish_round(now, actions)
 
     def _compare(self, rank: int, round_: int, digest: str, actions: list[AnyAction]) -> None:
         """Look whether a rank's model is the others', and have it take their state if not."""
@@ -891,6 +889,7 @@ class Rank(Machine):
             reason = f"rank {odd} has another model than the others in round {round_}"
             if odd:
                 reason += "; it takes their state"
+                self._odd.add(odd)
                 self.lead.must_renew(odd)
                 actions.append(Transmit(to=odd, message=Renew(generation=self.generation, round=round_)))
             if not is_first:
@@ -900,13 +899,14 @@ class Rank(Machine):
 
     def _on_renew(self, message: Renew, sender: int, now: float, actions: list[AnyAction]) -> None:
         assert self.lead is not None
+        self._odd.discard(sender)
         self.lead.must_renew(sender)
         self._find_giver(sender, actions)
 
     def _find_giver(self, rank: int, actions: list[AnyAction]) -> None:
         """Whoever is at the current round, not always the same; rank 0 itself, if another was asked in vain."""
         assert self.lead is not None
-        current = [one for one in self.lead.current() if one not in (0, rank)]
+        current = [one for one in self.lead.current() if one not in (0, rank) and one not in self._odd]
         if not current or self.round <= 1 or rank in self._taking:
             self._taking.discard(rank)
             self._give_to(rank, actions)
@@ -1015,6 +1015,8 @@ class Rank(Machine):
             return
         through = self.round if self.state in (RESTING, ENDING) else self.round - 1
         self.state = ENDING
+        self._model = None
+        self._pieces = {}
         self.round = through
         self._end = through
         if self.lead is None:
@@ -1077,15 +1079,24 @@ class Rank(Machine):
 
     def _finish(self, why: str, actions: list[AnyAction]) -> None:
         self.state = LEFT
+        self._model = None
+        self._pieces = {}
         actions.append(Finished(reason=why))
+
+    def held(self) -> int:
+        """How many chunks of others' parts it holds, or sums."""
+        return self.keeper.held() + len(self._early)
 
     def check_invariants(self) -> None:
         """Raise if memory or bookkeeping is out of bounds."""
-        chunks, ranks = self.settings.chunks, self.plan.workers
-        most = ranks * max((len(stripe) for stripe in self._parts_of), default=0) * (2 + self.plan.blocks)
-        if self.keeper.held() > max(most, chunks * (2 + self.plan.blocks)):
-            raise AssertionError(f"rank {self.node} holds {self.keeper.held()} chunks of others")
-        if self._sum.count > chunks:
+        self.keeper.check_invariants()
+        if len(self._early) > self._early_at_most:
+            raise AssertionError(f"rank {self.node} holds {len(self._early)} chunks that came too early")
+        if self._sum.count > self.settings.chunks:
             raise AssertionError(f"rank {self.node} has more of the sum than there is")
-        if self.state is WORKING and self._go.round < self.round:
+        if self._pieces and self.state is not RENEWING:
+            raise AssertionError(f"rank {self.node} holds pieces of a state that it does not take")
+        if self.state is WORKING and self._go.round < self.round and not self._is_behind:
             raise AssertionError(f"rank {self.node} works on round {self.round}, which has not begun")
+        if (self._model is not None) is not (self.state in (READY, WORKING)):
+            raise AssertionError(f"rank {self.node} has a model in state {self.state.name}, or none")

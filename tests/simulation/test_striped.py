@@ -1,0 +1,242 @@
+"""Striped, in virtual time: the same bits on every rank, whoever is late, paused, cut off, gone, or behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from codedreduce.protocol import messages as said
+from codedreduce.protocol.events import Aggregated, Received, Renewed, Transmit
+from codedreduce.worlds.simulated import Fault, Gradients, Recorder
+from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario
+
+from .check_run import check_run, trace_of
+
+CALM = Scenario(
+    tree="6x1", stragglers=0, scheme="striped", samples=144, parameters=60, stripes=6, blocks=4, chunk=5, compute=6.0,
+    rounds=8, rate=1e6, latency=1e-4, say_waiting_after=100.0,
+)  # fmt: skip
+
+
+def changed(**changes: object) -> Scenario:
+    return Scenario(**{**{field: getattr(CALM, field) for field in CALM.__struct_fields__}, **changes})
+
+
+class Watched:
+    """A run of which every rank's sums are kept, and what it said and took."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.sums: dict[tuple[int, int], bytes] = {}
+        self.sent: list[tuple[int, Transmit]] = []
+        self.renewed: list[tuple[int, int]] = []
+        self.most_held: dict[int, int] = {}
+        self.cluster = scenario.cluster(checking=True)
+        for rank in self.cluster.plan.computing:
+            self._watch(rank)
+        self.recorder = self.cluster.run(scenario.rounds, latest=ENDLESS / 2)
+        self.cluster.wait(self.cluster.now + 100.0)
+        self.cluster.end(self.cluster.now + 1000.0)
+
+    def _watch(self, rank: int) -> None:
+        machine = self.cluster.machine(rank)
+        handle = machine.handle
+
+        def watching(event, now):
+            actions = handle(event, now)
+            for action in actions:
+                if isinstance(action, Aggregated):
+                    self.sums[rank, action.round] = action.vector.tobytes()
+                elif isinstance(action, Transmit):
+                    self.sent.append((rank, action))
+                elif isinstance(action, Renewed):
+                    self.renewed.append((rank, action.round))
+            if isinstance(event, Received):
+                self.most_held[rank] = max(self.most_held.get(rank, 0), machine.held())
+            return actions
+
+        machine.handle = watching
+
+    def of(self, kind: type) -> list[tuple[int, Transmit]]:
+        return [(rank, action) for rank, action in self.sent if isinstance(action.message, kind)]
+
+
+def same_bits(scenario: Scenario) -> Watched:
+    """Run it; every sum that any rank had is what the plan says, and rank 0 had all of them."""
+    run = Watched(scenario)
+    plan = scenario.plan()
+    gradients = Gradients(scenario.samples, scenario.parameters, scenario.seed)
+    for (rank, round_), bits in run.sums.items():
+        model = gradients.model(round_)
+        right = plan.reference(lambda piece, model=model: gradients.of_piece(piece, model)).tobytes()
+        assert bits == right, f"rank {rank} in round {round_}"
+    assert {round_ for rank, round_ in run.sums if rank == 0} == set(range(1, scenario.rounds + 1))
+    return run
+
+
+def all_have(run: Watched, ranks=None) -> None:
+    for rank in run.cluster.plan.computing if ranks is None else ranks:
+        missing = [r for r in range(1, run.scenario.rounds + 1) if (rank, r) not in run.sums]
+        assert missing == [], f"rank {rank} has not had the sums of {missing}"
+
+
+def all_end(run: Watched) -> None:
+    """Whatever they missed: all are through with the last round."""
+    for rank in run.cluster.plan.computing:
+        assert run.cluster.machine(rank).round == run.scenario.rounds
+        assert not run.cluster.is_alive(rank)
+
+
+DELAYS = ["calm", "exponential", "bursty", "sticky", "stalls:0.2:3s", "one:5s", "worker:1:1.0:9s", "worker:4:1.0:2s"]
+
+
+@pytest.mark.parametrize("delays", DELAYS)
+@pytest.mark.parametrize("shape", [{}, {"reach": 2}, {"stripes": 2}, {"blocks": 1}, {"tree": "2x1", "stripes": 2}])
+def test_the_same_bits_whoever_is_late(delays: str, shape: dict[str, object]) -> None:
+    run = same_bits(changed(delays=delays, **shape) if "tree" not in shape or "4" not in delays else CALM)
+    all_have(run)
+
+
+def test_a_calm_round_does_nothing_twice_and_says_little() -> None:
+    run = same_bits(CALM)
+    assert {record.work for record in run.recorder.rounds} == {1.0}
+    assert not run.of(said.Do)
+    assert not run.of(said.Keep)
+    assert not run.of(said.Want)
+    ranks, rounds = 6, CALM.rounds
+    assert len(run.of(said.Done)) == (ranks - 1) * rounds
+    assert len(run.of(said.Go)) == (ranks - 1) * rounds
+
+
+def test_every_link_carries_what_a_ring_s_would() -> None:
+    """(N-1)/N of a vector each way in each half; headers, acknowledgements and small messages aside."""
+    run = same_bits(changed(parameters=6000, chunk=500, rounds=4))
+    vector = 4 * 6000 * 5 / 6
+    carried = run.cluster.network.bytes_out[:6] / run.scenario.rounds
+    assert carried.max() < 1.25 * 2 * vector
+
+
+@pytest.mark.parametrize("kind", ["crash", "pause", "cut"])
+@pytest.mark.parametrize("after", [0.0, 0.3, 0.99, 1.0005])
+def test_one_that_is_gone_for_good(kind, after: float) -> None:
+    run = same_bits(changed(faults=(Fault(kind=kind, node=3, round=3, after=after),)))
+    all_have(run, [0, 1, 2, 4, 5])
+    assert run.recorder.seconds()[3:].max() < 2.5, "and is left out"
+
+
+@pytest.mark.parametrize("kind", ["crash", "pause", "cut"])
+def test_who_is_back_takes_part_again(kind) -> None:
+    scenario = changed(faults=(Fault(kind=kind, node=3, round=2, after=0.4, seconds=1.5),), rounds=30)
+    recorder = scenario.cluster(recorder=Recorder(timeline=range(31)), checking=True).run(scenario.rounds)
+    computed = {interval.round for interval in recorder.intervals if interval.node == 3 and interval.kind == "compute"}
+    assert max(computed) > 20, "it computes again"
+    assert recorder.identical
+    check_run(scenario)
+
+
+def test_a_keeper_that_stops_is_replaced_and_its_stripe_sent_again() -> None:
+    run = same_bits(changed(faults=(Fault(kind="pause", node=3, round=3, after=0.99, seconds=3.0),)))
+    kept = {(action.message.stripe, action.message.keeper) for _, action in run.of(said.Keep)}
+    assert {stripe for stripe, _ in kept} == {3}
+    all_have(run)
+
+
+def test_all_keepers_but_rank_0_stop() -> None:
+    faults = tuple(Fault(kind="pause", node=rank, round=3, after=1.0001, seconds=60.0) for rank in range(1, 6))
+    run = same_bits(changed(faults=faults))
+    assert {rank for rank, _ in run.renewed} == set(range(1, 6))
+    all_end(run)
+
+
+def test_all_but_rank_0_are_late() -> None:
+    faults = tuple(Fault(kind="pause", node=rank, round=3, after=0.0, seconds=60.0) for rank in range(1, 6))
+    run = same_bits(changed(faults=faults))
+    assert run.recorder.seconds()[2:].max() < 10.0, "rank 0 does all of it"
+    all_end(run)
+
+
+def test_rank_0_alone_is_left() -> None:
+    faults = tuple(Fault(kind="crash", node=rank, round=3, after=0.1 * rank) for rank in range(1, 6))
+    run = same_bits(changed(faults=faults))
+    assert run.recorder.seconds()[3:].max() == pytest.approx(6.0, rel=0.01)
+
+
+def test_a_rank_alone_from_the_start() -> None:
+    run = same_bits(changed(tree="1x1", stripes=1))
+    assert not run.sent
+
+
+def test_who_falls_behind_steps_through_the_sums_it_missed() -> None:
+    """It was cut off from what others sent for some rounds, no more than keepers hold."""
+    run = same_bits(changed(faults=(Fault(kind="pause", node=3, round=3, after=0.2, seconds=3.0),)))
+    all_have(run)
+    assert run.renewed == []
+    lossy = same_bits(changed(faults=(Fault(kind="corrupt", node=1, round=2, seconds=2.0),)))
+    all_have(lossy)
+    assert lossy.of(said.Want), "sums that were lost are asked for"
+
+
+def test_who_falls_far_behind_takes_the_state() -> None:
+    run = same_bits(changed(faults=(Fault(kind="cut", node=3, round=2, after=0.5, seconds=9.0),), rounds=20))
+    assert [rank for rank, _ in run.renewed] == [3]
+    ((_, renewed),) = run.renewed
+    missed = [round_ for round_ in range(1, 21) if (3, round_) not in run.sums]
+    assert missed == list(range(missed[0], renewed + 1)), "and is there for all that follow"
+    all_have(run, [0, 1, 2, 4, 5])
+
+
+def test_a_new_process_takes_the_state() -> None:
+    scenario = changed(faults=(Fault(kind="crash", node=3, round=2, after=0.5, seconds=3.0),), rounds=12)
+    trace = trace_of(scenario)
+    assert "node 3 Started" in trace.split("== round 2", 1)[1]
+    assert trace.count("-> Renewed") == 1
+    check_run(scenario)
+
+
+def test_stripes_that_differ_from_round_to_round_give_the_same_bits() -> None:
+    run = same_bits(changed(delays="worker:5:1.0:1.5s", rounds=14))
+    weights = {action.message.keepers for _, action in run.of(said.Go)}
+    assert len(weights) > 1, "who keeps how much changes"
+    all_have(run)
+
+
+@pytest.mark.parametrize("kind", ["duplicate", "reorder"])
+def test_what_comes_twice_or_late_changes_nothing(kind) -> None:
+    faults = tuple(Fault(kind=kind, node=rank, round=1, seconds=ENDLESS) for rank in range(1, 6))
+    all_have(same_bits(changed(faults=faults)))
+
+
+@pytest.mark.parametrize(
+    ("scenario", "vectors"),
+    [
+        (CALM, 1.0),
+        (changed(delays="stalls:0.2:3s", rounds=20), 2.0),
+        (changed(delays="bursty", rounds=20), 2.0),
+    ],
+    ids=["calm", "stalls", "bursty"],
+)  # fmt: skip
+def test_what_a_keeper_holds(scenario: Scenario, vectors: float) -> None:
+    """At most a vector of early stripes, and a stripe for each block that travels alone."""
+    run = same_bits(scenario)
+    chunks = run.cluster.machine(0).settings.chunks
+    assert 0 < max(run.most_held.values()) <= vectors * chunks
+
+
+def test_many_ranks_in_little_time() -> None:
+    scenario = changed(
+        tree="200x1", stripes=4, samples=1600, parameters=400, chunk=1 << 18, compute=200.0, rounds=1,
+        delays="stalls:0.05:3s",
+    )  # fmt: skip
+    recorder = scenario.cluster().run(1)
+    assert recorder.identical
+    assert recorder.seconds().max() < 3.0
+
+
+def test_the_same_run_again_to_the_byte() -> None:
+    scenario = changed(
+        delays="sticky",
+        faults=(
+            Fault(kind="crash", node=2, round=2, after=0.3, seconds=2.0),
+            Fault(kind="corrupt", node=4, round=3, seconds=9.0),
+        ),
+    )
+    assert trace_of(scenario) == trace_of(Scenario.from_json(scenario.to_json()))

@@ -1,0 +1,119 @@
+"""Whoever has another model than most is named, once."""
+
+import numpy as np
+import pytest
+
+from codedreduce.protocol import events as happening
+from codedreduce.protocol import messages as said
+from codedreduce.protocol.rank import RankState
+from codedreduce.protocol.witness import Witness
+from tests.unit.conversation import Talk, led_to, of_type, sent
+
+EVERYONE = range(4)
+
+
+def told(witness: Witness, round_: int, digests: str, present=EVERYONE) -> list[int]:
+    """Ranks tell their digests in order, a letter each; who is named."""
+    return [odd for rank, digest in enumerate(digests) for odd in witness.hear(rank, round_, digest, present)]
+
+
+def test_before_the_first_round_rank_0_counts() -> None:
+    assert told(Witness(4), 1, "abbb") == [1, 2, 3]
+    witness = Witness(4)
+    assert witness.hear(2, 1, "b", EVERYONE) == [], "nothing to compare with yet"
+    assert witness.hear(0, 1, "a", EVERYONE) == [2]
+
+
+@pytest.mark.parametrize(
+    ("digests", "odd"),
+    [
+        ("aaaa", []),
+        ("aaba", [2]),
+        ("abbb", [0]),  # most against rank 0
+        ("aabb", [2, 3]),  # a tie: those with rank 0
+        ("abcd", [1, 2, 3]),
+        ("abbc", [0, 3]),
+    ],
+)
+def test_later_it_is_most_that_count(digests: str, odd: list[int]) -> None:
+    assert told(Witness(4), 2, digests) == odd
+
+
+def test_nobody_is_named_before_all_have_told() -> None:
+    witness = Witness(4)
+    assert told(witness, 2, "aab") == []
+    assert witness.hear(3, 2, "a", EVERYONE) == [2]
+
+
+def test_who_is_named_is_named_once() -> None:
+    witness = Witness(4)
+    assert told(witness, 2, "aaba") == [2]
+    assert told(witness, 2, "aaba") == []
+    assert told(witness, 3, "aaba") == [2], "in another round it is news"
+
+
+def test_who_is_gone_is_not_waited_for() -> None:
+    assert told(Witness(4), 2, "aab", present=(0, 1, 2)) == [2]
+
+
+def test_what_comes_late_is_not_compared() -> None:
+    witness = Witness(4)
+    told(witness, 3, "aaaa")
+    assert witness.hear(2, 2, "b", EVERYONE) == []
+
+
+# -- a coordinator that hears of it
+
+
+def coordinator() -> Talk:
+    talk = led_to("coordinator", RankState.RESTING)
+    model = np.zeros(10, np.float32)
+    talk.happens(happening.Begin(round=1, model=model, digest="a"))
+    talk.computes()
+    talk.parts_come()
+    talk.sums_come()
+    talk.happens(happening.Begin(round=2, model=model, digest="a"))
+    return talk
+
+
+def drifts(actions) -> list[tuple[int, ...]]:
+    return [note.nodes for note in of_type(actions, happening.Note) if note.kind == "drift"]
+
+
+def test_a_rank_that_drifts_is_named_once_and_told_to_take_the_state() -> None:
+    talk = coordinator()
+    talk.hears(1, said.Status(round=2, digest="a"))
+    actions = talk.hears(2, said.Done(round=2, unit=2, first=0, last=2, digest="b"))
+    assert drifts(actions) == [(2,)]
+    (renew,) = sent(actions, said.Renew)
+    assert renew.to == 2
+    assert 2 not in talk.machine.lead.current()
+    assert drifts(talk.hears(2, said.Status(round=2, digest="b"))) == []
+    (give,) = sent(talk.hears(2, said.Renew(round=2)), said.Give)
+    assert (give.to, give.message.to) == (1, 2), "one that is right gives it"
+
+
+def test_rank_0_is_named_and_goes_on() -> None:
+    talk = coordinator()
+    talk.hears(1, said.Status(round=2, digest="b"))
+    actions = talk.hears(2, said.Status(round=2, digest="b"))
+    assert drifts(actions) == [(0,)]
+    assert not sent(actions, said.Renew)
+
+
+def test_digests_of_rounds_that_are_not_on_are_not_heard() -> None:
+    talk = coordinator()
+    assert drifts(talk.hears(1, said.Status(round=2**53, digest="c"))) == []
+    talk.hears(1, said.Status(round=2, digest="a"))
+    assert drifts(talk.hears(2, said.Status(round=2, digest="b"))) == [(2,)]
+
+
+def test_before_the_first_round_all_take_rank_0_s_state() -> None:
+    talk = led_to("coordinator", RankState.RESTING)
+    talk.hears(1, said.Status(round=1, digest="b"))
+    actions = talk.happens(happening.Begin(round=1, model=np.zeros(10, np.float32), digest="a"))
+    assert drifts(actions) == [(1,)]
+    assert of_type(talk.hears(1, said.Renew(round=1)), happening.Pack), "rank 0 itself gives it"
+    talk.happens(happening.Packed(round=0, state=np.arange(3, dtype=np.float32)))
+    (chunk,) = sent(talk.done, said.StateChunk)
+    assert (chunk.to, chunk.message.round, chunk.data.tolist()) == (1, 0, [0.0, 1.0, 2.0])
