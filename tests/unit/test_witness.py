@@ -77,7 +77,7 @@ def coordinator() -> Talk:
 
 
 def drifts(actions) -> list[tuple[int, ...]]:
-    return [note.nodes for note in of_type(actions, happening.Note) if note.kind == "drift"]
+    return [note.nodes for note in of_type(actions, happening.Note) if note.kind in ("drift", "renewed")]
 
 
 def test_a_rank_that_drifts_is_named_once_and_told_to_take_the_state() -> None:

@@ -128,6 +128,8 @@ class Coordinating:
 
     def gone(self, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank cannot be reached: what it was to do is done by others, at once."""
+        if rank not in self.present:
+            return
         self._standing.gone(rank)
         self._work.budget.on_time(rank)
         if self._is_on:
@@ -200,8 +202,8 @@ class Coordinating:
             return
         hand = self._work.hands.of(rank)
         order = hand.find(part)
-        if order is None and part.unit not in self._units:
-            return  # it has said so before, or does not matter
+        if order is None and (part.unit not in self._units or self._units[part.unit].has(part)):
+            return  # it was said before, or does not matter
         self._hear_of(rank, now, actions)
         self._work.budget.save()
         self._links.sends(rank, now)
@@ -324,7 +326,7 @@ class Coordinating:
         for keeper in steps.ask:
             self._say(keeper, Tell(generation=self._generation, round=self.round), now, actions)
         for unit in steps.redo:
-            if unit not in self._units:
+            if unit in self._plan.computing and unit not in self._units:
                 self._redo(unit, now, actions)
         for stripe in steps.replace:
             if self._sums.keeper(stripe) == stripe:

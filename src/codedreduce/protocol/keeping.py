@@ -47,6 +47,10 @@ class Unit(Generic[What]):
             for block in [block for block in self._singles if block < part.last]:
                 del self._singles[block]
 
+    def has(self, part: Part) -> bool:
+        """Whether a part is here."""
+        return part.last in self._firsts if part.first == 0 else part.first in self._singles
+
     def chain(self) -> list[What] | None:
         """The parts that make up the unit, in the order in which they are added; None if some are missing."""
         if not self._first or len(self._singles) < self._blocks - self._reached:

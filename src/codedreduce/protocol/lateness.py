@@ -41,6 +41,9 @@ BEHIND_VECTORS = 0.2
 #: A rank that is under way is stuck after so many times a block's time without having done one, and half the margin.
 BLOCKS_WITHOUT_NEWS = 2.0
 
+#: Entries of the agenda above which the void ones are taken out.
+MOST_VOID = 64
+
 #: Rounds whose length is remembered.
 REMEMBERED = 5
 
@@ -58,6 +61,7 @@ class Lateness:
         self._later: list[float] = []  # by how many seconds they began later than expected
         self.slowdown = 1.0
         self._delay = 0.0
+        self._most = MOST_VOID
         self._agenda: list[tuple[float, int, int, Hand]] = []  # when to look at whom; void if its stamp is another
 
     def begin(self) -> None:
@@ -131,6 +135,10 @@ class Lateness:
     def look_at(self, hand: Hand, when: float) -> None:
         """Look at a rank then, unless its hand has changed."""
         heapq.heappush(self._agenda, (when, hand.rank, hand.stamp, hand))
+        if len(self._agenda) > self._most:  # mostly void: somebody says again and again how far it is
+            self._agenda = [one for one in self._agenda if one[2] == one[3].stamp]
+            heapq.heapify(self._agenda)
+            self._most = max(MOST_VOID, 2 * len(self._agenda))
 
     def next_look(self) -> float:
         """When to look at somebody."""

@@ -119,6 +119,8 @@ class TakingOver:
             done = min(done, hand.orders[0].part.blocks - 1)
             if done > hand.done:
                 hand.done, hand.moved = done, now
+            elif not was_asked:
+                return  # it was not asked, and has nothing new to say
             hand.stamp += 1
             if was_asked:
                 self._note(hand, now)
