@@ -1,6 +1,6 @@
 """A small CNN on scikit-learn's digits, over workers that may stall.
 
-codedreduce run --tree 2x2 --inject stalls:0.1:0.2s examples/digits.py
+codedreduce run -n 6 --inject stalls:0.1:0.2s examples/digits.py
 """
 
 import torch
@@ -34,7 +34,7 @@ def losses(model, batch):
 with cr.join() as cluster:
     for step in cluster.train(model, dataset, losses, batch_size=120, steps=240):
         optimizer.step()
-        if step.round % 40 == 0:
+        if cluster.is_root and step.round % 40 == 0:
             print(f"step {step.round}: loss {step.loss:.4f}, {step.saved:.1f} s saved against waiting for all")
 
 if cluster.is_root:

@@ -1,6 +1,6 @@
 """A small character transformer, over workers that may stall.
 
-codedreduce run --tree 2x2 --inject stalls:0.1:0.3s examples/tiny_gpt.py
+codedreduce run -n 6 --inject stalls:0.1:0.3s examples/tiny_gpt.py
 """
 
 import argparse
@@ -89,5 +89,5 @@ with cr.join() as cluster:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         scheduler.step()
-        if step.round % 25 == 0:
+        if cluster.is_root and step.round % 25 == 0:
             print(f"step {step.round}: loss {step.loss:.3f}, learning rate {scheduler.get_last_lr()[0]:.4f}")

@@ -8,7 +8,7 @@
 
     with cr.join() as cluster:
         for step in cluster.train(model, dataset, losses, batch_size=1024, steps=1000):
-            optimizer.step()                       # on the root: .grad is the exact mean gradient of the batch
+            optimizer.step()                       # on every rank: .grad is the exact mean gradient of the batch
 
 Started by `codedreduce run`, torchrun, mpiexec or srun. docs/pytorch.md tells more.
 """

@@ -44,9 +44,10 @@ REMEMBERED = 64
 class Step:
     """One round: every parameter's `.grad` is the mean gradient of its batch.
 
-    `late` names the workers whose part somebody else delivered. `saved` is how much longer the rounds so far would
-    have taken had they waited for all, as far as it is known by now: late workers are measured when they stop.
-    `residual` is above 0 if more were late than tolerated and `on_excess="approximate"` left some of the batch out.
+    What follows is heard of by rank 0 alone. `late` names the workers whose part somebody else delivered. `saved` is
+    how much longer the rounds so far would have taken had they waited for all, as far as it is known by now: late
+    workers are measured when they stop. `residual` is above 0 if more were late than tolerated and
+    `on_excess="approximate"` left some of the batch out.
     """
 
     round: int
@@ -70,10 +71,10 @@ def join(
 
     Rank, size and the address of rank 0 come from the environment, as `codedreduce run` and torchrun set them; mpiexec
     and srun set the first two, and MASTER_ADDR and MASTER_PORT must be set beside them. `scheme` is `Striped` by
-    default: every process computes and steps. Over a tree (`CodedReduce`, the default beyond some hundreds of
-    processes) rank 0 is the root, which alone steps, and `stragglers` are tolerated under each parent. `inject` makes
-    workers late on purpose, to try it out. With `on_excess="approximate"` a round over a tree goes on with the best
-    approximation when more are late than tolerated, instead of waiting. `on_note` is told what a person should hear of
+    default: every process computes and steps. Over a tree (`CodedReduce`, the default beyond 300 processes) rank 0 is
+    the root, which alone steps, and `stragglers` are tolerated under each parent. `inject` makes workers late on
+    purpose, to try it out. With `on_excess="approximate"` a round over a tree goes on with the best approximation when
+    more are late than tolerated, instead of waiting; stripes refuse it. `on_note` is told what a person should hear of
     (logged by default). Without a launcher this process is alone, and computes everything itself.
     """
     membership = read_membership(os.environ if environment is None else environment)
@@ -94,7 +95,7 @@ def join(
 
 
 class Cluster:
-    """This process's place in a run. Use it in a `with` block; leaving it ends the run for everyone."""
+    """This process's place in a run. Use it in a `with` block; when rank 0 leaves it, the run ends for everyone."""
 
     def __init__(self, membership: Membership | None, scheme: Scheme, on_note: OnNote) -> None:
         self._membership = membership
@@ -106,7 +107,7 @@ class Cluster:
 
     @property
     def rank(self) -> int:
-        """0 is the root."""
+        """0 coordinates, or is the root of a tree."""
         return self._membership.rank if self._membership else 0
 
     @property
@@ -148,7 +149,8 @@ class Cluster:
         """Yield once a round, with the mean gradient of its batch in every parameter's `.grad`.
 
         With `Striped` that is on every rank: each takes the same step of its own, as with DDP, and begins with the
-        model of rank 0. A `break` on rank 0 ends the run on all after the same round. `state`: whatever else a step
+        model of rank 0. Random generators are seeded anew each time, alike on all ranks. A `break` on rank 0 ends the
+        run on all after the same round; one elsewhere alone is an error. `state`: whatever else a step
         changes and has `state_dict` (the optimizer, a scheduler, an average of the model), for a rank that fell so far
         behind that it must take it from another. Over a tree only rank 0 yields, and the others serve until the run is
         over.

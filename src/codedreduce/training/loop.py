@@ -140,14 +140,15 @@ def train(
     say_waiting_after: float | None = None,
     shared_memory: bool = True,
 ) -> TrainingResult:
-    """Train a model on this machine: the root here, one process a worker.
+    """Train a model on this machine: the first node here (the root of a tree, or rank 0), the others in processes.
 
     `scheme` says how many workers and how they are arranged. Without it there are six, or as many processes as a
-    launcher has started, over a tree or in stripes, whichever is quicker for vectors of that length (`choose`).
+    launcher has started, over a tree or in stripes: with memory shared a tree, else whichever is quicker for vectors of
+    that length (`choose`).
     `inject` makes workers late on purpose: `stalls:0.05:0.5s` or any delay model of the simulator. `on_round` is called
     after every round, `on_note` with what a person should hear of (logged by default). `on_excess="approximate"` goes
     on with the best approximation when more are late than tolerated and `say_waiting_after` seconds (30) are over,
-    instead of waiting. An interrupt (Ctrl-C) ends the run with the parameters reached.
+    instead of waiting (not with `Striped`). An interrupt (Ctrl-C) ends the run with the parameters reached.
 
     Under a launcher (`codedreduce run`, torchrun, mpiexec) every process calls this with the same arguments: rank 0 is
     the root and returns the result, the others serve until the run is over and return the model they began with. With
