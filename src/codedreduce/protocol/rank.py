@@ -473,7 +473,6 @@ class Rank(Machine):
 
     def _begin_work(self, now: float, actions: list[AnyAction]) -> None:
         self.state = WORKING
-        self.work.todo.extend(Part(*place) for place in self._go.parts if self._can_do(Part(*place)))
         if self.work.todo:
             self._compute_next(now, actions)
         elif self.lead is None:
@@ -507,6 +506,7 @@ class Rank(Machine):
         if self.round < go.round:
             self._stop_computing("the round is over", actions)
         self.work.clear()
+        self._take_on(go.parts)
         self.keeper.begin(go.round, self._parts_of[self.node])
         self._replay(now, actions)
         if self._finish_round(now, actions):
@@ -517,6 +517,12 @@ class Rank(Machine):
             self._tries = 0
             self._tried_with = self._sum.count
             self._ask_later(now, actions)
+
+    def _take_on(self, places: Iterable[tuple[int, int, int]]) -> None:
+        """Add parts to what is to be done in the round that is on, which this rank may not have come to."""
+        known = {*self.work.todo, *self.work.done, self.work.now}
+        parts = (Part(*place) for place in places)
+        self.work.todo.extend(part for part in parts if part not in known and self._can_do(part))
 
     def _is_wanted(self, message: AnyChunk) -> bool:
         """Whether a chunk that waits to be sent is of use in a round that begins."""
@@ -538,7 +544,8 @@ class Rank(Machine):
             )  # fmt: skip
 
     def _stop_computing(self, why: str, actions: list[AnyAction]) -> None:
-        self.work.todo.clear()
+        if self.round >= self._go.round:
+            self.work.todo.clear()
         if self.work.now is not None:
             self.work.now = None
             actions.append(Cancel(reason=why))
@@ -638,12 +645,10 @@ class Rank(Machine):
         if self.round > message.round or (self.round == message.round and self.state in (RESTING, ENDING)):
             self._say_it_is_done(message, actions)
             return
+        self._take_on(message.parts)
         if self.round != message.round or self.state is not WORKING:
             return
-        known = {*self.work.todo, *self.work.done, self.work.now}
-        parts = [Part(*place) for place in message.parts]
-        self.work.todo.extend(part for part in parts if part not in known and self._can_do(part))
-        again = [part for part in parts if part in self.work.done]
+        again = [Part(*place) for place in message.parts if Part(*place) in self.work.done]
         for part in again:  # it has not arrived
             self._send_part(part, self.work.done[part], self._in_order(), now, actions)
         if again:
@@ -658,7 +663,7 @@ class Rank(Machine):
             actions.append(Transmit(to=0, message=done))
 
     def _on_cut(self, message: Cut, sender: int, now: float, actions: list[AnyAction]) -> None:
-        if message.round == self._go.round == self.round and self.work.cut(message.unit, message.end):
+        if message.round == self._go.round and self.work.cut(message.unit, message.end):
             self._move_on(now, actions)
 
     def _on_tell(self, message: Tell, sender: int, now: float, actions: list[AnyAction]) -> None:
