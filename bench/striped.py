@@ -11,6 +11,7 @@ next.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -264,7 +265,8 @@ def run_side(side: str, case: Case) -> dict[str, Any]:
             sides = {"striped": codedreduce_side(None), "ring": ring_side, "ddp": ddp_side}
             _run_forked(codedreduce_side(tree) if tree else sides[side], case, lab, nodes, out)
         found = json.loads(Path(out).read_text()) if Path(out).exists() else {"ends": [], "loss": float("nan")}
-    seconds = np.diff(found["ends"]).tolist()
+    ends: list[float] = found["ends"]
+    seconds = [after - before for before, after in itertools.pairwise(ends)]
     return {"seconds": seconds, "loss": found["loss"]}
 
 
@@ -358,11 +360,17 @@ def calm(quick: bool, repeats: int) -> list[dict[str, Any]]:
         for side, found in runs.items():
             steps = [usual(seconds) for seconds in found]
             first = [seconds[0] for seconds in found if seconds]
-            row["sides"][side] = {"step": statistics.median(steps), "first": statistics.median(first or [0.0]), "runs": found}
+            row["sides"][side] = {
+                "step": statistics.median(steps),
+                "first": statistics.median(first or [0.0]),
+                "runs": found,
+            }
             print(f"  {side:8} step {statistics.median(steps):6.2f} s   first {statistics.median(first or [0]):6.2f} s")
         best = min(one["step"] for side, one in row["sides"].items() if side in ("ddp", "mpi", "ring"))
         row["of_best_peer"] = row["sides"]["striped"]["step"] / best
-        print(f"  striped / best peer {row['of_best_peer']:.2f}   / limit {row['sides']['striped']['step'] / case.limit:.2f}")
+        print(
+            f"  striped / best peer {row['of_best_peer']:.2f}   / limit {row['sides']['striped']['step'] / case.limit:.2f}"
+        )
         table.append(row)
     return table
 
@@ -376,7 +384,9 @@ def faults(quick: bool, repeats: int) -> list[dict[str, Any]]:
         for trouble in TROUBLES:
             row: dict[str, Any] = {"case": asdict(base), "trouble": trouble, "calm": calm_steps, "sides": {}}
             for side in ("striped", "ddp"):
-                case = replace(base, trouble=trouble, calm_step=calm_steps[side], steps=base.steps if side == "striped" else 8)
+                case = replace(
+                    base, trouble=trouble, calm_step=calm_steps[side], steps=base.steps if side == "striped" else 8
+                )
                 if side == "ddp" and trouble == "kill":
                     row["sides"][side] = {"mean": None, "note": "ends"}
                     continue
@@ -404,7 +414,10 @@ def unequal(quick: bool, repeats: int) -> dict[str, Any]:
     """Speeds 1, 1, 2, 2, 4, 4: against the time in which all together would be through at once."""
     base = Case(6, 100_000, 100e6, unit=0.6, steps=16, samples=64)
     calm_step = usual(run_side("striped", replace(base, steps=8))["seconds"], 2)
-    found = {side: [run_side(side, replace(base, trouble="unequal"))["seconds"] for _ in range(repeats)] for side in ("striped", "ddp")}
+    found = {
+        side: [run_side(side, replace(base, trouble="unequal"))["seconds"] for _ in range(repeats)]
+        for side in ("striped", "ddp")
+    }
     steps = {side: statistics.median(usual(one, len(one) // 2) for one in runs) for side, runs in found.items()}
     balanced = base.unit + (calm_step - base.unit)  # as quick together as six equal ones
     print(f"\nunequal ranks: balanced {balanced:.2f} s, striped {steps['striped']:.2f} s "

@@ -48,8 +48,8 @@ class Unit(Generic[What]):
                 del self._singles[block]
 
     def has(self, part: Part) -> bool:
-        """Whether a part is here."""
-        return part.last in self._firsts if part.first == 0 else part.first in self._singles
+        """Whether all of a part is here."""
+        return part.last <= self._reached or (part.first > 0 and part.first in self._singles)
 
     def chain(self) -> list[What] | None:
         """The parts that make up the unit, in the order in which they are added; None if some are missing."""

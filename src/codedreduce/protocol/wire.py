@@ -60,10 +60,7 @@ def decode(
     elif isinstance(message, RingChunk):
         if payload_bytes % 4:
             raise WireError(f"a ring chunk of {payload_bytes} bytes is not whole numbers")
-    elif isinstance(message, StateChunk):
-        if not payload_bytes:
-            raise WireError("a piece of a state with nothing in it")
-    elif chunk_bytes is not None:
+    elif chunk_bytes is not None and not isinstance(message, StateChunk):
         _check_chunk(message, payload_bytes, chunk_bytes(message.index))
     return message
 
