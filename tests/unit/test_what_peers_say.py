@@ -11,7 +11,8 @@ from codedreduce.errors import WireError
 from codedreduce.protocol import Settings, Worker
 from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
-from codedreduce.protocol.rank import STATE_CHUNK, RankState
+from codedreduce.protocol.rank_table import RankState
+from codedreduce.protocol.renewing import STATE_CHUNK
 from codedreduce.protocol.ring import RingState
 from codedreduce.protocol.root import RootState
 from codedreduce.protocol.wire import decode, encode
