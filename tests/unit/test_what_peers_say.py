@@ -192,6 +192,12 @@ def test_a_state_of_a_round_that_was_not_is_not_taken() -> None:
     assert changes_nothing(talk, 1, said.StateChunk(round=9, index=0, of=1), 1.0) == []
 
 
+def test_an_end_is_said_once() -> None:
+    talk = led_to("rank", RankState.READY)
+    assert of_type(talk.hears(0, said.End(round=0)), happening.Ended)
+    assert changes_nothing(talk, 0, said.End(round=9)) == []
+
+
 def test_units_that_do_not_exist_are_not_done_again() -> None:
     talk = led_to("coordinator", RankState.WORKING)
     talk.computes()

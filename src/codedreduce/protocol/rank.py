@@ -641,6 +641,8 @@ class Rank(Machine):
             if self.round > message.round:
                 self.left_alone = f"rank {self.node} is in round {self.round}, and rank 0 ended with {message.round}"
             return
+        if self._end is not None:
+            return  # it has been said, and stands
         self._end = message.round
         if self.state in (READY, WORKING) and self.round > message.round:
             self._stop_computing("the run is over", actions)
