@@ -15,7 +15,7 @@ from codedreduce.protocol import messages as said
 from codedreduce.protocol.events import Action, AnyAction, Event, PeerFound, PeerLost
 from codedreduce.protocol.machine import OWN, Row, State, diagram
 from codedreduce.protocol.messages import DATA, Message
-from codedreduce.protocol.rank import RankState
+from codedreduce.protocol.rank_table import RankState
 from codedreduce.protocol.root import RootState
 from codedreduce.protocol.worker import WorkerState
 from codedreduce.vectors import Vector

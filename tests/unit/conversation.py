@@ -18,7 +18,7 @@ from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
 from codedreduce.protocol.machine import State
 from codedreduce.protocol.membership import run_name
-from codedreduce.protocol.rank import RankState
+from codedreduce.protocol.rank_table import RankState
 from codedreduce.protocol.ring import RingState
 from codedreduce.protocol.root import RootState
 from codedreduce.protocol.worker import WorkerState

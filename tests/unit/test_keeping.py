@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from codedreduce.protocol.keeping import ROUNDS_HELD, Keeper, StripeSum, Unit
+from codedreduce.protocol.keeping import Keeper, StripeSum, Unit
 from codedreduce.schemes import Part
 
 BLOCKS = 3
@@ -78,17 +78,17 @@ def test_copies_take_no_room_and_change_nothing() -> None:
 
 
 def test_sums_of_the_last_rounds_are_held() -> None:
-    keeper = Keeper(units=1, blocks=1)
+    keeper = Keeper(units=1, blocks=1, rounds_held=4)
     for round_ in range(1, 10):
         keeper.begin(round_, range(2))
         for index in range(2):
             keeper.add(Part(0, 0, 1), index, np.full(4, round_, np.float32))
     kept = [round_ for round_ in range(10) if list(keeper.sums(round_, [0, 1, 7]))]
-    assert kept == list(range(10 - ROUNDS_HELD, 10))
+    assert kept == list(range(10 - 4, 10))
 
 
 def test_a_sum_stays_here_as_it_travels() -> None:
-    keeper = Keeper(units=1, blocks=1, wire=np.float16)
+    keeper = Keeper(units=1, blocks=1, wire=np.float16, rounds_held=4)
     keeper.begin(1, range(1))
     total = keeper.add(Part(0, 0, 1), 0, np.array([1.0001], np.float32))
     ((_, held),) = keeper.sums(1, [0])

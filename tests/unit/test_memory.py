@@ -8,7 +8,7 @@ from codedreduce.protocol import Rank, Root, Worker
 from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
 from codedreduce.protocol.machine import State
-from codedreduce.protocol.rank import RankState
+from codedreduce.protocol.rank_table import RankState
 from codedreduce.protocol.ring import RingNode
 from tests.unit.conversation import MACHINES, Talk, led_to, led_to_every_state, size_of, state_of
 from tests.unit.peers import MESSAGES

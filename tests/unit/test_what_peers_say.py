@@ -11,7 +11,8 @@ from codedreduce.errors import WireError
 from codedreduce.protocol import Settings, Worker
 from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
-from codedreduce.protocol.rank import STATE_CHUNK, RankState
+from codedreduce.protocol.rank_table import RankState
+from codedreduce.protocol.renewing import STATE_CHUNK
 from codedreduce.protocol.ring import RingState
 from codedreduce.protocol.root import RootState
 from codedreduce.protocol.wire import decode, encode
@@ -189,6 +190,12 @@ def test_a_state_is_taken_from_one_giver() -> None:
 def test_a_state_of_a_round_that_was_not_is_not_taken() -> None:
     talk = led_to("rank", RankState.RENEWING)
     assert changes_nothing(talk, 1, said.StateChunk(round=9, index=0, of=1), 1.0) == []
+
+
+def test_an_end_is_said_once() -> None:
+    talk = led_to("rank", RankState.READY)
+    assert of_type(talk.hears(0, said.End(round=0)), happening.Ended)
+    assert changes_nothing(talk, 0, said.End(round=9)) == []
 
 
 def test_units_that_do_not_exist_are_not_done_again() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
-from codedreduce.protocol.rank import RankState
+from codedreduce.protocol.rank_table import RankState
 from codedreduce.protocol.witness import Witness
 from tests.unit.conversation import Talk, led_to, of_type, sent
 

@@ -13,9 +13,6 @@ from codedreduce.vectors import Vector, combine, empty, rounded
 
 What = TypeVar("What")
 
-#: Rounds whose sums a keeper holds, the current one among them, for those that fell behind.
-ROUNDS_HELD = 4
-
 
 class Unit(Generic[What]):
     """What has come of a unit: the longest sum of first blocks, and the single blocks that follow it.
@@ -128,8 +125,9 @@ class StripeSum:
 class Keeper:
     """A rank's stripes of the current round, and the sums of the last ones."""
 
-    def __init__(self, units: int, blocks: int, wire: npt.DTypeLike | None = None) -> None:
+    def __init__(self, units: int, blocks: int, rounds_held: int, wire: npt.DTypeLike | None = None) -> None:
         self._shape = (units, blocks)
+        self.rounds_held = rounds_held
         self._wire = wire  # what numbers travel as: also a sum that stays here is as it is elsewhere
         self.round = 0
         self._stripes: list[StripeSum] = []
@@ -140,7 +138,7 @@ class Keeper:
         self.round = round_
         self._stripes = []
         self._sums[round_] = {}
-        while len(self._sums) > ROUNDS_HELD:
+        while len(self._sums) > self.rounds_held:
             self._sums.popitem(last=False)
         self.take_over(stripe)
 
@@ -180,5 +178,5 @@ class Keeper:
         """Raise if more is held than is needed."""
         for stripe in self._stripes:
             stripe.check_invariants()
-        if len(self._sums) > ROUNDS_HELD:
+        if len(self._sums) > self.rounds_held:
             raise AssertionError(f"the sums of {len(self._sums)} rounds are held")

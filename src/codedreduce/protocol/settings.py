@@ -8,6 +8,10 @@ import numpy.typing as npt
 
 from codedreduce.errors import UsageError
 
+#: Rounds whose sums keepers hold, the current one among them, at least and at most; and bytes that it may take.
+LEAST_ROUNDS_HELD, MOST_ROUNDS_HELD = 4, 64
+HELD_BYTES = 8 << 20
+
 #: About 1 MiB of float32: the size at which loopback and copies are fastest.
 CHUNK_ELEMENTS = 1 << 18
 
@@ -73,6 +77,15 @@ class Settings:
     def to_settle(self, levels: int) -> float:
         """Seconds that so many levels of a tree have to send what they have, when a round cannot end."""
         return 0.1 * self.say_waiting_after * levels
+
+    def rounds_held(self, keepers: int) -> int:
+        """Rounds whose sums so many keepers hold for those that fell behind: more of short ones.
+
+        >>> Settings(length=1000).rounds_held(4), Settings(length=10**8).rounds_held(4)
+        (64, 4)
+        """
+        stripe = self.length * self.itemsize // keepers + 1
+        return max(LEAST_ROUNDS_HELD, min(MOST_ROUNDS_HELD, HELD_BYTES // stripe))
 
     def chunk_slice(self, index: int) -> slice:
         """Where chunk `index` lies in the vector."""

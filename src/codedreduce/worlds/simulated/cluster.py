@@ -24,7 +24,7 @@ from codedreduce.protocol.events import (
     Started,
     Transmit,
 )
-from codedreduce.protocol.rank import RankState
+from codedreduce.protocol.rank_table import RankState
 from codedreduce.schemes import Plan, StripedPlan, TreePlan
 from codedreduce.vectors import Vector, empty
 from codedreduce.worlds.delays import Delays

@@ -1,0 +1,164 @@
+"""How vectors travel between ranks: parts to their keepers, and sums from keepers to all."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+
+from codedreduce.protocol.assembly import Assembly
+from codedreduce.protocol.events import AnyAction
+from codedreduce.protocol.keeping import Keeper
+from codedreduce.protocol.messages import AnyChunk, Go, Keep, PartChunk, StateChunk, SumChunk
+from codedreduce.protocol.outboxes import Outboxes
+from codedreduce.protocol.settings import Settings
+from codedreduce.protocol.stripes import Stripes
+from codedreduce.schemes import Part, StripedPlan
+from codedreduce.vectors import Vector
+
+
+class Exchange:
+    """A rank's part in it: sends what it computed, sums what it keeps, and puts together the sum of its own round.
+
+    Keeping is done for the round that is on (`go`). The rank's own round, whose sum is put together, may be another.
+    """
+
+    def __init__(self, node: int, plan: StripedPlan, settings: Settings, links: Outboxes) -> None:
+        self._node = node
+        self._ranks = plan.workers
+        self._settings = settings
+        self._links = links
+        self._generation = settings.generation
+        self._round = 0  # that is on
+        self.stripes = Stripes(plan, settings)
+        self.keeper = Keeper(plan.workers, plan.blocks, self.stripes.rounds_held, settings.wire)
+        self.sum = Assembly(settings.after + 1, settings)
+        self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, Vector]] = OrderedDict()
+        usual = -(-settings.chunks // plan.keepers(settings.length, settings.itemsize))
+        self._early_at_most = 2 * plan.workers * usual
+
+    def speak_of(self, generation: int) -> None:
+        """Of the plan, from now on."""
+        self._generation = generation
+
+    def begin(self, go: Go, actions: list[AnyAction]) -> None:
+        """A round begins for keepers; parts of it may have come already."""
+        self._round = go.round
+        self.stripes.begin(go)
+        self._links.keep_only(self._is_wanted)
+        self.keeper.begin(go.round, self.stripes.of(self._node))
+        self._replay(actions)
+
+    def expect(self, round_: int) -> None:
+        """The rank waits for the sum of this round next."""
+        self.sum = Assembly(round_, self._settings)
+
+    def _is_wanted(self, message: AnyChunk) -> bool:
+        """Whether a chunk that waits to be sent is of use in a round that begins."""
+        if isinstance(message, SumChunk):
+            return message.round > self._round - self.keeper.rounds_held
+        return isinstance(message, StateChunk) or message.round >= self._round
+
+    # -- parts
+
+    def send(self, part: Part, vector: Vector, actions: list[AnyAction]) -> None:
+        """Send a part to those that keep it."""
+        self._send(part, vector, self.stripes.in_order(self._node), actions)
+
+    def _send(self, part: Part, vector: Vector, chunks: Iterable[int], actions: list[AnyAction]) -> None:
+        for index in chunks:
+            keeper = self.stripes.keeper(index)
+            if keeper == self._node:
+                self._keep(part, index, self._cut_out(vector, index), actions)
+            else:
+                self._links.put(keeper, self._part_chunk(part, index), self._cut_out(vector, index), actions)
+
+    def _cut_out(self, vector: Vector, index: int) -> Vector:
+        return vector[self._settings.chunk_slice(index)]
+
+    def _part_chunk(self, part: Part, index: int) -> PartChunk:
+        return PartChunk(
+            generation=self._generation, round=self._round, unit=part.unit, first=part.first, last=part.last,
+            index=index,
+        )  # fmt: skip
+
+    def _sum_chunk(self, round_: int, index: int) -> SumChunk:
+        return SumChunk(generation=self._generation, round=round_, index=index)
+
+    def change_keeper(self, message: Keep, done: Mapping[Part, Vector], actions: list[AnyAction]) -> None:
+        """A stripe has another keeper: all that was sent of it is sent again."""
+        stripe = self.stripes.change(message)
+        if not stripe:
+            return
+        if message.keeper == self._node:
+            self.keeper.take_over(stripe)
+            self._replay(actions)
+        for part, vector in done.items():
+            self._send(part, vector, stripe, actions)
+
+    def send_again(self, peer: int, done: Mapping[Part, Vector], actions: list[AnyAction]) -> None:
+        """What was on its way over an old connection may be lost: send what a rank should have of this round."""
+        for part, vector in done.items():
+            for index in self.stripes.in_order(self._node):
+                if self.stripes.keeper(index) == peer:
+                    self._links.put(peer, self._part_chunk(part, index), self._cut_out(vector, index), actions)
+        self.send_sums(peer, self._round, range(self._settings.chunks), actions)
+
+    # -- keeping
+
+    def part_came(self, chunk: PartChunk, data: Vector, actions: list[AnyAction]) -> None:
+        """Add a part to what this rank keeps, or wait for what makes it this rank's to keep."""
+        if chunk.round == self._round and self.keeper.keeps(chunk.index):
+            self._keep(Part(chunk.unit, chunk.first, chunk.last), chunk.index, data, actions)
+        elif chunk.round >= self._round:
+            self._early[chunk.place] = (chunk, data)
+            if len(self._early) > self._early_at_most:
+                self._early.popitem(last=False)  # if it was needed, it is found to be missing, and done again
+
+    def _replay(self, actions: list[AnyAction]) -> None:
+        """Take what came before this rank knew that it keeps it."""
+        early, self._early = self._early, OrderedDict()
+        for place, (chunk, data) in early.items():
+            if chunk.round == self._round and self.keeper.keeps(chunk.index):
+                self._keep(Part(chunk.unit, chunk.first, chunk.last), chunk.index, data, actions)
+            elif chunk.round >= self._round:
+                self._early[place] = (chunk, data)
+
+    def _keep(self, part: Part, index: int, data: Vector, actions: list[AnyAction]) -> None:
+        total = self.keeper.add(part, index, data)
+        if total is None:
+            return
+        message = self._sum_chunk(self._round, index)
+        for step in range(1, self._ranks):
+            self._links.put((self._node + step) % self._ranks, message, total, actions)
+        self.sum_came(self._round, index, total)
+
+    # -- sums
+
+    def sum_came(self, round_: int, index: int, data: Vector) -> None:
+        """A chunk of a sum is here."""
+        if round_ == self.sum.round:
+            self.sum.add(index, data)
+
+    def take_own(self, round_: int, chunks: Iterable[int]) -> None:
+        """Take what this rank itself kept of a past round's sum."""
+        for index, data in self.keeper.sums(round_, chunks):
+            self.sum_came(round_, index, data)
+
+    def send_sums(self, peer: int, round_: int, chunks: Iterable[int], actions: list[AnyAction]) -> bool:
+        """Send what is here of these chunks of a round's sum; whether there is any."""
+        found = list(self.keeper.sums(round_, chunks))
+        for index, data in found:
+            self._links.put(peer, self._sum_chunk(round_, index), data, actions)
+        return bool(found)
+
+    def held(self) -> int:
+        """How many chunks of others' parts are here, or in the making of sums."""
+        return self.keeper.held() + len(self._early)
+
+    def check_invariants(self) -> None:
+        """Raise if more is held than is needed."""
+        self.keeper.check_invariants()
+        if len(self._early) > self._early_at_most:
+            raise AssertionError(f"rank {self._node} holds {len(self._early)} chunks that came too early")
+        if self.sum.count > self._settings.chunks:
+            raise AssertionError(f"rank {self._node} has more of the sum than there is")

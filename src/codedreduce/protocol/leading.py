@@ -1,0 +1,117 @@
+"""What rank 0 is to the others beside sharing out work: who is in, who drifts, who gives its state, who is through."""
+
+from __future__ import annotations
+
+from codedreduce.protocol.coordinating import Coordinating
+from codedreduce.protocol.events import AnyAction, EveryoneIn, Note, Transmit
+from codedreduce.protocol.membership import Roster, run_name
+from codedreduce.protocol.messages import AnyMessage, Done, Give, Hello, Late, Refuse, Renew, Status
+from codedreduce.protocol.settings import Settings
+from codedreduce.protocol.witness import Witness
+from codedreduce.schemes import StripedPlan
+
+
+class Leading:
+    """The other ranks of a run, as rank 0 knows them."""
+
+    def __init__(self, plan: StripedPlan, settings: Settings, coordinating: Coordinating) -> None:
+        self._coordinating = coordinating
+        self._roster = Roster([rank for rank in plan.computing if rank], run_name(plan, settings))
+        self._witness = Witness(plan.workers, settings.after + 1)
+        self._generation = settings.generation
+        self._first = settings.after + 1  # the first round
+        self._through: set[int] = set()  # with the last round
+        self._odd: set[int] = set()  # ranks whose state nobody should take
+        self._taking: set[int] = set()  # ranks to whom others were asked to give their state
+
+    # -- who is in
+
+    def greet(self, rank: int, hello: Hello, round_: int, actions: list[AnyAction]) -> bool:
+        """Answer a hello; whether the rank is in."""
+        answer = self._roster.answer(rank, hello, self._generation, self._coordinating.round)
+        actions.append(Transmit(to=rank, message=answer))
+        if isinstance(answer, Refuse):
+            actions.append(Note(kind="refused", reason=answer.reason, round=round_, nodes=(rank,)))
+            return False
+        self._through.discard(rank)
+        return True
+
+    def lacking(self) -> list[int]:
+        """The ranks that are not in."""
+        return self._roster.lacking()
+
+    def gone(self, rank: int) -> None:
+        """A rank cannot be reached, or has left."""
+        self._roster.gone(rank)
+
+    def tell_all(self, message: AnyMessage, actions: list[AnyAction]) -> None:
+        """Say something to everyone who is in."""
+        actions.extend(Transmit(to=rank, message=message) for rank in self._roster.present())
+
+    def through(self, rank: int) -> None:
+        """A rank has had its last round."""
+        self._through.add(rank)
+
+    @property
+    def all_through(self) -> bool:
+        """Whether everyone who is in has had its last round."""
+        return set(self._roster.present()) <= self._through
+
+    # -- what they say
+
+    def status(self, rank: int, message: Status, now: float, actions: list[AnyAction]) -> None:
+        """A rank says how far it is; everyone is in when all have begun the first round."""
+        lead = self._coordinating
+        is_first = message.round == self._first > lead.round
+        if is_first and self._roster.ready(rank) and self._roster.complete:
+            actions.append(EveryoneIn())
+        lead.status(rank, message, now, actions)
+        if lead.is_current(rank):
+            self._taking.discard(rank)
+        if message.digest:
+            self.compare(rank, message.round, message.digest, actions)
+
+    def done(self, rank: int, message: Done, now: float, actions: list[AnyAction]) -> None:
+        """A rank has done a part."""
+        self._coordinating.done(rank, message, now, actions)
+        if message.digest:
+            self.compare(rank, message.round, message.digest, actions)
+
+    def compare(self, rank: int, round_: int, digest: str, actions: list[AnyAction]) -> None:
+        """Look whether a rank's model is the others', and have it take their state if not."""
+        lead = self._coordinating
+        if round_ not in (lead.round, lead.round + 1):
+            return
+        for odd in self._witness.hear(rank, round_, digest, lead.current()):
+            reason = f"rank {odd} has another model than the others in round {round_}"
+            if odd:
+                reason += "; it takes their state"
+                self._odd.add(odd)
+                lead.must_renew(odd)
+                actions.append(Transmit(to=odd, message=Renew(generation=self._generation, round=round_)))
+            if round_ > self._first:  # before the first round it is rank 0's that counts, and others may differ
+                reason += ". Do all ranks take the same steps, with the same optimizer?"
+            kind = "drift" if round_ > self._first else "renewed"
+            actions.append(Note(kind=kind, reason=reason, round=round_, nodes=(odd,)))
+
+    def find_giver(self, rank: int, round_: int, actions: list[AnyAction]) -> bool:
+        """Ask another rank to give its state to one that wants it, not always the same; whether one was asked.
+
+        If there is none, or it was in vain, rank 0 gives its own.
+        """
+        self._odd.discard(rank)
+        self._coordinating.must_renew(rank)
+        current = [one for one in self._coordinating.current() if one not in (0, rank) and one not in self._odd]
+        if not current or round_ <= self._first or rank in self._taking:
+            self._taking.discard(rank)
+            return False
+        self._taking.add(rank)
+        giver = current[(rank + round_) % len(current)]
+        actions.append(Transmit(to=giver, message=Give(generation=self._generation, round=round_, to=rank)))
+        return True
+
+
+def was_late(message: Late, rank: int) -> Note:
+    """What is to be told of a rank that was late."""
+    reason = f"rank {rank} was {message.seconds:.3g} s late in round {message.round}"
+    return Note(kind="late", reason=reason, round=message.round, nodes=(rank,), seconds=message.seconds)

@@ -1,0 +1,128 @@
+"""Where a rank can stand, and what leads from there to where: the table of `Rank`."""
+
+from __future__ import annotations
+
+from codedreduce.protocol.events import (
+    Advanced,
+    Begin,
+    Computed,
+    Drained,
+    Interrupted,
+    Leave,
+    Packed,
+    PeerFound,
+    PeerLost,
+    Started,
+    TimerFired,
+)
+from codedreduce.protocol.machine import COORDINATOR, FOLLOWER, OWN, PEER, STAY, Row, State
+from codedreduce.protocol.messages import (
+    Cut,
+    Do,
+    Done,
+    End,
+    Give,
+    Go,
+    Goodbye,
+    Have,
+    Hello,
+    Keep,
+    Late,
+    PartChunk,
+    Past,
+    Refuse,
+    Renew,
+    StateChunk,
+    Status,
+    SumChunk,
+    Tell,
+    Want,
+    Welcome,
+)
+
+
+class RankState(State):
+    """Where a rank stands."""
+
+    JOINING = "has said hello"
+    RESTING = "between rounds: its script has the sum"
+    READY = "has begun, and the round has not"
+    WORKING = "computes, or waits for the sum"
+    RENEWING = "takes another's state"
+    ENDING = "is through, and others may not be"
+    LEFT = "has left"
+
+
+JOINING, RESTING, READY, WORKING, RENEWING, ENDING, LEFT = RankState
+_IN = (RESTING, READY, WORKING, RENEWING, ENDING)
+_ALL = (JOINING, *_IN)
+_NOT_WORKING = (RESTING, READY, RENEWING, ENDING)
+_LEADING = (RESTING, WORKING, ENDING)  # those that rank 0 is ever in when somebody speaks to it
+_ANY_RANK = (COORDINATOR, FOLLOWER, PEER)
+
+#: In which states what from whom is handled by which method of `Rank`, and where that may lead.
+ROWS = (
+    Row((JOINING,), Started, OWN, "_on_started", (STAY, RESTING)),
+    Row((JOINING,), Welcome, COORDINATOR, "_on_welcome", (RESTING,)),
+    Row(_IN, Welcome, COORDINATOR, "_on_welcome"),
+    Row(_ALL, Refuse, COORDINATOR, "_on_refuse", (LEFT,)),
+    # a round
+    Row((RESTING,), Begin, OWN, "_on_begin", (READY, WORKING, RESTING, RENEWING)),
+    Row((RESTING, WORKING, RENEWING), Go, COORDINATOR, "_on_go"),
+    Row((READY,), Go, COORDINATOR, "_on_go", (STAY, WORKING, RESTING, RENEWING)),
+    Row((ENDING,), Go, COORDINATOR, "_on_go", (STAY, LEFT)),
+    Row(_IN, Do, COORDINATOR, "_on_do"),
+    Row(_IN, Cut, COORDINATOR, "_on_cut"),
+    Row(_IN, Tell, COORDINATOR, "_on_tell"),
+    Row((WORKING,), Keep, COORDINATOR, "_on_keep", (STAY, RESTING)),
+    Row(_NOT_WORKING, Keep, COORDINATOR, "_on_keep"),
+    Row((WORKING,), Computed, OWN, "_on_computed", (STAY, RESTING)),
+    Row((WORKING,), Advanced, OWN, "_on_advanced"),
+    Row(_IN, Interrupted, OWN, "_on_interrupted"),
+    *(Row((WORKING,), PartChunk, who, "_on_part", (STAY, RESTING)) for who in _ANY_RANK),
+    *(Row(_NOT_WORKING, PartChunk, who, "_on_part") for who in _ANY_RANK),
+    *(Row((WORKING,), SumChunk, who, "_on_sum", (STAY, RESTING)) for who in _ANY_RANK),
+    *(Row((READY,), SumChunk, who, "_on_sum", (STAY, RESTING)) for who in (COORDINATOR, PEER)),
+    *(Row((RESTING, RENEWING, ENDING), SumChunk, who, "_on_sum") for who in _ANY_RANK),
+    # who is behind, and who helps
+    *(Row(_IN, Want, who, "_on_want") for who in _ANY_RANK),
+    *(Row((WORKING,), Past, who, "_on_past", (STAY, RENEWING)) for who in (COORDINATOR, PEER)),
+    *(Row((RENEWING,), StateChunk, who, "_on_state", (STAY, RESTING)) for who in (COORDINATOR, PEER)),
+    Row((RESTING,), Renew, COORDINATOR, "_on_must_renew"),
+    Row((READY, WORKING), Renew, COORDINATOR, "_on_must_renew", (RENEWING,)),
+    Row(_IN, Give, COORDINATOR, "_on_give"),
+    Row(_IN, Packed, OWN, "_on_packed"),
+    # what the coordinator hears
+    Row(_LEADING, Hello, FOLLOWER, "_on_hello"),
+    Row(_LEADING, Status, FOLLOWER, "_on_status"),
+    Row(_LEADING, Done, FOLLOWER, "_on_done"),
+    Row(_LEADING, Renew, FOLLOWER, "_on_renew"),
+    Row(_LEADING, Late, FOLLOWER, "_on_late"),
+    Row((ENDING,), Have, FOLLOWER, "_on_have", (STAY, LEFT)),
+    Row((RESTING, WORKING), Have, FOLLOWER, "_on_have"),
+    Row((RESTING,), Goodbye, FOLLOWER, "_on_follower_left"),
+    Row((WORKING,), Goodbye, FOLLOWER, "_on_follower_left", (STAY, RESTING)),
+    Row((ENDING,), Goodbye, FOLLOWER, "_on_follower_left", (STAY, LEFT)),
+    # time and connections
+    Row((JOINING, RESTING, READY, RENEWING), TimerFired, OWN, "_on_timer"),
+    Row((WORKING,), TimerFired, OWN, "_on_timer", (STAY, RESTING, RENEWING)),
+    Row((ENDING,), TimerFired, OWN, "_on_timer", (STAY, LEFT)),
+    Row(_ALL, Drained, OWN, "_on_drained"),
+    Row((JOINING, RESTING, READY, RENEWING), PeerLost, OWN, "_on_peer_lost"),
+    Row((WORKING,), PeerLost, OWN, "_on_peer_lost", (STAY, RESTING)),
+    Row((ENDING,), PeerLost, OWN, "_on_peer_lost", (STAY, LEFT)),
+    Row(_ALL, PeerFound, OWN, "_on_peer_found"),
+    # the end
+    Row((RESTING, WORKING, RENEWING, ENDING), End, COORDINATOR, "_on_end"),
+    Row((READY,), End, COORDINATOR, "_on_end", (STAY, RENEWING)),
+    Row(_ALL, Goodbye, COORDINATOR, "_on_goodbye", (LEFT,)),
+    Row((JOINING,), Leave, OWN, "_on_leave", (LEFT,)),
+    Row(_IN, Leave, OWN, "_on_leave", (ENDING, LEFT)),
+    *(Row((JOINING, *_NOT_WORKING), what, OWN) for what in (Computed, Advanced)),
+    *(
+        Row((LEFT,), what, OWN)
+        for what in (
+            Computed, Advanced, Interrupted, TimerFired, PeerFound, PeerLost, Drained, Packed, Leave,
+        )
+    ),
+)  # fmt: skip
