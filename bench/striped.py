@@ -264,9 +264,8 @@ def run_side(side: str, case: Case) -> dict[str, Any]:
         else:
             sides = {"striped": codedreduce_side(None), "ring": ring_side, "ddp": ddp_side}
             _run_forked(codedreduce_side(tree) if tree else sides[side], case, lab, nodes, out)
-        found = json.loads(Path(out).read_text()) if Path(out).exists() else {"ends": [], "loss": float("nan")}
-    ends: list[float] = found["ends"]
-    seconds = [after - before for before, after in itertools.pairwise(ends)]
+        found: dict[str, Any] = json.loads(Path(out).read_text()) if Path(out).exists() else {"ends": [], "loss": None}
+    seconds = [after - before for before, after in itertools.pairwise(found["ends"])]
     return {"seconds": seconds, "loss": found["loss"]}
 
 
@@ -368,9 +367,8 @@ def calm(quick: bool, repeats: int) -> list[dict[str, Any]]:
             print(f"  {side:8} step {statistics.median(steps):6.2f} s   first {statistics.median(first or [0]):6.2f} s")
         best = min(one["step"] for side, one in row["sides"].items() if side in ("ddp", "mpi", "ring"))
         row["of_best_peer"] = row["sides"]["striped"]["step"] / best
-        print(
-            f"  striped / best peer {row['of_best_peer']:.2f}   / limit {row['sides']['striped']['step'] / case.limit:.2f}"
-        )
+        of_limit = row["sides"]["striped"]["step"] / case.limit
+        print(f"  striped / best peer {row['of_best_peer']:.2f}   / limit {of_limit:.2f}")
         table.append(row)
     return table
 

@@ -158,20 +158,20 @@ def test_one_is_paused_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_one_that_fell_far_behind_takes_the_state_of_another(tmp_path: Path) -> None:
-    bits = Bits(4, 150, tmp_path)
+    bits = Bits(4, 250, tmp_path)  # keepers hold the sums of 64 rounds of so short a vector
 
     def pause(cluster: LocalCluster, round_: int) -> None:
         if round_ == 10:
             os.kill(cluster.processes[3], signal.SIGSTOP)
-        if round_ == 60:
+        if round_ == 150:
             os.kill(cluster.processes[3], signal.SIGCONT)
-        if round_ > 60:
+        if round_ > 150:
             time.sleep(0.01)
 
     bits.run(pause)
     sums, renewals = bits.seen(3)
     assert renewals >= 1
-    assert sums < 150
+    assert sums < 250
 
 
 def test_training_ends_with_the_same_parameters(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ def run(
         raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}")
     excess = Excess(on_excess, parse_seconds(say_waiting_after))
     chosen = parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order)
+    if isinstance(chosen, Striped) and excess.do != "wait":
+        raise UsageError("stripes compute the exact sum as long as a rank is left; --on-excess is for trees")
     processes = shape.workers + (0 if isinstance(chosen, Striped) else 1)
     variables = {
         "CODEDREDUCE_TREE": tree, "CODEDREDUCE_STRAGGLERS": str(stragglers), "CODEDREDUCE_SCHEME": scheme,

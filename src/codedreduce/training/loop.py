@@ -175,8 +175,8 @@ def _default(objective: Objective, data: Source, membership: Membership | None, 
     count = DEFAULT_WORKERS if membership is None else membership.size
     choice = choose(count, length, shared_memory=shares)
     scheme = choice.scheme
-    if membership is not None and not isinstance(scheme, Striped):
-        scheme = default_scheme(membership.workers)  # one of the processes is the root
+    if membership is not None and not isinstance(scheme, Striped):  # one of the processes is the root
+        scheme = default_scheme(membership.workers) if membership.workers else Striped(1)
     if membership is None or membership.rank == 0:
         logging.getLogger("codedreduce").info("%s: %s", scheme, choice.reason)
     return scheme

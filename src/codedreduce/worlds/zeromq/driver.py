@@ -194,7 +194,7 @@ class Driver(threading.Thread):
                 if needed not in self._met:
                     me, seconds = self.machine.node, self._orphaned_after
                     self.failure = CodedReduceError(f"node {me} could not reach node {needed} within {seconds:g} s")
-                self._handle(Leave(reason=f"node {needed} has been gone for {self._orphaned_after:g} s"))
+                self._handle(Leave(at_once=True, reason=f"node {needed} has been gone for {self._orphaned_after:g} s"))
             else:
                 self._handle(TimerFired(name=name))
 

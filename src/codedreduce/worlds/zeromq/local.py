@@ -143,7 +143,7 @@ class LocalCluster:
             note = Note(kind="dead", reason=f"worker {node} {how}", round=0, nodes=(node,))
             self.journal.note(time.monotonic(), 0, note)
             if not self.run.plan.tolerates(self._dead):
-                tolerance = getattr(self.run.plan.scheme, "stragglers", 0)
+                tolerance = getattr(self.run.plan.scheme, "stragglers", len(self.run.plan.group(node)) - 1)
                 raise TooManyStragglers(missing=self._dead, tolerance=tolerance, among="workers of this machine")
 
     @property
