@@ -44,6 +44,8 @@ from codedreduce.worlds.site import meeting_at
 from codedreduce.worlds.world import RoundResult
 from codedreduce.worlds.zeromq.node import Node
 
+torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()  # loads what optimizers need, once for all ranks
+
 FEATURES = 64
 UNLUCKY = 2
 PORT = 29512

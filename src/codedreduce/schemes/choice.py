@@ -2,10 +2,10 @@
 
 N workers, a vector of V bytes, links of B bytes a second, c seconds for a node to handle a message. In stripes every
 node carries about two vectors each way and handles 4 (N - 1) messages; in a tree of fan-out n and depth L an inner node
-carries 2n vectors, and 2n messages are handled on each of L levels:
+carries 2n vectors, in C chunks, so that levels work at the same time, and 2n messages are handled on each level:
 
     striped   2 (N - 1)/N V/B + 4 (N - 1) c
-    tree      2 n V/B + 2 n L c
+    tree      2 n (1 + (L - 1)/C) V/B + 2 n L c
 
 So stripes are for vectors, trees for messages: long vectors are shared by all links, short ones by few messages.
 """
@@ -17,11 +17,14 @@ from dataclasses import dataclass
 from codedreduce.schemes.names import default_scheme
 from codedreduce.schemes.scheme import CodedReduce, Scheme, Striped
 
-#: What a link carries in a second, and a core copies from one process's memory to another's, when nothing is known.
-NETWORK_RATE, MEMORY_RATE = 125e6, 2.5e9
+#: What a link carries in a second when nothing is known: 1 Gbit.
+NETWORK_RATE = 125e6
 
 #: Seconds that a node needs for a message.
 MESSAGE_SECONDS = 50e-6
+
+#: Chunks that a tree cuts vectors into at most, and how short they are at least.
+TREE_CHUNKS, TREE_CHUNK_BYTES = 16, 1 << 16
 
 #: Ranks up to which PyTorch takes stripes: each talks to all others.
 MOST_RANKS = 300
@@ -42,25 +45,31 @@ def striped_seconds(workers: int, size: float, rate: float) -> float:
 
 def tree_seconds(fanout: int, depth: int, size: float, rate: float) -> float:
     """What a round over a tree takes beside computing."""
-    return 2 * fanout * size / rate + 2 * fanout * depth * MESSAGE_SECONDS
+    chunks = max(1, min(TREE_CHUNKS, size // TREE_CHUNK_BYTES))
+    return 2 * fanout * (1 + (depth - 1) / chunks) * size / rate + 2 * fanout * depth * MESSAGE_SECONDS
 
 
-def choose(workers: int, length: int, *, itemsize: int = 4, shared_memory: bool, stragglers: int = 1) -> Choice:
-    """Stripes or a tree, for so many workers and vectors of so many numbers.
+def choose(
+    workers: int, length: int, *, itemsize: int = 4, shared_memory: bool, stragglers: int = 1,
+    rate: float = NETWORK_RATE,
+) -> Choice:  # fmt: skip
+    """Stripes or a tree, for so many workers and vectors of so many numbers, over links of so many bytes a second.
 
     >>> choose(84, 5_800, shared_memory=False).scheme.label
     'coded-reduce progressive s=1'
     >>> print(choose(84, 2_000_000, shared_memory=False).reason)
-    stripes of 8 MB over 84 workers cost about 0.14 s a round, a tree 0.51 s
+    stripes of 8 MB over 84 workers cost about 0.14 s a round, a tree 0.58 s
+    >>> choose(84, 5_800, shared_memory=False, rate=60e6 / 8).scheme.label
+    'striped'
     """
     tree = default_scheme(workers, stragglers)
     assert isinstance(tree, CodedReduce)
-    size, rate = length * itemsize, MEMORY_RATE if shared_memory else NETWORK_RATE
+    if shared_memory:
+        reason = "with memory shared vectors do not travel over a tree, and it has fewer messages to handle"
+        return Choice(tree, reason)
+    size = length * itemsize
     in_stripes = striped_seconds(workers, size, rate)
     over_tree = tree_seconds(tree.tree.fanout, tree.tree.depth, size, rate)
-    if shared_memory:
-        reason = "with memory shared vectors do not travel, and a tree has fewer messages to handle"
-        return Choice(tree, reason)
     what = f"stripes of {size / 1e6:.3g} MB over {workers} workers cost about {in_stripes:.2g} s a round, a tree"
     return Choice(Striped(workers) if in_stripes < over_tree else tree, f"{what} {over_tree:.2g} s")
 

@@ -28,7 +28,7 @@ BYTES_A_MESSAGE = 125e6 * 50e-6
 
 #: Blocks of a unit, by the samples it has at least: small blocks are handed out finely, and computed less efficiently.
 MANY_BLOCKS, FEW_BLOCKS = 8, 4
-SAMPLES_FOR_MANY = 64
+SAMPLES_FOR_MANY = 128
 
 #: What a rank's stripe weighs when nothing is said of it.
 FULL_WEIGHT = 16

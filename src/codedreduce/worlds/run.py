@@ -64,8 +64,9 @@ class Run:
         """A run for vectors of so many numbers, with settings that suit where it meets; the first round is after+1."""
         travels_as = _wire_dtype(wire)
         run = cls(meeting=meeting, plan=plan, settings=Settings(length=length), dtype=dtype, wire=travels_as)
+        is_local = run.shares_memory or (meeting.same_machine and isinstance(plan, StripedPlan))
         settings = settings_for(
-            plan, length, shared_memory=run.shares_memory, itemsize=(travels_as or dtype).itemsize, excess=excess
+            plan, length, shared_memory=is_local, itemsize=(travels_as or dtype).itemsize, excess=excess
         )
         return replace(run, settings=replace(settings, wire=travels_as, after=after))
 

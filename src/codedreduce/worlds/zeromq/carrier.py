@@ -10,7 +10,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator, Mapping
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import zmq
 
@@ -67,6 +67,8 @@ def name_of(node: int) -> bytes:
 
 class Carrier(ABC):
     """The sockets of one node; which there are, and who is behind them, is a subclass's."""
+
+    one_at_a_time: ClassVar[bool] = True  # whether one neighbour should have all of a chunk before the next has some
 
     def __init__(self, context: Context, node: int, settings: Settings, buffers: Buffers) -> None:
         self.node = node
@@ -135,7 +137,7 @@ class Carrier(ABC):
             return self._put(action.to, DATA, [flag + header, reference])
         frame = self._buffers.to_bytes(data)
         sent = self._put(action.to, DATA, [(_MARKED if action.marked else _PLAIN) + header, frame])
-        if self._way(action.to, DATA)[1] is not None:
+        if self.one_at_a_time and self._way(action.to, DATA)[1] is not None:
             # Let ZeroMQ's thread write all of it, or everyone is sent their first 8 KiB before any has the rest.
             os.sched_yield()
         return sent

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
+from typing import ClassVar
 
 import zmq
 
@@ -23,6 +24,8 @@ LOOK_EVERY = 200
 
 class Mesh(Carrier):
     """The sockets of one node that talks to all others; node 0 is the one that the others need."""
+
+    one_at_a_time: ClassVar[bool] = False  # all sums grow at the same time
 
     def __init__(self, context: Context, node: int, settings: Settings, buffers: Buffers) -> None:
         super().__init__(context, node, settings, buffers)
