@@ -102,6 +102,7 @@ class Coordinating:
         self.late: set[int] = set()
         self.stripes: tuple[range, ...] = ()
         self._go_keepers: tuple[tuple[int, int], ...] = ()
+        self._usual: float | None = None  # what a block took a rank in the middle, when the round began
 
     # -- who takes part
 
@@ -174,6 +175,7 @@ class Coordinating:
         """Share out the work of a round, and tell everyone; what rank 0 itself is to do."""
         self.round = round_
         self._began = now
+        self._usual = self.pace.usual()
         loads = self._share_out()
         weights = self._weights(loads)
         self.stripes = self._plan.stripes(self._settings.chunks, self._plan.weights(self._keepers, weights))
@@ -374,8 +376,7 @@ class Coordinating:
             return (self.pace.lag_at_best(order.rank) if order.helps is None else 0.0) + blocks * each
         if self._quickest is not None:
             return self._quickest[0] * blocks / self._quickest[1]
-        usual = self.pace.usual()
-        return None if usual is None else blocks * usual
+        return None if self._usual is None else blocks * self._usual
 
     def _due(self, order: Order) -> float:
         """When an order is late."""
@@ -400,6 +401,8 @@ class Coordinating:
         self._now = now
         next_look = ask_again = float("inf")
         idle = self._idle()
+        if not idle:
+            return  # nobody could help; who is done next will have others looked at
         looked_at = [one for orders in self._orders.values() for one in orders]
         for order in looked_at:
             if order.relieved or order.part.unit not in self._units:
