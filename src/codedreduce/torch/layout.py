@@ -95,6 +95,16 @@ class Layout:
         vector[-1] = loss
 
     @torch.no_grad()
+    def add_gradients(self, vector: np.ndarray[Any, Any], loss: float) -> None:
+        """Add the gradients to those in a vector, and say which there are."""
+        views = self._views(vector)
+        there = [index for index, one in enumerate(self.parameters) if one.grad is not None]
+        if there:
+            torch._foreach_add_([views[index] for index in there], [_gradient(self.parameters[i]) for i in there])
+        vector[[self.numbers + index for index in there]] += 1
+        vector[-1] += loss
+
+    @torch.no_grad()
     def write_gradients(self, vector: np.ndarray[Any, Any], samples: int) -> float:
         """Give every parameter its mean gradient, None where no worker had one; the mean loss."""
         mean = np.divide(vector, vector.dtype.type(samples))

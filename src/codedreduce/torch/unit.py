@@ -100,6 +100,22 @@ class UnitGradient:
         self, piece: Piece, model: np.ndarray[Any, Any], round_: int, out: np.ndarray[Any, Any], node: int
     ) -> bool:
         """Write the gradient sum of a piece, and its loss, into `out`; False if it was told to stop."""
+        loss = self._compute(piece, model, round_)
+        if loss is None:
+            return False
+        self._layout.read_gradients(out, loss)
+        return True
+
+    def add(self, piece: Piece, model: np.ndarray[Any, Any], round_: int, out: np.ndarray[Any, Any], node: int) -> bool:
+        """Add the gradient sum of a piece, and its loss, to what is in `out`."""
+        loss = self._compute(piece, model, round_)
+        if loss is None:
+            return False
+        self._layout.add_gradients(out, loss)
+        return True
+
+    def _compute(self, piece: Piece, model: np.ndarray[Any, Any], round_: int) -> float | None:
+        """Have the gradients of a piece in the parameters; its loss, or None if it was told to stop."""
         if self._given_model and self._loaded != round_:
             self._layout.write_model(model)
             self._loaded = round_
@@ -107,13 +123,12 @@ class UnitGradient:
         loss = 0.0
         for first, indices, weight in self._micro_batches(piece, round_):
             if self.should_stop():
-                return False
+                return None
             seed_everything(self._training.seed, round_, first)
             total = self._training.evaluate(indices).sum() * weight
             total.backward()  # type: ignore[no-untyped-call]
             loss += float(total.detach())
-        self._layout.read_gradients(out, loss)
-        return True
+        return loss
 
     def _micro_batches(self, piece: Piece, round_: int) -> Iterator[tuple[int, Indices, float]]:
         """Samples of one range at a time, as many as memory allows: where they begin, which they are, their weight.

@@ -57,8 +57,9 @@ class Replica(Protocol):
 class Gradient(Protocol):
     """Writes the gradient sum of a piece, under a model, into `out`; called in the process of worker `node`.
 
-    One that has an attribute `should_stop` is given a function there, to ask now and then whether to go on. One that
-    has a method `prepare(node)` is called before the node says that it is ready.
+    One that has a method `add`, called alike, adds to `out` instead. One that has an attribute `should_stop` is given a
+    function there, to ask now and then whether to go on. One that has a method `prepare(node)` is called before the
+    node says that it is ready.
     """
 
     def __call__(self, piece: Piece, model: Vector, round_: int, out: Vector, node: int) -> bool | None:

@@ -131,10 +131,11 @@ class Computing:
         """Compute a piece into `out`, or add it to what is there; whether it was computed to its end."""
         assert self._gradient is not None
         begin = time.monotonic()
-        target = out if first else self._buffers.spare()
-        if self._gradient(piece, order.model, order.round, target, self._node) is False:
+        add = None if first else getattr(self._gradient, "add", None)
+        target = out if first or add is not None else self._buffers.spare()
+        if (add or self._gradient)(piece, order.model, order.round, target, self._node) is False:
             return False
-        if not first:
+        if target is not out:
             out += target
         if self._injector is not None:
             self._injector.after(order.round, samples_in((piece,)), time.monotonic() - begin, self._stop)
