@@ -183,16 +183,25 @@ class Talk:
     def parts_come(self, *, all_units: bool = False) -> list[Any]:
         """Other ranks send this one their units, or all units there are, as far as it keeps them."""
         machine, actions = self.machine, []
-        of = {"generation": machine.generation, "round": machine.round}
+        of = {"generation": machine.generation, "round": machine.round, "first": 0, "last": machine.plan.blocks}
         whose = [(rank, rank) for rank in self.others]
-        for rank, unit in [*whose, *((rank, machine.node) for rank in self.others[:all_units])]:
-            of |= {"unit": unit, "first": 0, "last": machine.plan.blocks}
-            for index in range(machine.settings.chunks):
-                if machine.keeper.keeps(index):
-                    actions += self.hears(rank, said.PartChunk(index=index, **of), rank + 1.0)
-            if not machine.node:
-                actions += self.hears(rank, said.Done(worked=1.0, block=0.5, **of))
+        whose += [(rank, machine.node) for rank in self.others[:all_units]]
+        sent: set[tuple[int, int]] = set()
+        to_send = whose
+        while to_send:
+            for rank, unit in to_send:
+                for index in self._kept():
+                    if (unit, index) not in sent:
+                        sent.add((unit, index))
+                        actions += self.hears(rank, said.PartChunk(unit=unit, index=index, **of), rank + 1.0)
+                if not machine.node:
+                    actions += self.hears(rank, said.Done(unit=unit, worked=1.0, block=0.5, **of))
+            kept = self._kept()  # a coordinator may have taken over a stripe meanwhile: all send it that
+            to_send = [(rank, unit) for rank, unit in whose if any((unit, index) not in sent for index in kept)]
         return actions
+
+    def _kept(self) -> list[int]:
+        return [index for index in range(self.machine.settings.chunks) if self.machine.keeper.keeps(index)]
 
     def sums_come(self) -> list[Any]:
         """Other ranks send the sums that they keep."""

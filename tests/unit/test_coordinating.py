@@ -10,7 +10,7 @@ from codedreduce import Striped
 from codedreduce.protocol import Settings
 from codedreduce.protocol.coordinating import LATE, TAIL, Coordinating
 from codedreduce.protocol.events import AnyAction, SetTimer, Transmit
-from codedreduce.protocol.messages import Cut, Do, Done, Go, Keep, Message, Status, Tell
+from codedreduce.protocol.messages import Cut, Do, Done, Go, Keep, Message, Status, Tell, Want
 from codedreduce.schemes import Part
 
 BLOCKS = 8
@@ -19,11 +19,11 @@ BLOCKS = 8
 class Desk:
     """A coordinator, and what it has said."""
 
-    def __init__(self, ranks: int = 6) -> None:
+    def __init__(self, ranks: int = 6, reach: int | None = None) -> None:
         self.ranks = ranks
         self.said: list[tuple[int, Message]] = []
         self.timers: dict[str, float] = {}
-        plan = Striped(ranks, stripes=ranks, blocks=BLOCKS).plan(samples=100 * ranks)
+        plan = Striped(ranks, stripes=ranks, blocks=BLOCKS, reach=reach or "all").plan(samples=100 * ranks)
         settings = Settings(length=4 * ranks, chunk=4, head_start=0.2)
         self.lead = Coordinating(plan, settings, lambda message, now, actions: self.said.append((0, message)))
         for rank in range(ranks):
@@ -54,15 +54,27 @@ class Desk:
         self.lead.done(rank, done, self.began + after, actions)
         self.read(actions)
 
-    def status(self, rank: int, done: int, after: float) -> None:
+    def status(self, rank: int, done: int, after: float, lacks: tuple[int, ...] = ()) -> None:
         actions: list[AnyAction] = []
-        self.lead.status(rank, Status(round=self.lead.round, done=done), self.began + after, actions)
+        self.lead.status(rank, Status(round=self.lead.round, done=done, lacks=lacks), self.began + after, actions)
         self.read(actions)
 
     def look(self, after: float) -> None:
         actions: list[AnyAction] = []
         self.lead.look(self.began + after, actions)
         self.read(actions)
+
+    def sum_is_late(self, missing: list[int], own_lacks: list[int]) -> list[tuple[int, Message]]:
+        """The timer that says so fires; what is said then, to whom."""
+        self.said.clear()
+        actions: list[AnyAction] = []
+        self.lead.sum_is_late(missing, own_lacks, self.timers[TAIL], actions)
+        self.read(actions)
+        return list(self.said)
+
+    def all_done(self) -> None:
+        for rank in range(self.ranks):
+            self.done(rank, self.own(rank), 1.0)
 
     def calm(self, rounds: int) -> None:
         """Rounds in which all are through after a second, and the sum is there a moment later."""
@@ -171,12 +183,90 @@ def test_a_rank_that_was_silent_is_given_nothing_in_the_next_round(desk: Desk) -
 def test_timers_are_set_where_something_can_be_due(desk: Desk) -> None:
     desk.timers.clear()
     desk.begin(5, 50.0)
-    assert LATE not in desk.timers
+    unheard = desk.timers[LATE]  # then, if nobody ever says a thing
+    assert unheard == pytest.approx(51.2)
     desk.done(1, desk.own(1), 1.0)
-    assert 51.0 < desk.timers[LATE] < 51.2
+    assert 51.0 < desk.timers[LATE] < unheard
     for rank in (0, 2, 3, 4, 5):
         desk.done(rank, desk.own(rank), 1.0)
     assert desk.timers[TAIL] > 51.0
+
+
+def test_whom_nobody_can_help_is_asked_again_ever_more_rarely() -> None:
+    desk = Desk(ranks=3, reach=1)
+    desk.calm(4)
+    desk.begin(5, 50.0)
+    desk.done(0, desk.own(0), 1.0)
+    asked = []
+    for _ in range(60):
+        desk.said.clear()
+        desk.look(desk.timers[LATE] - desk.began)
+        asked += [desk.timers[LATE] for rank, _ in desk.hear_all(Tell) if rank == 2]
+        assert not desk.hear_all(Do)
+    assert len(asked) > 3
+    assert asked[-1] - asked[-2] > 2 * (asked[1] - asked[0])
+
+
+def test_if_nobody_says_a_thing_all_are_asked(desk: Desk) -> None:
+    desk.begin(5, 50.0)
+    desk.said.clear()
+    desk.look(desk.timers[LATE] - desk.began)
+    assert {rank for rank, _ in desk.hear_all(Tell)} == set(range(1, desk.ranks))
+
+
+def test_who_was_left_out_helps_if_nobody_else_can() -> None:
+    desk = Desk(ranks=4, reach=2)
+    desk.calm(4)
+    (other,) = set(desk.lead._plan.group(3)) - {3}
+    desk.begin(5, 50.0)
+    desk.lead._standing.leave_out(other)
+    for rank in range(3):
+        desk.done(rank, desk.own(rank), 1.0)
+    desk.said.clear()
+    actions: list[AnyAction] = []
+    desk.lead.gone(3, desk.began + 1.1, actions)
+    desk.read(actions)
+    assert {rank for rank, do in desk.hear_all(Do) if do.parts[0][0] == 3} == {other}
+
+
+def test_what_was_lost_twice_rank_0_does_itself(desk: Desk) -> None:
+    desk.begin(5, 50.0)
+    desk.all_done()
+    redone = []
+    for _ in range(40):
+        for rank, message in desk.sum_is_late([0], own_lacks=[3]):
+            if isinstance(message, Do):
+                redone.append(rank)
+                desk.done(rank, desk.own(3), desk.timers[TAIL] - desk.began - 0.001)
+    assert 0 in redone[:2]
+    assert len(set(redone)) > 2, "and others after that, who knows"
+
+
+def test_a_sum_that_did_not_arrive_is_wanted_again_of_all_that_kept_it(desk: Desk) -> None:
+    desk.begin(5, 50.0)
+    desk.all_done()
+    desk.lead._sums.is_kept_by(5, 0)  # so that another is the first to be asked
+    kept = [2]
+    for _ in range(20):
+        for rank, message in desk.sum_is_late([2], own_lacks=[]):
+            if isinstance(message, Tell):
+                desk.status(rank, 0, desk.timers[TAIL] - desk.began - 0.001)
+            elif isinstance(message, Want):
+                assert message.chunks == (2,)
+                assert rank in kept
+            elif isinstance(message, Keep) and message.keeper not in kept:
+                kept.append(message.keeper)
+    assert len(kept) == 3
+    assert kept[2] == 0, "of whom it is known what has come"
+    assert {rank for rank, _ in desk.hear_all(Want)} == set(kept) - {0}
+
+
+def test_what_is_done_about_a_late_sum_is_done_ever_more_rarely(desk: Desk) -> None:
+    desk.begin(5, 50.0)
+    desk.all_done()
+    for _ in range(100):
+        desk.sum_is_late([2], own_lacks=[])
+    assert desk.timers[TAIL] > desk.began + 1000
 
 
 def test_what_a_message_costs_does_not_grow_with_the_ranks() -> None:

@@ -53,13 +53,17 @@ def test_rounds_that_are_over_are_forgotten(name: str) -> None:
     if isinstance(machine, Worker):
         talk.hears(talk.parent, said.Welcome())
         talk.join(*talk.children)
-    sizes = []
+    for _ in range(140):  # histories grow at first
+        _one_round(talk)
+    most = []  # at the ends of rounds, which differ: others are found to be late in this one or in that
     for _ in range(2):
-        for _ in range(100):
+        sizes = []
+        for _ in range(30):
             _one_round(talk)
-        sizes.append(size_of(state_of(machine)))
+            sizes.append(size_of(state_of(machine)))
+        most.append(max(sizes))
     assert machine.round >= 200
-    assert sizes[0] == sizes[1]
+    assert most[0] == most[1]
 
 
 def _one_round(talk: Talk) -> None:

@@ -23,10 +23,10 @@ from statistics import median
 from codedreduce.protocol.events import AnyAction, Note, SetTimer, Transmit
 from codedreduce.protocol.hands import Hand, Order
 from codedreduce.protocol.keeping import Unit
-from codedreduce.protocol.lateness import Lateness
+from codedreduce.protocol.lateness import SILENT, Lateness
 from codedreduce.protocol.links import Links
-from codedreduce.protocol.messages import Do, Done, Go, Keep, Message, Status, Tell
-from codedreduce.protocol.missing_sums import MORE_PATIENCE, PATIENCE, MissingSums
+from codedreduce.protocol.messages import Do, Done, Go, Keep, Message, Status, Tell, Want
+from codedreduce.protocol.missing_sums import MORE_PATIENCE, PATIENCE, MissingSums, Redone
 from codedreduce.protocol.pace import Pace
 from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.standing import Standing
@@ -42,6 +42,12 @@ TAILS = 8
 
 #: Seconds that the sum may take at least.
 LEAST_PATIENCE = 0.01
+
+#: How much longer whatever is done about a round may take before something else is: as a part of what it has taken.
+LONGER = 0.1
+
+#: Seconds that a block takes at least, whatever a rank says.
+SHORTEST = 1e-9
 
 #: A block that took so many times longer than usual was begun late, if it was the only one.
 BEGUN_LATE = 2.0
@@ -143,7 +149,7 @@ class Coordinating:
         """What a rank that is gone said it had done a moment ago may not have arrived."""
         for unit, (provider, when) in list(self._providers.items()):
             recently = now - when <= 0.1 * (when - self._began) + self._links.free_at(rank) - when + self._links.vector
-            if provider == rank and recently and unit not in self._sums.redone:
+            if provider == rank and recently:
                 self._redo(unit, now, actions)
 
     # -- a round begins
@@ -155,7 +161,7 @@ class Coordinating:
         self._standing.begin(round_, now)
         self._pace.refresh()
         self._lateness.begin()
-        self._work.begin(round_)
+        self._work.begin(round_, now)
         self._units = {unit: Unit(self._plan.blocks) for unit in self._plan.computing}
         self._units_done_at = None
         self._providers.clear()
@@ -181,6 +187,7 @@ class Coordinating:
         if not own.parts:
             self._standing.heard(0, now)
             self._work.is_idle(0)
+        self._look_at(self._work.first_look(), now, actions)
         if self._settings.say_waiting_after < float("inf"):
             actions.append(SetTimer(name=WAITING, at=now + self._settings.say_waiting_after))
         return own
@@ -209,13 +216,14 @@ class Coordinating:
         self._links.sends(rank, now)
         is_first = self._pace.usual() is None
         if done.block:  # else others did it: it has the sum of the round
-            self._learn(hand, order, part, done.block, now)
+            self._learn(hand, order, part, max(done.block, SHORTEST), now)
         self._work.delivered(hand, order, now)
         if is_first:  # it shows what can be expected of the others
             for other in self._work.hands.all():
                 self._lateness.expect(other, self._began)
+            self._work.first_look()
+        self._providers[part.unit] = (rank, now)
         if part.unit in self._units:
-            self._providers[part.unit] = (rank, now)
             self._add(part, order, now, actions)
         if not self._units and self._units_done_at is None:
             self._units_done_at = now
@@ -262,10 +270,10 @@ class Coordinating:
             parts += [Part(unit, block, block + 1) for block in missing if block >= first]
             self._work.help(helper, tuple(parts), now, actions)
 
-    def _least_busy(self, unit: int, other_than: int = -1) -> int | None:
+    def _least_busy(self, unit: int) -> int | None:
         group, hands, standing = self._plan.group(unit), self._work.hands, self._standing
-        able = [rank for rank in group if standing.can_help(rank) and rank != other_than]
-        able = able or [rank for rank in group if standing.is_current(rank) and rank != other_than]
+        able = [rank for rank in group if standing.can_help(rank)]
+        able = able or [rank for rank in group if standing.is_current(rank)]
         return min(able, key=lambda rank: (hands.of(rank).is_stuck, hands.of(rank).blocks, rank), default=None)
 
     def status(self, rank: int, status: Status, now: float, actions: list[AnyAction]) -> None:
@@ -275,15 +283,12 @@ class Coordinating:
             self._hear_of(rank, now, actions)
         elif status.round < self.round:  # it keeps its stripe all the same
             self._standing.fell_behind(rank)
-        self.hear(rank, status)
+        lacks = tuple(unit for unit in status.lacks if unit in self._plan.computing)
+        self._sums.said(rank, lacks, is_behind=status.round < self.round)
         if self._is_on:
             self._work.told(self._work.hands.of(rank), status.done if is_here else 0, now)
             self._work.is_idle(rank)
             self.look(now, actions)
-
-    def hear(self, rank: int, status: Status) -> None:
-        """Take down what a rank's stripes lack."""
-        self._sums.said(rank, status.lacks, is_behind=status.round < self.round)
 
     # -- who is late
 
@@ -293,13 +298,15 @@ class Coordinating:
             return  # rank 0 has answered itself
         if self._late_timer <= now:
             self._late_timer = float("inf")
-        when = self._work.look(now, actions)
-        if when < self._late_timer:
-            self._late_timer = max(when, now)
-            actions.append(SetTimer(name=LATE, at=self._late_timer))
+        self._look_at(self._work.look(now, actions), now, actions)
         for rank in self._work.take_silent():
             for stripe in self._sums.kept_by(rank):
                 self._replace(stripe, now, actions)
+
+    def _look_at(self, when: float, now: float, actions: list[AnyAction]) -> None:
+        if when < self._late_timer:
+            self._late_timer = max(when, now)
+            actions.append(SetTimer(name=LATE, at=self._late_timer))
 
     def _say(self, rank: int, message: Message, now: float, actions: list[AnyAction]) -> None:
         if rank == 0:
@@ -316,17 +323,25 @@ class Coordinating:
         expected = max(usual, self._links.end(at_all=True) - now, self._resent - now)
         return max(PATIENCE * expected, 0.5 * settings.head_start * so_far, settings.least_head_start, LEAST_PATIENCE)
 
+    def _more_patience(self, now: float) -> float:
+        """How much longer it may take when something was done about it; the longer, the longer it has taken."""
+        settings, so_far = self._settings, now - self._began
+        usual = median(self._tails) if self._tails else max(settings.unknown_seconds, 0.5 * so_far)
+        expected = max(usual, self._links.end(at_all=True) - now, self._resent - now)
+        return max(MORE_PATIENCE * PATIENCE * expected, LONGER * so_far, settings.least_head_start, LEAST_PATIENCE)
+
     def sum_is_late(self, missing: Iterable[int], own_lacks: list[int], now: float, actions: list[AnyAction]) -> None:
         """All units are done, and chunks of the sum are still missing: find out why, and do something about it."""
         if self._units_done_at is None:
             return  # the timer of a round before
-        wait = max(MORE_PATIENCE * self._patience(now), self._settings.least_head_start)
-        actions.append(SetTimer(name=TAIL, at=now + wait))
+        actions.append(SetTimer(name=TAIL, at=now + self._more_patience(now)))
         steps = self._sums.steps(missing, own_lacks, self.present)
+        for keeper, chunks in steps.want:
+            self._say(keeper, Want(generation=self._generation, round=self.round, chunks=chunks), now, actions)
         for keeper in steps.ask:
             self._say(keeper, Tell(generation=self._generation, round=self.round), now, actions)
         for unit in steps.redo:
-            if unit in self._plan.computing and unit not in self._units:
+            if unit not in self._units and not self._is_redone(unit, now):
                 self._redo(unit, now, actions)
         for stripe in steps.replace:
             if self._sums.keeper(stripe) == stripe:
@@ -338,8 +353,10 @@ class Coordinating:
         if not self._is_on:
             return
         keeper, standing = self._sums.keeper(stripe), self._standing
-        others = [rank for rank in standing.current() if rank != keeper and standing.can_help(rank)] or [0]
         hands, sums = self._work.hands, self._sums
+        others = [rank for rank in standing.current() if rank != keeper and standing.can_help(rank)]
+        if not others or sums.was_kept_by_others(stripe):
+            others = [0]  # of which at least it is known what has come
         chosen = min(
             others,
             key=lambda rank: (hands.of(rank).is_stuck, len(sums.kept_by(rank)), hands.of(rank).blocks, rank),
@@ -353,16 +370,43 @@ class Coordinating:
         for rank in sorted(self.present, reverse=True):  # rank 0 last: the round may be over with that
             self._say(rank, keep, now, actions)
 
+    def _is_redone(self, unit: int, now: float) -> bool:
+        """Whether somebody was asked to do a unit again, and may still be at it, or what it sent on its way."""
+        redone = self._sums.redone.get(unit)
+        if redone is None:
+            return False
+        due = max((self._lateness.at(hand, SILENT) for hand, _ in self._work.hands.holding(unit)), default=0.0)
+        longest = 2 * redone.asked - self._began + self._settings.unknown_seconds
+        return now < max(redone.asked + self._more_patience(redone.asked), min(due, longest))
+
     def _redo(self, unit: int, now: float, actions: list[AnyAction]) -> None:
-        """A unit was said to be done, and has not arrived: another rank does it."""
-        self._sums.redone.add(unit)
+        """A unit was said to be done, and has not arrived: another rank does it, in the end rank 0 itself."""
+        redone = self._sums.redone.setdefault(unit, Redone())
         provider, _ = self._providers.get(unit, (unit, 0.0))
+        redone.tried.add(provider)
+        redone.asked = now
         if provider in self.present:
             self._standing.leave_out(provider)
-        helper = self._least_busy(unit, provider)
+        helper = self._who_redoes(unit, redone.tried)
         if helper is not None:
             self.late.add(provider)
+            self._providers[unit] = (helper, now)
             self._work.help(helper, (Part(unit, 0, self._plan.blocks),), now, actions)
+
+    def _who_redoes(self, unit: int, tried: set[int]) -> int | None:
+        """Somebody who has not done a unit; the second time rank 0, of which at least it is known what it does."""
+        hands, standing = self._work.hands, self._standing
+        able = [rank for rank in self._plan.group(unit) if standing.is_current(rank)]
+        if tried.issuperset(able):
+            tried.clear()  # whoever it was: it is all there is
+        return min(
+            (rank for rank in able if rank not in tried),
+            key=lambda rank: (
+                len(tried) > 1 and rank != 0, not standing.can_help(rank), hands.of(rank).is_stuck,
+                hands.of(rank).blocks, rank,
+            ),
+            default=None,
+        )  # fmt: skip
 
     def over(self, now: float) -> tuple[int, ...]:
         """The sum is here, at rank 0; who was late."""
@@ -375,7 +419,7 @@ class Coordinating:
                     self.late.add(hand.rank)
                     self._pace.held_up(hand.rank, hand.done, now - order.given)
         self._lateness.over(now - self._began)
-        self._work.begin(self.round)
+        self._work.begin(self.round, now)
         self._units = {}
         self._units_done_at = None
         return tuple(sorted(self.late))

@@ -117,6 +117,11 @@ class Lateness:
             late = max(late, self._pace.spread() * expected) + (0.0 if hand.delivered else self._delay)
         return hand.since + expected + late
 
+    @property
+    def least(self) -> float:
+        """How long an answer may take in any case."""
+        return max(self._settings.least_head_start, self._held_up())
+
     def answers_by(self, hand: Hand, asked: float) -> float:
         """When a rank that was asked should have answered."""
         patience = max(ANSWER * (asked - hand.since), ANSWER_OF_A_ROUND * self._round, self._settings.least_head_start)

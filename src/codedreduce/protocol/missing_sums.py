@@ -1,9 +1,10 @@
 """What is done when all units are computed and the sum does not come; and when a keeper is gone, or silent.
 
 Keepers whose chunks are missing are asked what they lack. A unit that some lack is done again by another rank, since
-whoever did it cannot deliver. A keeper that lacks nothing and does not deliver, or does not answer, or is at an
-earlier round and lacks what was done again, is replaced for the round: every sender still has its vectors, and sends
-that stripe to the new keeper.
+whoever did it cannot deliver; and by yet another, if that does not arrive either. A keeper that lacks nothing and does
+not deliver, or does not answer, or is at an earlier round and lacks what was done again, is replaced for the round:
+every sender still has its vectors, and sends that stripe to the new keeper. Whoever was asked or replaced may have the
+sum, and it got lost on its way: it is wanted again.
 """
 
 from __future__ import annotations
@@ -14,16 +15,25 @@ from dataclasses import dataclass, field
 #: How much longer than expected a sum may take before keepers are asked, and then until something is done.
 PATIENCE, MORE_PATIENCE = 1.5, 0.5
 
-#: After so many looks at which there was nothing to do but wait for what is done again, it is done once more.
-LOOKS_IN_VAIN = 8
+#: Chunks in a message that asks for some.
+WANTED_AT_ONCE = 1024
+
+
+@dataclass
+class Redone:
+    """A unit that is done again: by whom that was tried, and when the last one was asked."""
+
+    tried: set[int] = field(default_factory=set)
+    asked: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """What is to be done about chunks that are missing: whom to ask, whose stripes to have kept by others, which units
-    to do again.
+    """What is to be done about chunks that are missing: whom to ask what it lacks, or for which chunks; whose stripes
+    to have kept by others, which units to do again.
     """
 
+    want: tuple[tuple[int, tuple[int, ...]], ...] = ()
     ask: tuple[int, ...] = ()
     replace: tuple[int, ...] = ()
     redo: tuple[int, ...] = ()
@@ -37,10 +47,10 @@ class MissingSums:
     _keeper: dict[int, int] = field(default_factory=dict)  # of stripes that are kept by another than planned
     _asked: set[int] = field(default_factory=set)
     _lacks: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    redone: set[int] = field(default_factory=set)
+    redone: dict[int, Redone] = field(default_factory=dict)  # by unit
+    _before: dict[int, set[int]] = field(default_factory=dict)  # who kept a stripe until another did
     _left: dict[int, int] = field(default_factory=dict)  # chunks that were missing, by stripe, when last looked
     _behind: set[int] = field(default_factory=set)  # keepers that were at an earlier round when they said so
-    _looks_in_vain: int = 0
 
     def keeper(self, stripe: int) -> int:
         """Who keeps a stripe."""
@@ -54,7 +64,12 @@ class MissingSums:
 
     def is_kept_by(self, stripe: int, rank: int) -> None:
         """Another rank keeps a stripe from now on."""
+        self._before.setdefault(stripe, set()).add(self.keeper(stripe))
         self._keeper[stripe] = rank
+
+    def was_kept_by_others(self, stripe: int) -> bool:
+        """Whether somebody who kept it in place of another was in vain, too."""
+        return stripe in self._keeper
 
     @property
     def is_as_planned(self) -> bool:
@@ -69,17 +84,19 @@ class MissingSums:
     def _is_waiting(self, keeper: int) -> bool:
         """Whether a keeper waits for units; not for what was done again, if it may be waiting in another round."""
         lacks = self._lacks.get(keeper, ())
-        return bool(lacks) and not (keeper in self._behind and self.redone.issuperset(lacks))
+        return bool(lacks) and not (keeper in self._behind and self.redone.keys() >= set(lacks))
 
     def steps(self, missing: Iterable[int], own_lacks: Sequence[int], present: set[int]) -> Steps:
         """What to do about these chunks of the sum; `own_lacks` is what rank 0 itself lacks as a keeper.
 
         >>> sums = MissingSums(stripes=(range(0, 2), range(2, 4), range(4, 6)))
         >>> sums.steps([2, 4, 5], [], {0, 1, 2})
-        Steps(ask=(1, 2), replace=(), redo=())
+        Steps(want=(), ask=(1, 2), replace=(), redo=())
         >>> sums.said(1, (2,)); sums.steps([2, 4, 5], [], {0, 1, 2})
-        Steps(ask=(), replace=(2,), redo=(2,))
+        Steps(want=((1, (2,)), (2, (4, 5))), ask=(), replace=(2,), redo=(2,))
         """
+        missing = list(missing)
+        want = self._want_again(missing)
         ask: list[int] = []
         replace: list[int] = []
         redo: set[int] = set()
@@ -100,11 +117,17 @@ class MissingSums:
                 self._asked.discard(keeper)
             else:
                 replace.append(stripe)
-        if redo <= self.redone and not ask and not replace:
-            self._looks_in_vain += 1
-            if self._looks_in_vain % LOOKS_IN_VAIN == 0:  # what was done again was lost, too
-                self.redone -= redo
-        return Steps(ask=tuple(ask), replace=tuple(replace), redo=tuple(sorted(redo - self.redone)))
+        return Steps(want=want, ask=tuple(ask), replace=tuple(replace), redo=tuple(sorted(redo)))
+
+    def _want_again(self, missing: Sequence[int]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Whom to ask for chunks that it may have sent already: those that were asked, or replaced."""
+        want = []
+        for stripe, chunks in enumerate(self.stripes):
+            before = self._before.get(stripe, set())
+            keepers = {*before, *({self.keeper(stripe)} if before or self.keeper(stripe) in self._asked else ())} - {0}
+            wanted = tuple(index for index in missing if index in chunks)[:WANTED_AT_ONCE]
+            want += [(keeper, wanted) for keeper in sorted(keepers) if wanted]
+        return tuple(want)
 
     def replaced(self) -> list[tuple[int, int]]:
         """Stripes that are kept by another than planned, and by whom."""

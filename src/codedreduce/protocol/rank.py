@@ -372,7 +372,7 @@ class Rank(Machine):
                 self._change_keeper(message, actions)
             case Tell() if self.lead is not None:
                 status = Status(round=self.round, done=self.work.advanced, lacks=tuple(self.keeper.lacks()))
-                self.lead.hear(0, status)
+                self.lead.status(0, status, now, actions)
 
     def _on_do(self, message: Do, sender: int, now: float, actions: list[AnyAction]) -> None:
         if message.round != self._go.round:
@@ -385,6 +385,10 @@ class Rank(Machine):
             return
         again = [Part(*place) for place in message.parts if Part(*place) in self.work.done]
         for part in again:  # it has not arrived
+            if self.lead is not None:
+                self.lead.done(
+                    0, Done(round=self.round, unit=part.unit, first=part.first, last=part.last), now, actions
+                )
             self._exchange.send(part, self.work.done[part], actions)
         if again:
             self._repeat_done(actions)

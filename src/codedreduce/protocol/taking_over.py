@@ -3,6 +3,9 @@
 Those that help are in it, too: what they have not begun is taken from them by whoever is idle next. So nobody is idle
 while somebody has blocks to spare, and a rank that awakes helps with what was taken from it.
 
+What ranks say may get lost, and there may be nobody who could do their work: after a while all that are late are asked
+again, and then now and then.
+
 Asking a rank that may be at work is a bet, as under the parents of a tree: few are made where they do not pay
 (`Budget`). Taking from one that has said how far it is, is none.
 """
@@ -34,6 +37,9 @@ FRESH = 0.5
 #: Idle ranks that are looked through for some that are quick and can read a unit's samples.
 LOOKED_THROUGH = 64
 
+#: A rank that nobody can help is looked at again, and asked again, when it has had such a part longer.
+LATER = 0.1
+
 Say = Callable[[int, Message, float, list[AnyAction]], None]
 
 
@@ -57,16 +63,26 @@ class TakingOver:
         self._noted: set[int] = set()  # the ranks that are in there
         self._bets: dict[int, bool] = {}  # units that were bet on in this round, and whether it was counted
         self._silent: list[int] = []  # ranks that did not answer, since this was last asked
+        self._began = 0.0
+        self._ask_again_at = float("inf")
 
-    def begin(self, round_: int) -> None:
+    def begin(self, round_: int, now: float) -> None:
         """A new round."""
         self.round = round_
+        self._began = now
+        self._ask_again_at = float("inf")
         self.hands.clear()
         self._idle = {}
         self._behind = []
         self._noted = set()
         self._bets = {}
         self._silent = []
+
+    def first_look(self) -> float:
+        """All were given what they are to do: when to look at them though none may ever say a thing."""
+        due = (self._lateness.at(hand, SILENT) for hand in self.hands.all() if hand.each)
+        self._ask_again_at = max(due, default=float("inf"))
+        return self._next_look()
 
     def take_silent(self) -> list[int]:
         """Ranks that are late and did not answer, since this was last asked."""
@@ -174,8 +190,20 @@ class TakingOver:
         if not self.is_acting:
             self.is_acting = True
             self._match(now, actions)
+            if now >= self._ask_again_at:
+                self._ask_again(now, actions)
             self.is_acting = False
-        return self._lateness.next_look() if self._idle else float("inf")
+        return self._next_look()
+
+    def _next_look(self) -> float:
+        return min(self._lateness.next_look() if self._idle else float("inf"), self._ask_again_at)
+
+    def _ask_again(self, now: float, actions: list[AnyAction]) -> None:
+        """Ask all that are late: what they said may not have been heard."""
+        for hand in list(self.hands.all()):
+            if hand.rank and hand.orders and self._is_alive(hand) and self._lateness.at(hand, SILENT) <= now:
+                self._say(hand.rank, Tell(generation=self.generation, round=self.round), now, actions)
+        self._ask_again_at = now + LATER * (now - self._began) + self._lateness.least
 
     def _note(self, hand: Hand, now: float) -> None:
         """Remember that a rank has work that others could take."""
@@ -237,6 +265,7 @@ class TakingOver:
             return float("inf")
         rest = self._rest(hand, order, now, is_stuck=is_stuck)
         later = now + hand.blocks * hand.pace(self._lateness.slowdown) + NOT_BEGUN * self._lateness.margin(hand)
+        later = max(later, now + LATER * (now - hand.since))
         helpers = self._helpers(order.part.unit, now)
         vector = self._links.vector if self._links.is_known else self._pace.usual() or 0.0
         relief = relieve(rest, helpers, vector, self._plan.workers) if helpers else None
@@ -276,10 +305,15 @@ class TakingOver:
         most = min(self._plan.blocks, max(1, len(self._idle) // max(1, len(self._noted))))
         usual = self._pace.usual() or 0.0
         group = self._plan.group(unit)
+        ranks = [
+            rank for rank in islice(self._idle, LOOKED_THROUGH)
+            if rank in group and (self.hands.of(rank).delivered or self._pace.lag(rank) <= usual)
+        ]  # fmt: skip
+        if not ranks:  # then those that are left out, or were not heard of, too
+            ranks = [rank for rank in group if self._standing.is_current(rank) and not self.hands.of(rank).orders]
         able = [
             Helper(rank=rank, block=self._pace.block(rank) or usual, link=max(0.0, self._links.free_at(rank) - now))
-            for rank in islice(self._idle, LOOKED_THROUGH)
-            if rank in group and (self.hands.of(rank).delivered or self._pace.lag(rank) <= usual)
+            for rank in ranks
         ]
         quick = [helper for helper in able if helper.block <= TOO_SLOW * usual]
         return sorted(quick or able, key=lambda one: (one.link + one.block, one.rank))[:most]
