@@ -55,7 +55,8 @@ def one(job: tuple[str, float, int, int, int, int]) -> dict[str, Any]:
     best = min(result["mean"] for result in results.values())
     return {
         "delays": delays, "compute": compute, "numbers": PARAMETERS * times, "chosen": chosen, "results": results,
-        "of_best": results[chosen]["mean"] / best, "of_progressive": results[chosen]["mean"] / results["progressive"]["mean"],
+        "of_best": results[chosen]["mean"] / best,
+        "of_progressive": results[chosen]["mean"] / results["progressive"]["mean"],
     }  # fmt: skip
 
 
@@ -80,10 +81,8 @@ def main() -> None:
         for row in pool.map(one, jobs):
             table.append(row)
             cells = "".join(f"{row['results'][name]['mean']:16.3f} s" for name in SCHEMES)
-            print(
-                f"{row['numbers']:11,} {row['compute']:6.0f} s {row['delays']:16}{cells}   {row['chosen']} {row['of_best']:.3f}",
-                flush=True,
-            )
+            found = f"{row['chosen']} {row['of_best']:.3f}"
+            print(f"{row['numbers']:11,} {row['compute']:6.0f} s {row['delays']:16}{cells}   {found}", flush=True)
     worst = max(row["of_best"] for row in table)
     print(f"what is chosen over the best, at worst: {worst:.3f}")
     save(options.out, {"rounds": options.rounds, "workers": options.workers, "worst": worst, "conditions": table})
