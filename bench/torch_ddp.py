@@ -2,7 +2,7 @@
 
 python -m bench.torch_ddp [--out bench/results/torch_ddp.json] [--figure docs/torch_ddp.svg]
 
-6 workers as 2x2, s=1 (DDP: 6 ranks over Gloo). Processes are forked from one that has PyTorch loaded; both sides take
+6 ranks in stripes, and 6 workers and a root as 2x2, s=1 (DDP: 6 ranks over Gloo). Processes are forked from one that has PyTorch loaded; both sides take
 turns, and calm is repeated. "10x" stalls last nine times what a worker computes for in a calm round of DDP.
 """
 
@@ -50,7 +50,7 @@ REPEATS = 3
 #: How each side is drawn: name, colour, and whether its notes stand above or below.
 LINES = (
     ("ddp", "DDP", group_colour(5), -1), ("torchft", "torchft", group_colour(1), 1),
-    ("codedreduce", "codedreduce", group_colour(0), 1),
+    ("codedreduce", "tree 2x2", group_colour(2), 1), ("striped", "striped", group_colour(0), 1),
 )  # fmt: skip
 
 
@@ -163,6 +163,11 @@ def run(side: str, size: str, delays: str, killed: bool = False, steps: int | No
             outcome = run_forked(
                 lambda: codedreduce_rank(size, steps, killed, file.name), WORKERS + 1, settings, within=300
             )
+        elif side == "striped":
+            outcome = run_forked(
+                lambda: codedreduce_rank(size, steps, killed, file.name), WORKERS, {"CODEDREDUCE_INJECT": delays},
+                within=300,
+            )  # fmt: skip
         elif side == "torchft":
             with torch_ft.lighthouse(WORKERS) as address:
                 outcome = run_forked(
@@ -194,16 +199,20 @@ def conditions(stall: float) -> dict[str, tuple[str, bool]]:
 
 
 def compare(size: str) -> dict[str, Any]:
-    sides = ["ddp", "codedreduce", *(["torchft"] if torch_ft.available() else [])]
+    sides = ["ddp", "codedreduce", "striped", *(["torchft"] if torch_ft.available() else [])]
     calm: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
     for _ in range(REPEATS):
-        for side, found in calm.items():
-            found.append(run(side, size, "calm"))
+        for side, runs in calm.items():
+            runs.append(run(side, size, "calm"))
     ratio = statistics.median(
         mine["mean"] / theirs["mean"] for mine, theirs in zip(calm["codedreduce"], calm["ddp"], strict=True)
     )
     step = statistics.median(one["median"] for one in calm["ddp"])
-    print(f"{size}: calm, DDP {1000 * step:.0f} ms a step, codedreduce / DDP {ratio:.2f}", flush=True)
+    striped = statistics.median(
+        mine["mean"] / theirs["mean"] for mine, theirs in zip(calm["striped"], calm["ddp"], strict=True)
+    )
+    found = f"tree / DDP {ratio:.2f}, striped / DDP {striped:.2f}"
+    print(f"{size}: calm, DDP {1000 * step:.0f} ms a step, {found}", flush=True)
     results: dict[str, Any] = {}
     for name, (delays, killed) in conditions(9 * step).items():
         if name == "calm":
@@ -223,18 +232,17 @@ def _middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def table(results: dict[str, Any]) -> str:
     """Milliseconds of a step, as Markdown."""
     lines = [
-        "| parameters | condition | DDP | torchft | codedreduce | DDP / codedreduce |",
-        "|---|---|---|---|---|---|",
+        "| parameters | condition | DDP | torchft | tree 2x2 | striped | DDP / tree | DDP / striped |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for size, found in results.items():
         for name, sides in found["conditions"].items():
-            cells = [_cell(sides[side]) if side in sides else "" for side in ("ddp", "torchft", "codedreduce")]
-            ratio = f"{sides['ddp']['mean'] / sides['codedreduce']['mean']:.2f}x"
-            if name == "calm":
-                ratio = f"{1 / found['calm_ratio']:.2f}x"
-            if sides["ddp"]["steps"] < sides["ddp"]["of"]:
-                ratio = ""
-            lines.append("| " + " | ".join([size, name, *cells, ratio]) + " |")
+            order = ("ddp", "torchft", "codedreduce", "striped")
+            cells = [_cell(sides[side]) if side in sides else "" for side in order]
+            is_over = sides["ddp"]["steps"] < sides["ddp"]["of"]
+            for side in order[2:]:
+                cells.append("" if is_over else f"{sides['ddp']['mean'] / sides[side]['mean']:.2f}x")
+            lines.append("| " + " | ".join([size, name, *cells]) + " |")
     return "\n".join(lines)
 
 
