@@ -2,8 +2,9 @@
 
 python -m bench.torch_ddp [--out bench/results/torch_ddp.json] [--figure docs/torch_ddp.svg]
 
-6 ranks in stripes, and 6 workers and a root as 2x2, s=1 (DDP: 6 ranks over Gloo). Processes are forked from one that has PyTorch loaded; both sides take
-turns, and calm is repeated. "10x" stalls last nine times what a worker computes for in a calm round of DDP.
+6 ranks in stripes, and 6 workers and a root as 2x2, s=1 (DDP: 6 ranks over Gloo). Processes are forked from one that
+has PyTorch loaded; all sides take turns, and calm is repeated. "10x" stalls last nine times what a worker computes for
+in a calm round of DDP.
 """
 
 from __future__ import annotations
