@@ -113,7 +113,8 @@ class Exchange:
             for index in self.stripes.in_order(self._node):
                 if self.stripes.keeper(index) == peer:
                     self._links.put(peer, self._part_chunk(part, index), self._cut_out(vector, index), actions)
-        self.send_sums(peer, self._round, range(self._settings.chunks), actions)
+        kept = self.keeper.sums(self._round, range(self._settings.chunks))
+        self._send_chunks(peer, self._round, kept, actions)
 
     # -- keeping
 
@@ -167,9 +168,14 @@ class Exchange:
             found = [(index, self._cut_out(self._last[1], index)) for index in wanted]
         else:
             found = list(self.keeper.sums(round_, chunks))
-        for index, data in found:
-            self._links.put(peer, self._sum_chunk(round_, index), data, actions)
+        self._send_chunks(peer, round_, found, actions)
         return bool(found)
+
+    def _send_chunks(
+        self, peer: int, round_: int, chunks: Iterable[tuple[int, Vector]], actions: list[AnyAction]
+    ) -> None:
+        for index, data in chunks:
+            self._links.put(peer, self._sum_chunk(round_, index), data, actions)
 
     def held(self) -> int:
         """How many chunks of others' parts are here, or in the making of sums."""
