@@ -26,6 +26,22 @@ def test_random_faults_of_ranks(first: int) -> None:
         check_seed(seed, Path("traces"), random_striped)
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        2023,  # rank 0 has nothing to do, and nobody says a thing
+        3936,  # a stripe goes to and fro between two that cannot send
+        4012,  # what a rank said was lost, and nobody can do its work
+        4241,  # only a rank that was left out can
+        10188,  # somebody who never began is all there is
+        11881,  # a keeper is gone when all but rank 0 have its sum
+        12893,  # not even rank 0 is known to begin
+    ],
+)
+def test_what_soaking_has_found(seed: int) -> None:
+    check_seed(seed, Path("traces"), random_striped)
+
+
 @pytest.mark.parametrize("draw", [random_scenario, random_striped])
 @pytest.mark.parametrize("seed", [3, 14, 159, 1822])
 def test_same_seed_same_trace(seed: int, draw) -> None:

@@ -131,6 +131,7 @@ def by_hand_with_ranks() -> None:
         talk.computes()
         for _ in range(9):
             talk.timer("late")
+            talk.hears(1, said.Status(round=1))  # it answers, and does nothing
         talk.computes()
         loses(talk)  # it kept a stripe, and that was all it was needed for
 

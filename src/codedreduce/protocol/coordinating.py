@@ -217,6 +217,9 @@ class Coordinating:
         is_first = self._pace.usual() is None
         if done.block:  # else others did it: it has the sum of the round
             self._learn(hand, order, part, max(done.block, SHORTEST), now)
+        elif rank:
+            self._sums.has_sum(rank)
+            self._standing.has_sum(rank)
         self._work.delivered(hand, order, now)
         if is_first:  # it shows what can be expected of the others
             for other in self._work.hands.all():
@@ -273,7 +276,7 @@ class Coordinating:
     def _least_busy(self, unit: int) -> int | None:
         group, hands, standing = self._plan.group(unit), self._work.hands, self._standing
         able = [rank for rank in group if standing.can_help(rank)]
-        able = able or [rank for rank in group if standing.is_current(rank)]
+        able = able or [rank for rank in group if standing.can_compute(rank)]
         return min(able, key=lambda rank: (hands.of(rank).is_stuck, hands.of(rank).blocks, rank), default=None)
 
     def status(self, rank: int, status: Status, now: float, actions: list[AnyAction]) -> None:
@@ -396,7 +399,7 @@ class Coordinating:
     def _who_redoes(self, unit: int, tried: set[int]) -> int | None:
         """Somebody who has not done a unit; the second time rank 0, of which at least it is known what it does."""
         hands, standing = self._work.hands, self._standing
-        able = [rank for rank in self._plan.group(unit) if standing.is_current(rank)]
+        able = [rank for rank in self._plan.group(unit) if standing.can_compute(rank)]
         if tried.issuperset(able):
             tried.clear()  # whoever it was: it is all there is
         return min(

@@ -32,6 +32,8 @@ class Exchange:
         self.stripes = Stripes(plan, settings)
         self.keeper = Keeper(plan.workers, plan.blocks, self.stripes.rounds_held, settings.wire)
         self.sum = Assembly(settings.after + 1, settings)
+        self._last: tuple[int, Vector] | None = None  # a round's whole sum
+        self._keeps_last = any(len(plan.group(unit)) < plan.workers for unit in plan.computing)
         self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, Vector]] = OrderedDict()
         usual = -(-settings.chunks // plan.keepers(settings.length, settings.itemsize))
         self._early_at_most = 2 * plan.workers * usual
@@ -43,10 +45,20 @@ class Exchange:
     def begin(self, go: Go, actions: list[AnyAction]) -> None:
         """A round begins for keepers; parts of it may have come already."""
         self._round = go.round
+        self._last = None
         self.stripes.begin(go)
         self._links.keep_only(self._is_wanted)
         self.keeper.begin(go.round, self.stripes.of(self._node))
         self._replay(actions)
+
+    def keep_last(self) -> None:
+        """All of the sum is here, and its script may do with it what it likes: if need be, remember it.
+
+        Whoever has the sum computes nothing of that round any more. Where not all can read all samples there may be
+        nobody left who could, for a rank that has not got the sum from a keeper that is gone.
+        """
+        if self._keeps_last and self.sum.vector is not None:
+            self._last = (self.sum.round, self.sum.vector.copy())
 
     def expect(self, round_: int) -> None:
         """The rank waits for the sum of this round next."""
@@ -101,7 +113,8 @@ class Exchange:
             for index in self.stripes.in_order(self._node):
                 if self.stripes.keeper(index) == peer:
                     self._links.put(peer, self._part_chunk(part, index), self._cut_out(vector, index), actions)
-        self.send_sums(peer, self._round, range(self._settings.chunks), actions)
+        kept = self.keeper.sums(self._round, range(self._settings.chunks))
+        self._send_chunks(peer, self._round, kept, actions)
 
     # -- keeping
 
@@ -139,6 +152,10 @@ class Exchange:
         if round_ == self.sum.round:
             self.sum.add(index, data)
 
+    def has(self, chunks: Iterable[int]) -> bool:
+        """Whether these chunks of the sum of the rank's own round are here."""
+        return set(chunks).isdisjoint(self.sum.missing())
+
     def take_own(self, round_: int, chunks: Iterable[int]) -> None:
         """Take what this rank itself kept of a past round's sum."""
         for index, data in self.keeper.sums(round_, chunks):
@@ -146,10 +163,19 @@ class Exchange:
 
     def send_sums(self, peer: int, round_: int, chunks: Iterable[int], actions: list[AnyAction]) -> bool:
         """Send what is here of these chunks of a round's sum; whether there is any."""
-        found = list(self.keeper.sums(round_, chunks))
-        for index, data in found:
-            self._links.put(peer, self._sum_chunk(round_, index), data, actions)
+        if self._last is not None and self._last[0] == round_:
+            wanted = (index for index in chunks if index < self._settings.chunks)
+            found = [(index, self._cut_out(self._last[1], index)) for index in wanted]
+        else:
+            found = list(self.keeper.sums(round_, chunks))
+        self._send_chunks(peer, round_, found, actions)
         return bool(found)
+
+    def _send_chunks(
+        self, peer: int, round_: int, chunks: Iterable[tuple[int, Vector]], actions: list[AnyAction]
+    ) -> None:
+        for index, data in chunks:
+            self._links.put(peer, self._sum_chunk(round_, index), data, actions)
 
     def held(self) -> int:
         """How many chunks of others' parts are here, or in the making of sums."""

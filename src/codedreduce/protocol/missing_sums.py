@@ -48,6 +48,7 @@ class MissingSums:
     _asked: set[int] = field(default_factory=set)
     _lacks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     redone: dict[int, Redone] = field(default_factory=dict)  # by unit
+    _having: set[int] = field(default_factory=set)  # ranks that have the whole sum
     _before: dict[int, set[int]] = field(default_factory=dict)  # who kept a stripe until another did
     _left: dict[int, int] = field(default_factory=dict)  # chunks that were missing, by stripe, when last looked
     _behind: set[int] = field(default_factory=set)  # keepers that were at an earlier round when they said so
@@ -66,6 +67,10 @@ class MissingSums:
         """Another rank keeps a stripe from now on."""
         self._before.setdefault(stripe, set()).add(self.keeper(stripe))
         self._keeper[stripe] = rank
+
+    def has_sum(self, rank: int) -> None:
+        """A rank has said that it has the whole sum."""
+        self._having.add(rank)
 
     def was_kept_by_others(self, stripe: int) -> bool:
         """Whether somebody who kept it in place of another was in vain, too."""
@@ -120,11 +125,14 @@ class MissingSums:
         return Steps(want=want, ask=tuple(ask), replace=tuple(replace), redo=tuple(sorted(redo)))
 
     def _want_again(self, missing: Sequence[int]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Whom to ask for chunks that it may have sent already: those that were asked, or replaced."""
+        """Whom to ask for chunks that it may have sent already: those that were asked, or replaced; or have all."""
         want = []
         for stripe, chunks in enumerate(self.stripes):
             before = self._before.get(stripe, set())
-            keepers = {*before, *({self.keeper(stripe)} if before or self.keeper(stripe) in self._asked else ())} - {0}
+            keepers = before | self._having
+            if before or self.keeper(stripe) in self._asked:
+                keepers.add(self.keeper(stripe))
+            keepers.discard(0)
             wanted = tuple(index for index in missing if index in chunks)[:WANTED_AT_ONCE]
             want += [(keeper, wanted) for keeper in sorted(keepers) if wanted]
         return tuple(want)

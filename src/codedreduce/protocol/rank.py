@@ -263,6 +263,7 @@ class Rank(Machine):
             self._take_go(message, now, actions)
 
     def _take_go(self, go: Go, now: float, actions: list[AnyAction]) -> None:
+        was_behind = self._is_behind
         self._go = go
         if self.round < go.round:
             self._stop_computing("the round is over", actions)
@@ -273,7 +274,7 @@ class Rank(Machine):
             return
         if self.state is READY:
             self._go_on(now, actions)
-        elif self.state is WORKING and self.round < go.round:  # it was overtaken
+        elif self.state is WORKING and self.round < go.round and not was_behind:  # it was overtaken
             self._tries = 0
             self._tried_with = self._exchange.sum.count
             self._ask_later(now, actions)
@@ -454,6 +455,8 @@ class Rank(Machine):
         self.state = RESTING
         self._model = None
         self._round_took = now - self._began_at
+        if self.lead is None:
+            self._exchange.keep_last()
         self._exchange.expect(self.round + 1)
         self._tries = 0
         actions.append(Aggregated(round=self.round, vector=total.vector, late=late))
@@ -480,10 +483,12 @@ class Rank(Machine):
         asked: dict[int, list[int]] = {}
         for index in self._exchange.sum.missing():
             asked.setdefault(keepers[index], []).append(index)
-        self._exchange.take_own(self.round, asked.pop(self.node, []))
+        own = asked.pop(self.node, [])
+        self._exchange.take_own(self.round, own)
         if self._finish_round(now, actions):
             return
-        if not self._links.reaches(asked):
+        was_replaced = self.round < self._go.round and not self._exchange.has(own)  # and was not told by whom
+        if was_replaced or not self._links.reaches(asked):
             self._renew(now, actions)
             return
         for peer, chunks in asked.items():

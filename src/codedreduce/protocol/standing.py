@@ -26,6 +26,7 @@ class Standing:
         self._behind: set[int] = set()  # ranks that have said that they are at an earlier round
         self._left_out: dict[int, tuple[int, int]] = {}  # until which round, and for how many
         self._heard: set[int] = set()  # of whom something was heard in this round
+        self._has_sum: set[int] = set()  # who has the sum of this round, and computes nothing of it any more
         self._silent: set[int] = set()  # of whom nothing was heard in the last one
         self._in_time: set[int] = set()  # ranks that began this round in time, of those that were left out
         self._round = 0
@@ -54,6 +55,7 @@ class Standing:
             if until == self._round and rank not in self._in_time:
                 self._left_out[rank] = (round_, rounds)
         self._heard = set()
+        self._has_sum = set()
         self._in_time = set()
         self._took = now - self._began if self._round else 0.0
         self._round = round_
@@ -67,6 +69,14 @@ class Standing:
             self._heard.add(rank)
             if now - self._began <= IN_TIME * self._took:
                 self._in_time.add(rank)
+
+    def has_sum(self, rank: int) -> None:
+        """A rank has the sum of the round that is on, which rank 0 has not: it cannot compute anything of it."""
+        self._has_sum.add(rank)
+
+    def can_compute(self, rank: int) -> bool:
+        """Whether a rank is at the round that is on, and has not got its sum."""
+        return self.is_current(rank) and rank not in self._has_sum
 
     def fell_behind(self, rank: int) -> None:
         """A rank is at an earlier round."""
@@ -92,7 +102,7 @@ class Standing:
 
     def can_help(self, rank: int) -> bool:
         """Whether a rank can be given another's work: it was heard of in this round, and its link serves."""
-        return (rank in self._heard or not rank) and self.is_current(rank) and not self.is_left_out(rank)
+        return (rank in self._heard or not rank) and self.can_compute(rank) and not self.is_left_out(rank)
 
     def is_left_out(self, rank: int) -> bool:
         """Whether a rank is given nothing for a while."""

@@ -9,6 +9,7 @@ that another does, too: so it is seen to recover.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from codedreduce.protocol.links import Links
 from codedreduce.protocol.pace import NEVER, Pace
@@ -40,7 +41,7 @@ class Starting:
         plan = self._plan
         self._taking_part = taking_part
         speeds = {rank: self._speed(rank) for rank in taking_part}
-        beginning = {rank: speed for rank, speed in speeds.items() if speed.lag < NEVER} or {0: self._speed(0)}
+        beginning = {rank: speed for rank, speed in speeds.items() if speed.lag < NEVER} or {0: self._hoped(0)}
         loads = share_out(
             plan.workers, plan.blocks, beginning, lambda rank, unit: rank in plan.group(unit), self._links.vector
         )
@@ -52,6 +53,11 @@ class Starting:
         if lag < BEGINS_LATE * usual * self._plan.blocks:
             lag = 0.0
         return Speed(block=self._pace.block(rank) or usual, lag=lag)
+
+    def _hoped(self, rank: int) -> Speed:
+        """What is hoped for of a rank that has work, though it may have begun with none lately."""
+        speed = self._speed(rank)
+        return speed if speed.lag < NEVER else replace(speed, lag=0.0)
 
     def _cover(self, loads: Loads, present: set[int]) -> None:
         """Units that nobody who takes part can do go to those that are present, however slow."""
@@ -71,7 +77,7 @@ class Starting:
     def weights(self, loads: Loads) -> tuple[tuple[int, int], ...]:
         """What stripes weigh that do not weigh as usual."""
         vector = self._links.vector
-        plans = {rank: sending(loads.get(rank, Load()), self._speed(rank), vector) for rank in self._taking_part}
+        plans = {rank: sending(loads.get(rank, Load()), self._hoped(rank), vector) for rank in self._taking_part}
         if self._keepers < self._plan.workers:
             weights = dict.fromkeys(plans, FULL_WEIGHT)
         else:

@@ -22,7 +22,7 @@ from codedreduce.protocol.hands import Hand, Hands, Order
 from codedreduce.protocol.lateness import ASKED, BEHIND, NOT_BEGUN, SILENT, Lateness
 from codedreduce.protocol.links import Links
 from codedreduce.protocol.messages import Cut, Do, Message, Tell
-from codedreduce.protocol.pace import Pace
+from codedreduce.protocol.pace import NEVER, Pace
 from codedreduce.protocol.redundancy import Budget
 from codedreduce.protocol.relief import Helper, Relief, Rest, relieve
 from codedreduce.protocol.standing import Standing
@@ -39,6 +39,9 @@ LOOKED_THROUGH = 64
 
 #: A rank that nobody can help is looked at again, and asked again, when it has had such a part longer.
 LATER = 0.1
+
+#: When a round has taken so many times as long as all were expected to, whatever may help is done.
+FAR_TOO_LATE = 4.0
 
 Say = Callable[[int, Message, float, list[AnyAction]], None]
 
@@ -64,13 +67,13 @@ class TakingOver:
         self._bets: dict[int, bool] = {}  # units that were bet on in this round, and whether it was counted
         self._silent: list[int] = []  # ranks that did not answer, since this was last asked
         self._began = 0.0
-        self._ask_again_at = float("inf")
+        self._ask_again_at = self._far_too_late = float("inf")
 
     def begin(self, round_: int, now: float) -> None:
         """A new round."""
         self.round = round_
         self._began = now
-        self._ask_again_at = float("inf")
+        self._ask_again_at = self._far_too_late = float("inf")
         self.hands.clear()
         self._idle = {}
         self._behind = []
@@ -82,6 +85,7 @@ class TakingOver:
         """All were given what they are to do: when to look at them though none may ever say a thing."""
         due = (self._lateness.at(hand, SILENT) for hand in self.hands.all() if hand.each)
         self._ask_again_at = max(due, default=float("inf"))
+        self._far_too_late = self._began + FAR_TOO_LATE * (self._ask_again_at - self._began)
         return self._next_look()
 
     def take_silent(self) -> list[int]:
@@ -92,7 +96,8 @@ class TakingOver:
     def give(self, rank: int, parts: Iterable[Part], now: float) -> None:
         """A rank is given parts at the start of a round."""
         hand = self.hands.give(rank, [Order(part, now) for part in parts])
-        self._lateness.expect(hand, now, self._pace.lag(rank))
+        lag = self._pace.lag(rank)
+        self._lateness.expect(hand, now, lag if lag < NEVER else 0.0)
 
     def help(self, rank: int, parts: tuple[Part, ...], now: float, actions: list[AnyAction]) -> None:
         """Have a rank do parts in another's place."""
@@ -272,7 +277,8 @@ class TakingOver:
         if relief is None:
             return later
         is_begun = is_stuck and (hand.asked is not None or order is hand.orders[0])
-        if is_begun and self._is_alive(hand) and relief.end == order.part.first and not self._may_bet(order.part.unit):
+        is_twice = is_begun and self._is_alive(hand) and relief.end == order.part.first
+        if is_twice and not self._may_bet(order.part.unit, now):
             return None
         if is_stuck and not is_begun:  # it has not come to this part, and need not
             relief = replace(relief, end=order.part.first)
@@ -290,9 +296,9 @@ class TakingOver:
             return Rest(part=order.part, pace=pace, done=hand.done, begun=hand.done + 1, ahead=-under_way)
         return Rest(part=order.part, pace=pace, ahead=hand.before(order) * pace - under_way)
 
-    def _may_bet(self, unit: int) -> bool:
+    def _may_bet(self, unit: int, now: float) -> bool:
         """Whether work may be done twice, perhaps: if that was needed last time, or out of what was saved."""
-        if unit not in self._bets and not self.budget.is_needy(unit):
+        if unit not in self._bets and not self.budget.is_needy(unit) and now < self._far_too_late:
             if not self.budget.may_bet(len(self._bets)):
                 return False
             self.budget.bet_made()
@@ -310,7 +316,7 @@ class TakingOver:
             if rank in group and (self.hands.of(rank).delivered or self._pace.lag(rank) <= usual)
         ]  # fmt: skip
         if not ranks:  # then those that are left out, or were not heard of, too
-            ranks = [rank for rank in group if self._standing.is_current(rank) and not self.hands.of(rank).orders]
+            ranks = [rank for rank in group if self._standing.can_compute(rank) and not self.hands.of(rank).orders]
         able = [
             Helper(rank=rank, block=self._pace.block(rank) or usual, link=max(0.0, self._links.free_at(rank) - now))
             for rank in ranks
