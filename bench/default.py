@@ -3,8 +3,8 @@
 python -m bench.default [--rounds 8] [--workers 84] [--out bench/results/default.json]
 
 84 workers, 60 Mbit/s, 0.5 ms. Vectors of 5,800, 580,000 and 58 million numbers as the wire sees them: simulated with
-5,800 numbers over a link that is as much slower. `choose` is told the rate, as its cost model has it. Every sum is
-compared with the true gradient, and its bits with those of a calm round.
+5,800 numbers over a link that is as much slower, with messages that are as much smaller. `choose` is told the rate, as
+its cost model has it. Every sum is compared with the true gradient, and its bits with those of a calm round.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bench.measure import save
 from codedreduce.comparison.names import scenario_for
 from codedreduce.comparison.simulated import run_scenario
 from codedreduce.schemes.choice import choose
+from codedreduce.worlds.simulated import network
 from codedreduce.worlds.simulated.gradients import Gradients
 from codedreduce.worlds.simulated.scenario import Scenario
 
@@ -34,6 +35,7 @@ SCHEMES = ("ring", "progressive", "progressive s=3", "striped")
 def one(job: tuple[str, float, int, int, int, int]) -> dict[str, Any]:
     """All schemes under one condition."""
     delays, compute, times, chunks, rounds, workers = job
+    network.SMALL_BYTES = 100 // times  # messages do not grow with the vector
     tree = "4x3" if workers == 84 else f"{workers}/4"
     base = Scenario(tree=tree, delays=delays, compute=compute, rounds=rounds, parameters=PARAMETERS, rate=RATE / times)
     gradients = Gradients(base.samples, base.parameters, base.seed)

@@ -219,7 +219,7 @@ def test_a_machine_hears_who_is_gone_and_back_and_leaves_without_the_first(ranks
     assert machine.happened.get(timeout=5.0) == happening.Received(sender=1, message=Offer(round=2, task=3), data=None)
     them.end(0)
     assert machine.happened.get(timeout=5.0) == happening.PeerLost(peer=0)
-    assert machine.happened.get(timeout=5.0) == happening.Leave(reason="node 0 has been gone for 0.2 s")
+    assert machine.happened.get(timeout=5.0) == happening.Leave(reason="node 0 has been gone for 0.2 s", at_once=True)
     driver.join(timeout=5.0)
     assert not driver.is_alive()
     assert driver.failure is None

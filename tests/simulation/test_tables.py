@@ -104,6 +104,9 @@ def by_hand_with_ranks() -> None:
     led_to("rank", RankState.READY).hears(0, said.End(round=1))
     led_to("rank", RankState.READY).hears(0, said.Renew(round=1))
     led_to("rank", RankState.ENDING).go(round_=7)
+    talk = led_to("rank", RankState.WORKING)
+    talk.go(round_=3)
+    talk.hears(0, said.Past(round=1))
     talk = led_to("rank of a group", RankState.READY)
     for unit, index in product(range(4), range(3)):
         talk.hears(1, said.PartChunk(round=1, unit=unit, first=0, last=4, index=index), 1.0)
@@ -124,6 +127,7 @@ def by_hand_with_ranks() -> None:
     for loses in (
         lambda talk: talk.happens(PeerLost(peer=1)),
         lambda talk: talk.hears(1, said.Goodbye(reason="bye")),
+        lambda talk: [talk.timer("tail") for _ in range(12)],
     ):
         talk = Talk(Rank(0, Striped(2, blocks=1, stripes=2).plan(samples=14), Settings(length=4, chunk=2)))
         talk.follow()

@@ -171,7 +171,7 @@ class Coordinating:
         could_begin = max(now, self._links.end(at_all=True), resent)  # the others may not have the last sum yet
         loads = self._start.share_out(self._standing.taking_part(), self.present)
         self._weights = weights = self._start.weights(loads)
-        self._sums = MissingSums(stripes=self._start.stripes(weights))
+        self._sums = MissingSums(stripes=self._start.stripes(weights), vector_is_known=self._links.is_known)
         self._links.begin([len(stripe) / self._settings.chunks for stripe in self._sums.stripes])
         own = Go()
         for rank in sorted(self.present):
@@ -416,6 +416,8 @@ class Coordinating:
         if self._units_done_at is not None and self._sums.is_as_planned:
             self._tails.append(now - self._units_done_at)
             self._links.over(self._units_done_at, now)
+        elif self._units_done_at is not None and not self._tails:
+            self._tails.append(now - self._units_done_at)  # it took so long with help: at least it may take as long
         for hand in self._work.hands.all():
             for order in hand.orders:
                 if not order.helps and not order.is_trial:

@@ -106,8 +106,15 @@ class StripeSum:
             self._total[index] = unit.copy()  # it lies in the sender's memory, or in a vector that is sent again
 
     def lacks(self) -> list[int]:
-        """The units that some chunk waits for."""
-        return sorted({turn for turn in self._turn.values() if turn < self._units})
+        """The units that have not come, of some chunk."""
+        return sorted(
+            {
+                unit
+                for index, turn in self._turn.items()
+                for unit in range(turn, self._units)
+                if unit not in self._early[index] or self._early[index][unit].chain() is None
+            }
+        )
 
     def held(self) -> int:
         """How many chunks wait for their turn, or are being summed."""

@@ -27,6 +27,11 @@ class Redone:
     asked: float = 0.0
 
 
+#: Looks at which a keeper that lacks many units is waited for: it is the vectors that are slow, and nobody is late.
+#: More while nothing is known of how long vectors take. The time between two looks grows with that of the round.
+SLOW_LOOKS, UNKNOWN_LOOKS = 6, 10
+
+
 @dataclass(frozen=True, kw_only=True)
 class Steps:
     """What is to be done about chunks that are missing: whom to ask what it lacks, or for which chunks; whose stripes
@@ -50,6 +55,8 @@ class MissingSums:
     redone: dict[int, Redone] = field(default_factory=dict)  # by unit
     _having: set[int] = field(default_factory=set)  # ranks that have the whole sum
     _before: dict[int, set[int]] = field(default_factory=dict)  # who kept a stripe until another did
+    vector_is_known: bool = True
+    _looks: int = 0  # that were taken in this round
     _left: dict[int, int] = field(default_factory=dict)  # chunks that were missing, by stripe, when last looked
     _behind: set[int] = field(default_factory=set)  # keepers that were at an earlier round when they said so
 
@@ -105,10 +112,13 @@ class MissingSums:
         ask: list[int] = []
         replace: list[int] = []
         redo: set[int] = set()
+        self._looks += 1
         for stripe, comes in self._stripes_of(missing):
             keeper = self.keeper(stripe)
             if comes and keeper:
                 self._asked.discard(keeper)  # who sends, however slowly, is not late
+            elif self._is_slow_for_all(own_lacks if keeper == 0 else self._lacks.get(keeper, ())):
+                self._asked.discard(keeper)
             elif keeper == 0:
                 redo.update(own_lacks)
             elif keeper not in present:
@@ -123,6 +133,11 @@ class MissingSums:
             else:
                 replace.append(stripe)
         return Steps(want=want, ask=tuple(ask), replace=tuple(replace), redo=tuple(sorted(redo)))
+
+    def _is_slow_for_all(self, lacks: Sequence[int]) -> bool:
+        """Whether a keeper lacks so many units that vectors are slow, rather than somebody's lost; for some looks."""
+        looks = SLOW_LOOKS if self.vector_is_known else UNKNOWN_LOOKS
+        return self._looks <= looks and len(lacks) > max(1, len(self.stripes) // 3)
 
     def _want_again(self, missing: Sequence[int]) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Whom to ask for chunks that it may have sent already: those that were asked, or replaced; or have all."""
