@@ -1,6 +1,6 @@
 """What stripes cost and what they tolerate: PyTorch in a lab, beside DDP, MPI, our tree and our ring.
 
-python -m bench.striped [calm] [faults] [unequal] [--quick] [--out bench/results/striped.json]
+python -m bench.striped [calm] [faults] [unequal] [--sides striped,ddp,...] [--most 6] [--out FILE.json]
 
 As root: every rank is a process in a network namespace of its own, behind a link of the given rate. All sides train the
 same model on the same batches, with as many processes that compute. Computing is slept, so that 2 cores carry all
@@ -348,14 +348,14 @@ def usual(seconds: list[float], skip: int = 1) -> float:
     return statistics.median(seconds[skip:]) if len(seconds) > skip else float("nan")
 
 
-def calm(quick: bool, repeats: int) -> list[dict[str, Any]]:
+def calm(sides: list[str], most: int, repeats: int) -> list[dict[str, Any]]:
     """Every side, nobody late, taking turns."""
     table = []
-    for case in CALM[2:3] if quick else CALM:
+    for case in [one for one in CALM if one.ranks <= most and one.parameters <= most * 1e6]:
         print(f"\n{case}; vector {case.wire:.2f} s, limit {case.limit:.2f} s")
         runs: dict[str, list[list[float]]] = {}
         for _ in range(repeats):
-            for side in ("striped", "ddp", "mpi", "ring", "tree"):
+            for side in sides:
                 runs.setdefault(side, []).append(run_side(side, case)["seconds"])
         row: dict[str, Any] = {"case": asdict(case), "limit": case.limit, "sides": {}}
         for side, found in runs.items():
@@ -367,7 +367,8 @@ def calm(quick: bool, repeats: int) -> list[dict[str, Any]]:
                 "runs": found,
             }
             print(f"  {side:8} step {statistics.median(steps):6.2f} s   first {statistics.median(first or [0]):6.2f} s")
-        best = min(one["step"] for side, one in row["sides"].items() if side in ("ddp", "mpi", "ring"))
+        peers = [one["step"] for side, one in row["sides"].items() if side in ("ddp", "mpi", "ring")]
+        best = min(peers, default=float("nan"))
         row["of_best_peer"] = row["sides"]["striped"]["step"] / best
         of_limit = row["sides"]["striped"]["step"] / case.limit
         print(f"  striped / best peer {row['of_best_peer']:.2f}   / limit {of_limit:.2f}")
@@ -375,15 +376,16 @@ def calm(quick: bool, repeats: int) -> list[dict[str, Any]]:
     return table
 
 
-def faults(quick: bool, repeats: int) -> list[dict[str, Any]]:
+def faults(sides: list[str], most: int, repeats: int) -> list[dict[str, Any]]:
     """One of six in trouble: its step against its own calm one, and DDP's."""
     table = []
-    for base in FAULTY[:1] if quick else FAULTY:
-        calm_steps = {side: usual(run_side(side, replace(base, steps=10))["seconds"], 2) for side in ("striped", "ddp")}
-        print(f"\n{base}: calm step {calm_steps['striped']:.2f} s (DDP {calm_steps['ddp']:.2f} s)")
+    pair = [side for side in ("striped", "ddp") if side in sides]
+    for base in FAULTY:
+        calm_steps = {side: usual(run_side(side, replace(base, steps=10))["seconds"], 2) for side in pair}
+        print(f"\n{base}: calm step " + ", ".join(f"{side} {step:.2f} s" for side, step in calm_steps.items()))
         for trouble in TROUBLES:
             row: dict[str, Any] = {"case": asdict(base), "trouble": trouble, "calm": calm_steps, "sides": {}}
-            for side in ("striped", "ddp"):
+            for side in pair:
                 case = replace(
                     base, trouble=trouble, calm_step=calm_steps[side], steps=base.steps if side == "striped" else 8
                 )
@@ -400,35 +402,33 @@ def faults(quick: bool, repeats: int) -> list[dict[str, Any]]:
                 }  # fmt: skip
             mine = row["sides"]["striped"]
             row["of_calm"] = mine["mean"] / calm_steps["striped"]
-            other = row["sides"]["ddp"]["mean"]
-            theirs = f"{other / calm_steps['ddp']:.2f} of its calm step" if other else "ends"
-            print(
-                f"  {trouble:10} striped mean {mine['mean']:.2f} s, {row['of_calm']:.2f} of calm "
-                f"(first third {mine['first third'] / calm_steps['striped']:.2f});  DDP {theirs}"
-            )
+            other = row["sides"].get("ddp", {}).get("mean")
+            theirs = f";  DDP {other / calm_steps['ddp']:.2f} of its calm step" if other else ""
+            first = mine["first third"] / calm_steps["striped"]
+            found_is = f"{row['of_calm']:.2f} of calm (first third {first:.2f}){theirs}"
+            print(f"  {trouble:10} striped mean {mine['mean']:.2f} s, {found_is}", flush=True)
             table.append(row)
     return table
 
 
-def unequal(quick: bool, repeats: int) -> dict[str, Any]:
+def unequal(sides: list[str], most: int, repeats: int) -> dict[str, Any]:
     """Speeds 1, 1, 2, 2, 4, 4: against the time in which all together would be through at once."""
     base = Case(6, 100_000, 100e6, unit=0.6, steps=16, samples=64)
     calm_step = usual(run_side("striped", replace(base, steps=8))["seconds"], 2)
-    found = {
-        side: [run_side(side, replace(base, trouble="unequal"))["seconds"] for _ in range(repeats)]
-        for side in ("striped", "ddp")
-    }
+    pair = [side for side in ("striped", "ddp") if side in sides]
+    troubled = replace(base, trouble="unequal")
+    found = {side: [run_side(side, troubled)["seconds"] for _ in range(repeats)] for side in pair}
     steps = {side: statistics.median(usual(one, len(one) // 2) for one in runs) for side, runs in found.items()}
-    balanced = base.unit + (calm_step - base.unit)  # as quick together as six equal ones
-    print(f"\nunequal ranks: balanced {balanced:.2f} s, striped {steps['striped']:.2f} s "
-          f"({steps['striped'] / balanced:.2f}), DDP {steps['ddp']:.2f} s ({steps['ddp'] / balanced:.2f})")  # fmt: skip
-    return {"case": asdict(base), "balanced": balanced, "steps": steps, "runs": found}
+    told = ", ".join(f"{side} {step:.2f} s ({step / calm_step:.2f})" for side, step in steps.items())
+    print(f"\nunequal ranks: as quick together as six equal ones, which take {calm_step:.2f} s; {told}", flush=True)
+    return {"case": asdict(base), "balanced": calm_step, "steps": steps, "runs": found}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["calm", "faults", "unequal"])
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--sides", default="striped,ddp,mpi,ring,tree")
+    parser.add_argument("--most", type=int, default=12, help="ranks, and million parameters")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--mpi-rank", help=argparse.SUPPRESS)
@@ -441,7 +441,7 @@ def main() -> None:
     if options.out is not None and options.out.exists():
         results = json.loads(options.out.read_text())
     for part in options.parts:
-        results[part] = known[part](options.quick, 1 if options.quick else options.repeats)
+        results[part] = known[part](options.sides.split(","), options.most, options.repeats)
         save(options.out, results)
 
 
