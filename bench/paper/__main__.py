@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from bench.paper.experiments import EXPERIMENTS, RATE, UNIT, Experiment, conditions
+from bench.paper.experiments import EXPERIMENTS, NOTHING_INJECTED, RATE, UNIT, Experiment, conditions
 from bench.paper.figure import draw, table
 from bench.paper.measured import Measuring
 from bench.paper.peers import run_gloo, run_mpi
@@ -116,7 +116,7 @@ def _simulate(results: dict[str, dict[str, Any]], options: argparse.Namespace, a
         (condition, one)
         for condition, row in results.items()
         for one in row.values()
-        if condition in delays and "scenario" in one and "simulated" not in one
+        if condition in delays and condition != NOTHING_INJECTED and "scenario" in one and "simulated" not in one
     ]
     _say(f"simulating {len(found)} runs")
     apart = [

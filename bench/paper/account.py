@@ -58,7 +58,7 @@ def simulate() -> None:
     usual = chunk_over_network(LONG)
     for length, chunk in ((SHORT, usual), (LONG, usual), (LONG, SMALL_CHUNK)):
         base = msgspec.structs.replace(scenario(with_vectors_of(length), "calm"), turn=0, chunk=chunk)
-        for compute in (CLUSTER.compute, CLUSTER.compute / 1000):
+        for compute in (CLUSTER.compute("calm"), CLUSTER.compute("calm") / 1000):
             one = msgspec.structs.replace(base, compute=compute)
             times = {name: mean_round(scenario_for(one, name), 2) for name in SCHEMES}
             show(f"{length} numbers by {chunk}, {compute / CLUSTER.workers:.4f} s computed", times)

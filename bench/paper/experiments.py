@@ -28,6 +28,9 @@ TURN = 8192
 #: Rounds that are run but not counted: connections open, data is read.
 WARM_UP = 2
 
+#: A condition in which nothing is slept: a worker's samples take what their arithmetic takes here.
+NOTHING_INJECTED = "nothing_injected"
+
 #: The traces, and which of their matrices.
 TRACES = {
     "ec2_persistent": "data4",
@@ -51,10 +54,9 @@ class Experiment:
     kind: str
     learning_rate: float
 
-    @property
-    def compute(self) -> float:
-        """Seconds the whole batch takes one worker."""
-        return UNIT * self.workers
+    def compute(self, condition: str) -> float:
+        """Seconds the whole batch takes one worker at least, under a condition's delays."""
+        return 0.0 if condition == NOTHING_INJECTED else UNIT * self.workers
 
     def data(self) -> Source:
         """Made from a seed."""
@@ -73,9 +75,14 @@ EXPERIMENTS = (
 )  # fmt: skip
 
 
+def delay_model(condition: str) -> str:
+    """The delays of a condition as schemes take them."""
+    return "calm" if condition == NOTHING_INJECTED else condition
+
+
 def conditions(traces: Path | None) -> dict[str, str]:
     """Delay models by the name of the condition; with no folder of traces, models like them."""
-    found = {"calm": "calm", "exponential": "exponential"}
+    found = {NOTHING_INJECTED: NOTHING_INJECTED, "calm": "calm", "exponential": "exponential"}
     if traces is None:
         return {**found, "bursty": "bursty", "sticky": "sticky"}
     for name, key in TRACES.items():

@@ -14,7 +14,8 @@ PAPER = {"master-worker": 22.5, "gradient-coding": 6.4, "ring": 4.3}
 
 COLUMNS = {
     "master-worker": "master-worker", "gradient-coding": "gradient coding", "live-compensation": "live comp. *",
-    "ring": "ring", "eager": "CodedReduce eager", "progressive": "**progressive**", "gloo": "Gloo", "mpi": "MPICH",
+    "ring": "ring", "eager": "CodedReduce eager", "progressive": "**progressive**", "striped": "**striped**",
+    "gloo": "Gloo", "mpi": "MPICH",
 }  # fmt: skip
 
 

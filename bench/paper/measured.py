@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.paper.experiments import WARM_UP, Experiment
+from bench.paper.experiments import WARM_UP, Experiment, delay_model
 from bench.paper.simulated import messages_a_round
 from codedreduce.comparison.result import round_times, work_by_round
 from codedreduce.lab import Lab
@@ -61,7 +61,8 @@ class Measuring:
     def _job(self, scheme: Scheme, delays: str) -> Job:
         return Job(
             objective=self.experiment.objective, source=self.data, scheme=scheme, rounds=self.rounds + WARM_UP,
-            optimizer=SGD(self.experiment.learning_rate), delays=delays, compute=self.experiment.compute,
+            optimizer=SGD(self.experiment.learning_rate), delays=delay_model(delays),
+            compute=self.experiment.compute(delays),
             site=self.lab,
         )  # fmt: skip
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.paper.experiments import EXPERIMENTS, WARM_UP, Experiment
+from bench.paper.experiments import EXPERIMENTS, WARM_UP, Experiment, delay_model
 from bench.paper.measured import summed_up
 from codedreduce.lab import Lab
 from codedreduce.schemes import RingAllReduce
@@ -46,14 +46,13 @@ class Rank:
     def __init__(self, experiment: Experiment, data: Arrays, rank: int, delays: str) -> None:
         self.job = Job(
             objective=experiment.objective, source=data, scheme=RingAllReduce(experiment.workers), rounds=1,
-            optimizer=SGD(experiment.learning_rate), delays=delays, compute=experiment.compute,
+            optimizer=SGD(experiment.learning_rate), delays=delay_model(delays), compute=experiment.compute(delays),
         )  # fmt: skip
         plan = self.job.scheme.plan(samples=self.job.samples)
         (self._unit,) = plan.units(rank + 1)
         self._gradient = BatchGradient(self.job.objective, data, plan, batch=None, seed=0)
         injection = self.job.injection()
-        assert injection is not None
-        self._injector = Injector(injection, rank)
+        self._injector = None if injection is None else Injector(injection, rank)
         self._node = rank + 1
         self.model = self.job.model()
         self.vector = np.empty(len(self.model) + 1, dtype=np.float32)
@@ -61,12 +60,14 @@ class Rank:
     def compute(self, round_: int) -> None:
         """Write this rank's gradient into `vector`, as late as the condition makes it."""
         never = threading.Event()
-        self._injector.before(round_, time.monotonic(), never)
+        if self._injector is not None:
+            self._injector.before(round_, time.monotonic(), never)
         begin = time.monotonic()
         (piece,) = self._unit.pieces
         self._gradient(piece, self.model, round_, self.vector, self._node)
-        samples = sum(len(part) for part in piece)
-        self._injector.after(round_, samples, time.monotonic() - begin, never)
+        if self._injector is not None:
+            samples = sum(len(part) for part in piece)
+            self._injector.after(round_, samples, time.monotonic() - begin, never)
 
     def step(self) -> None:
         """Apply the sum that `vector` now is."""

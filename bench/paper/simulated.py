@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import msgspec
 
-from bench.paper.experiments import LATENCY, PAYLOAD, RATE, TURN, UNIT, WARM_UP, Experiment
+from bench.paper.experiments import LATENCY, PAYLOAD, RATE, TURN, UNIT, WARM_UP, Experiment, delay_model
 from codedreduce.comparison.names import gradient_coding_choices, scenario_for
 from codedreduce.errors import UsageError
 from codedreduce.worlds.simulated.gradients import Gradients
@@ -16,6 +16,9 @@ from codedreduce.worlds.tuning import LEAST_HEAD_START, worth_announcing
 #: A scheme with its tolerance, and the mean round of every tolerance that was tried.
 Choice = tuple[Scenario, dict[str, float]]
 
+#: Seconds of arithmetic of a sample, about, where nothing else takes time.
+ARITHMETIC = 10e-6
+
 #: Rounds each tolerance is tried for.
 SWEEP_ROUNDS = 25
 
@@ -23,8 +26,10 @@ SWEEP_ROUNDS = 25
 def scenario(experiment: Experiment, delays: str) -> Scenario:
     """The experiment as a scenario, progressive with s=1."""
     return Scenario(
-        tree=experiment.tree, delays=delays, rate=RATE * PAYLOAD, latency=LATENCY, samples=experiment.samples,
-        parameters=experiment.parameters + 1, compute=experiment.compute, least_head_start=LEAST_HEAD_START, turn=TURN,
+        tree=experiment.tree, delays=delay_model(delays), rate=RATE * PAYLOAD, latency=LATENCY,
+        samples=experiment.samples,
+        parameters=experiment.parameters + 1, compute=experiment.compute(delays) or ARITHMETIC * experiment.samples,
+        least_head_start=LEAST_HEAD_START, turn=TURN,
         announce=worth_announcing(experiment.parameters + 1),
     )  # fmt: skip
 
