@@ -21,6 +21,7 @@ from codedreduce.lab import DEFAULT_NAME
 from codedreduce.protocol.settings import Excess
 from codedreduce.schemes.choice import choose
 from codedreduce.schemes.names import parse_scheme, parse_tree
+from codedreduce.training.checkpoints import KEPT, Saving, When
 from codedreduce.training.data import synthetic
 from codedreduce.training.files import open_data
 from codedreduce.training.loop import Job, TrainingResult, run_job
@@ -53,6 +54,10 @@ def train(
     say_waiting_after: SayWaitingAfter = "30s",
     save: Annotated[Path | None, typer.Option(help="Write the parameters here, as .npz.")] = None,
     log: Annotated[Path | None, typer.Option(help="Write a line of JSON a round here.")] = None,
+    checkpoints: Annotated[Path | None, typer.Option(help="Write checkpoints into this folder.")] = None,
+    checkpoint_every: Annotated[str, typer.Option(help="Rounds, as 100, or a time, as 60s or 5min.")] = "60s",
+    keep: Annotated[int, typer.Option(help="Checkpoints that stay.")] = KEPT,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")] = False,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
 ) -> None:
@@ -73,6 +78,7 @@ def train(
     job = Job(
         objective=objective, source=source, rounds=rounds, batch=batch, seed=seed, scheme=chosen, delays=inject,
         optimizer=parse_optimizer(optimizer, lr), excess=Excess(on_excess, parse_seconds(say_waiting_after)),
+        saving=_saving(checkpoints, checkpoint_every, keep, resume=resume),
     )  # fmt: skip
     job = replace(job, site=chosen_lab(in_lab, lab_name, len(job.plan().nodes)))
     job.injection()
@@ -90,6 +96,14 @@ def train(
             console.print(f"wrote {path}")
     if result.interrupted:
         raise typer.Exit(130)
+
+
+def _saving(folder: Path | None, every: str, keep: int, *, resume: bool) -> Saving | None:
+    if folder is None:
+        if resume:
+            raise UsageError("--resume needs --checkpoints, the folder they are in")
+        return None
+    return Saving(folder=folder, when=When.parse(every), keep=keep, resume=resume)
 
 
 def _run(job: Job, console: Console) -> TrainingResult:
@@ -115,6 +129,8 @@ def _sum_up(result: TrainingResult, console: Console) -> None:
     how = "interrupted after" if result.interrupted else "trained for"
     last = result.history[-1].loss if result.history else float("nan")
     spent = sum(log.seconds for log in result.history)
+    if result.resumed_after:
+        console.print(f"went on from the checkpoint of round {result.resumed_after}")
     console.print(f"{how} {len(result.history)} rounds in {spent:.1f} s, loss {last:.6g}")
     seen = sorted({node for log in result.history for node in log.late})
     if seen:

@@ -69,7 +69,7 @@ class RingNode(Machine):
         self.settings = settings
         self.generation = settings.generation
         self.state: RingState = WAITING
-        self.round = 0
+        self.round = settings.after
         self.next = plan.ring.next(node)
         self.out = Outbox(self.next, self._window(plan, settings))
         self.workers = plan.workers

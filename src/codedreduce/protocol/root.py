@@ -76,7 +76,7 @@ class Root(Machine):
         self.settings = settings
         self.generation = settings.generation
         self.state: RootState = IDLE
-        self.round = 0
+        self.round = settings.after
         self.below = Collecting(0, plan, settings)
         self._model: Vector | None = None
         self._result: Vector | None = None

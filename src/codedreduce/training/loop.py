@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -18,8 +19,10 @@ from codedreduce.protocol.settings import WAIT_ON, Excess
 from codedreduce.schemes import MasterWorker, Plan, Scheme, Striped, StripedPlan, TreePlan
 from codedreduce.schemes.choice import choose
 from codedreduce.schemes.names import DEFAULT_WORKERS, default_scheme
+from codedreduce.training.checkpoints import Saving, When
 from codedreduce.training.data import Shape, Source
 from codedreduce.training.gradient import BatchGradient
+from codedreduce.training.kept import Kept
 from codedreduce.training.objectives import Objective
 from codedreduce.training.optimizers import SGD, Optimizer
 from codedreduce.training.replica import ModelReplica
@@ -33,7 +36,7 @@ from codedreduce.worlds.run import FLOAT32, Meeting, Run
 from codedreduce.worlds.site import Site
 from codedreduce.worlds.world import World
 from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
-from codedreduce.worlds.zeromq.node import Node, rank_of, root_of
+from codedreduce.worlds.zeromq.node import Node, digest_of, rank_of, root_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,7 @@ class TrainingResult:
     parameters: Vector
     journal: Journal
     interrupted: bool = False
+    resumed_after: int = 0  # the round of the checkpoint that it began with
 
     @property
     def history(self) -> tuple[RoundLog, ...]:
@@ -72,6 +76,7 @@ class Job:
     start: Vector | None = None
     excess: Excess = WAIT_ON  # what a round does when more are late than tolerated
     site: Site | None = None  # where the processes are, if not simply on this machine
+    saving: Saving | None = None  # checkpoints, if any
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -108,19 +113,33 @@ class Job:
     def subject(self) -> str:
         """What is trained, in words: all nodes must say the same."""
         batch = f"batches of {self.batch}" if self.batch else "whole batches"
-        kind = type(self.objective)
-        objective = kind.__qualname__ if kind.__repr__ is object.__repr__ else repr(self.objective)
-        return f"{objective} on {self.source.digest()}, {batch}, seed {self.seed}"
+        return f"{_called(self.objective)} on {self.source.digest()}, {batch}, seed {self.seed}"
 
-    def run(self, meeting: Meeting, plan: Plan) -> Run:
+    def kept_as(self) -> dict[str, str]:
+        """What a checkpoint of it is of: whatever the bits of its result follow from, but the number of rounds."""
+        start = "zeros" if self.start is None else f"digest {digest_of(self.model())}"
+        return {
+            "model": f"{_called(self.objective)}, {len(self.model())} parameters from {start}",
+            "data": self.source.digest(), "batch": str(self.batch or "all"), "seed": str(self.seed),
+            "scheme": str(self.scheme),
+            "optimizer": _called(self.optimizer),
+        }  # fmt: skip
+
+    def run(self, meeting: Meeting, plan: Plan, after: int = 0) -> Run:
         """The run of this job, wherever it meets. A vector has one number more than parameters: the loss."""
-        return Run.of(meeting, plan, len(self.model()) + 1, excess=self.excess)
+        return Run.of(meeting, plan, len(self.model()) + 1, excess=self.excess, after=after)
 
     def injection(self) -> Injection | None:
         """The injected delays, drawn alike by everyone."""
         return Injection.of(
             self.delays, workers=self.scheme.workers, seed=self.seed, compute=self.compute, samples=self.samples
         )
+
+
+def _called(one: object) -> str:
+    """What something is, in words that are the same in every process."""
+    kind = type(one)
+    return kind.__qualname__ if kind.__repr__ is object.__repr__ else repr(one)
 
 
 def train(
@@ -139,6 +158,9 @@ def train(
     on_excess: str | None = None,
     say_waiting_after: float | None = None,
     shared_memory: bool = True,
+    checkpoints: str | Path | None = None,
+    checkpoint_every: int | str = "60s",
+    resume: bool = False,
 ) -> TrainingResult:
     """Train a model on this machine: the first node here (the root of a tree, or rank 0), the others in processes.
 
@@ -149,6 +171,9 @@ def train(
     after every round, `on_note` with what a person should hear of (logged by default). `on_excess="approximate"` goes
     on with the best approximation when more are late than tolerated and `say_waiting_after` seconds (30) are over,
     instead of waiting (not with `Striped`). An interrupt (Ctrl-C) ends the run with the parameters reached.
+
+    With `checkpoints`, a folder, the first node writes the state there every so many rounds (`checkpoint_every=100`) or
+    seconds (`"60s"`), and at the end; `resume` goes on from the last one, with the bits of a run that never stopped.
 
     Under a launcher (`codedreduce run`, torchrun, mpiexec) every process calls this with the same arguments: rank 0 is
     the root and returns the result, the others serve until the run is over and return the model they began with. With
@@ -161,6 +186,7 @@ def train(
         objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, start=start,
         delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),
         shared_memory=shared_memory, excess=_excess(membership, on_excess, say_waiting_after),
+        saving=_saving(checkpoints, checkpoint_every, resume=resume),
     )  # fmt: skip
     on_note = on_note or (lambda note: logging.getLogger("codedreduce").warning(note.reason))
     return run_job(job, on_round=on_round, on_note=on_note, membership=membership)
@@ -182,6 +208,14 @@ def _default(objective: Objective, data: Source, membership: Membership | None, 
     return scheme
 
 
+def _saving(folder: str | Path | None, every: int | str, *, resume: bool) -> Saving | None:
+    if folder is None:
+        if resume:
+            raise UsageError("resume needs checkpoints=, the folder they are in")
+        return None
+    return Saving(folder=Path(folder), when=When.parse(every), resume=resume)
+
+
 def _excess(membership: Membership | None, do: str | None, after: float | None) -> Excess:
     said = membership.excess if membership is not None else WAIT_ON
     return Excess(do or said.do, said.after if after is None else after)
@@ -198,63 +232,79 @@ def run_job(
     """Run a job in processes of its own, or as the process of a run that a launcher has made this one."""
     journal = Journal(listening(on_round, on_note), timeline=timeline)
     plan = job.plan()
-    model = job.model()
-    if membership is not None:
-        membership.check(plan)
-        meeting = replace(membership.meeting, subject=job.subject())
-        run = job.run(replace(meeting, shared_memory=job.shared_memory), plan)
-        gradient = BatchGradient(job.objective, job.source, plan, batch=job.batch, seed=job.seed)
-        if membership.rank and not isinstance(plan, StripedPlan):
-            with Node(run, membership.rank, gradient=gradient, injection=job.injection()) as node:
-                node.serve()
-            return TrainingResult(parameters=model, journal=journal)
+    replica = ModelReplica(job.model(), job.optimizer)
     interrupted = False
-    try:
-        with contextlib.ExitStack() as stack:
-            if membership is None:
-                world: World = stack.enter_context(_processes(job, plan, model, journal))
-            elif isinstance(plan, StripedPlan):
-                replica = ModelReplica(model, job.optimizer)
-                world = stack.enter_context(
-                    rank_of(run, membership.rank, gradient, replica, injection=job.injection(), journal=journal)
-                )
+    with contextlib.ExitStack() as stack:
+        kept = None
+        if job.saving is not None and (membership is None or membership.rank == 0):
+            kept = stack.enter_context(Kept(job.saving, job.kept_as(), replica, journal))
+        after = kept.resume() if kept is not None else 0
+        try:
+            if membership is not None:
+                world = stack.enter_context(_place(job, plan, replica, journal, after, membership))
+            elif after < job.rounds:
+                world = stack.enter_context(_processes(job, plan, replica, journal, after))
             else:
-                world = stack.enter_context(root_of(run, journal))
-            _train(job, model, world, journal)
-    except KeyboardInterrupt:
-        interrupted = True
-    return TrainingResult(parameters=model, journal=journal, interrupted=interrupted)
+                world = None  # all is done
+            if world is not None:
+                _train(job, replica, world, journal, after=after, kept=kept)
+        except KeyboardInterrupt:
+            interrupted = True
+    return TrainingResult(parameters=replica.model, journal=journal, interrupted=interrupted, resumed_after=after)
 
 
 @contextlib.contextmanager
-def _processes(job: Job, plan: Plan, model: Vector, journal: Journal) -> Iterator[World]:
+def _place(
+    job: Job, plan: Plan, replica: ModelReplica, journal: Journal, after: int, membership: Membership
+) -> Iterator[World | None]:
+    """This process's place in a run that a launcher has started; None when it was a worker's, and the run is over."""
+    membership.check(plan)
+    meeting = replace(membership.meeting, subject=job.subject(), shared_memory=job.shared_memory)
+    run = job.run(meeting, plan, after)
+    gradient = BatchGradient(job.objective, job.source, plan, batch=job.batch, seed=job.seed)
+    if isinstance(plan, StripedPlan):
+        with rank_of(run, membership.rank, gradient, replica, injection=job.injection(), journal=journal) as rank:
+            yield rank
+    elif membership.rank == 0:
+        with root_of(run, journal) as root:
+            yield root
+    else:
+        with Node(run, membership.rank, gradient=gradient, injection=job.injection()) as node:
+            node.serve()
+        yield None
+
+
+@contextlib.contextmanager
+def _processes(job: Job, plan: Plan, replica: ModelReplica, journal: Journal, after: int) -> Iterator[World]:
     """Processes of this run's own: the data is loaded once, and the workers see the same pages.
 
     Where every process has the model, each has its own copy of it and of the optimizer, as they are when it is forked.
     """
     gradient = BatchGradient(job.objective, job.source.loaded(), plan, batch=job.batch, seed=job.seed)
-    run = job.run(new_meeting(job.site, shared_memory=job.shared_memory), plan)
+    run = job.run(new_meeting(job.site, shared_memory=job.shared_memory), plan, after)
 
     def member(world: World) -> None:
-        _train(job, model, world, Journal())
+        _train(job, replica, world, Journal(), after=after)
 
     with LocalCluster(
         run, gradient, injection=job.injection(), journal=journal, site=job.site,
-        member=None if isinstance(plan, TreePlan) else member, replica=ModelReplica(model, job.optimizer),
+        member=None if isinstance(plan, TreePlan) else member, replica=replica,
     ) as cluster:  # fmt: skip
         yield cluster
 
 
 def _train(
-    job: Job, model: Vector, world: World, journal: Journal, check: Callable[[int, Vector], None] | None = None
-) -> None:
+    job: Job, replica: ModelReplica, world: World, journal: Journal, *, after: int = 0, kept: Kept | None = None,
+    check: Callable[[int, Vector], None] | None = None,
+) -> None:  # fmt: skip
     """Train the model in place. `check` is shown every gradient sum before the step is taken."""
+    model = replica.model
     vector = np.zeros(len(model) + 1, dtype=model.dtype)
 
     def read_model(sent: Vector) -> None:
         sent[:-1] = model
 
-    for round_ in rounds(world, journal, job.rounds, vector, read_model):
+    for round_ in rounds(world, journal, job.rounds, vector, read_model, after=after):
         if check is not None:
             check(round_.number, round_.total)
         mean = round_.total / round_.total.dtype.type(job.samples)
@@ -265,6 +315,8 @@ def _train(
             )
         job.optimizer.step(model, mean[:-1])
         round_.over(float(mean[-1]))
+        if kept is not None:
+            kept.after(round_.number, is_last=round_.number == job.rounds)
 
 
 def reference_run(job: Job, rounds: int) -> tuple[Vector, float]:
@@ -290,5 +342,6 @@ def reference_run(job: Job, rounds: int) -> tuple[Vector, float]:
         worst = max(worst, float(np.linalg.norm(total[:-1] - truth)) / max(float(np.linalg.norm(truth)), 1e-30))
 
     with threadpool_limits(1):
-        _train(job, model, Alone(job.plan(), gradient, len(model) + 1, FLOAT32), Journal(), check)
+        world = Alone(job.plan(), gradient, len(model) + 1, FLOAT32)
+        _train(job, ModelReplica(model, job.optimizer), world, Journal(), check=check)
     return model, worst

@@ -1,0 +1,98 @@
+"""A training that was killed goes on from its last checkpoint, with the bits of one that never stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import codedreduce as cr
+from codedreduce.errors import UsageError
+from codedreduce.schemes import Scheme
+from codedreduce.training import SGD, LogisticRegression, synthetic
+
+SCHEMES = {
+    "tree": cr.CodedReduce(cr.Tree.regular(fanout=2, depth=2), 1),
+    "striped": cr.Striped(3),
+    "ring": cr.RingAllReduce(3),
+}
+ROUNDS = 30
+
+
+def trained(scheme: Scheme, folder: Path | None = None, rounds: int = ROUNDS, **more: object) -> cr.TrainingResult:
+    return cr.train(
+        LogisticRegression(), synthetic(120, 40), scheme=scheme, rounds=rounds, optimizer=SGD(0.2, momentum=0.9),
+        batch=60, checkpoints=folder, checkpoint_every=4, **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+def test_in_two_halves_as_in_one(scheme: Scheme, tmp_path: Path) -> None:
+    expected = trained(scheme).parameters
+    first = trained(scheme, tmp_path, rounds=14)
+    assert first.parameters.tobytes() != expected.tobytes()
+    second = trained(scheme, tmp_path, resume=True)
+    assert second.resumed_after == 14
+    assert [log.round for log in second.history] == list(range(15, ROUNDS + 1))
+    assert second.parameters.tobytes() == expected.tobytes()
+
+
+def test_when_all_is_done_there_is_nothing_to_do(tmp_path: Path) -> None:
+    expected = trained(SCHEMES["striped"], tmp_path, rounds=5).parameters
+    again = trained(SCHEMES["striped"], tmp_path, rounds=5, resume=True)
+    assert again.history == ()
+    assert again.parameters.tobytes() == expected.tobytes()
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.integration.test_resume import SCHEMES, trained
+import numpy as np
+name, folder, out = sys.argv[1:]
+result = trained(SCHEMES[name], Path(folder), rounds=30, resume=True, inject="stalls:1:0.05s")
+np.save(out, result.parameters)
+"""
+
+
+@pytest.mark.parametrize("name", ["tree", "striped"])
+def test_killed_and_started_again_until_it_is_through(name: str, tmp_path: Path) -> None:
+    """The process of the first node is killed with all of its workers, three times; every time it gets further."""
+    expected = trained(SCHEMES[name]).parameters
+    folder, out = tmp_path / "checkpoints", tmp_path / "out.npy"
+    command = [sys.executable, "-c", SCRIPT, name, str(folder), str(out)]
+
+    def reached() -> int:
+        return max((int(path.stem[6:]) for path in folder.glob("round-*.json")), default=0)
+
+    for _ in range(3):
+        before = reached()
+        process = subprocess.Popen(command, start_new_session=True)
+        deadline = time.monotonic() + 60
+        while reached() <= before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert reached() > before
+    subprocess.run(command, check=True, timeout=120)
+    assert np.load(out).tobytes() == expected.tobytes()
+
+
+def test_another_scheme_or_seed_is_refused_by_name(tmp_path: Path) -> None:
+    trained(SCHEMES["striped"], tmp_path, rounds=4)
+    with pytest.raises(UsageError, match="scheme 'striped over 3 ranks', now 'ring"):
+        trained(SCHEMES["ring"], tmp_path, resume=True)
+    with pytest.raises(UsageError, match="seed '0', now '1'"):
+        trained(SCHEMES["striped"], tmp_path, resume=True, seed=1)
+
+
+def test_to_resume_without_a_folder_is_refused() -> None:
+    with pytest.raises(UsageError, match="needs checkpoints"):
+        trained(SCHEMES["striped"], resume=True)
