@@ -348,9 +348,8 @@ def usual(seconds: list[float], skip: int = 1) -> float:
     return statistics.median(seconds[skip:]) if len(seconds) > skip else float("nan")
 
 
-def calm(sides: list[str], most: int, repeats: int) -> list[dict[str, Any]]:
+def calm(sides: list[str], most: int, repeats: int) -> Iterator[dict[str, Any]]:
     """Every side, nobody late, taking turns."""
-    table = []
     for case in [one for one in CALM if one.ranks <= most and one.parameters <= most * 1e6]:
         print(f"\n{case}; vector {case.wire:.2f} s, limit {case.limit:.2f} s")
         runs: dict[str, list[list[float]]] = {}
@@ -371,14 +370,12 @@ def calm(sides: list[str], most: int, repeats: int) -> list[dict[str, Any]]:
         best = min(peers, default=float("nan"))
         row["of_best_peer"] = row["sides"]["striped"]["step"] / best
         of_limit = row["sides"]["striped"]["step"] / case.limit
-        print(f"  striped / best peer {row['of_best_peer']:.2f}   / limit {of_limit:.2f}")
-        table.append(row)
-    return table
+        print(f"  striped / best peer {row['of_best_peer']:.2f}   / limit {of_limit:.2f}", flush=True)
+        yield row
 
 
-def faults(sides: list[str], most: int, repeats: int) -> list[dict[str, Any]]:
+def faults(sides: list[str], most: int, repeats: int) -> Iterator[dict[str, Any]]:
     """One of six in trouble: its step against its own calm one, and DDP's."""
-    table = []
     pair = [side for side in ("striped", "ddp") if side in sides]
     for base in FAULTY:
         calm_steps = {side: usual(run_side(side, replace(base, steps=10))["seconds"], 2) for side in pair}
@@ -407,11 +404,10 @@ def faults(sides: list[str], most: int, repeats: int) -> list[dict[str, Any]]:
             first = mine["first third"] / calm_steps["striped"]
             found_is = f"{row['of_calm']:.2f} of calm (first third {first:.2f}){theirs}"
             print(f"  {trouble:10} striped mean {mine['mean']:.2f} s, {found_is}", flush=True)
-            table.append(row)
-    return table
+            yield row
 
 
-def unequal(sides: list[str], most: int, repeats: int) -> dict[str, Any]:
+def unequal(sides: list[str], most: int, repeats: int) -> Iterator[dict[str, Any]]:
     """Speeds 1, 1, 2, 2, 4, 4: against the time in which all together would be through at once."""
     base = Case(6, 100_000, 100e6, unit=0.6, steps=16, samples=64)
     calm_step = usual(run_side("striped", replace(base, steps=8))["seconds"], 2)
@@ -421,7 +417,11 @@ def unequal(sides: list[str], most: int, repeats: int) -> dict[str, Any]:
     steps = {side: statistics.median(usual(one, len(one) // 2) for one in runs) for side, runs in found.items()}
     told = ", ".join(f"{side} {step:.2f} s ({step / calm_step:.2f})" for side, step in steps.items())
     print(f"\nunequal ranks: as quick together as six equal ones, which take {calm_step:.2f} s; {told}", flush=True)
-    return {"case": asdict(base), "balanced": calm_step, "steps": steps, "runs": found}
+    yield {"case": asdict(base), "balanced": calm_step, "steps": steps, "runs": found}
+
+
+def _same_question(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one["case"] == other["case"] and one.get("trouble") == other.get("trouble")
 
 
 def main() -> None:
@@ -441,8 +441,10 @@ def main() -> None:
     if options.out is not None and options.out.exists():
         results = json.loads(options.out.read_text())
     for part in options.parts:
-        results[part] = known[part](options.sides.split(","), options.most, options.repeats)
-        save(options.out, results)
+        rows = results.setdefault(part, [])
+        for row in known[part](options.sides.split(","), options.most, options.repeats):
+            rows[:] = [one for one in rows if not _same_question(one, row)] + [row]
+            save(options.out, results)  # row by row: what is interrupted keeps what it has
 
 
 if __name__ == "__main__":
