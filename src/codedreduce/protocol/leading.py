@@ -59,7 +59,7 @@ class Leading:
 
     # -- what they say
 
-    def status(self, rank: int, message: Status, now: float, actions: list[AnyAction]) -> None:
+    def on_status(self, message: Status, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank says how far it is; everyone is in when all have begun the first round."""
         lead = self._coordinating
         is_first = message.round == self._first > lead.round
@@ -71,11 +71,15 @@ class Leading:
         if message.digest:
             self.compare(rank, message.round, message.digest, actions)
 
-    def done(self, rank: int, message: Done, now: float, actions: list[AnyAction]) -> None:
+    def on_done(self, message: Done, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank has done a part."""
         self._coordinating.done(rank, message, now, actions)
         if message.digest:
             self.compare(rank, message.round, message.digest, actions)
+
+    def on_late(self, message: Late, rank: int, now: float, actions: list[AnyAction]) -> None:
+        """A rank was late."""
+        actions.append(was_late(message, rank))
 
     def compare(self, rank: int, round_: int, digest: str, actions: list[AnyAction]) -> None:
         """Look whether a rank's model is the others', and have it take their state if not."""

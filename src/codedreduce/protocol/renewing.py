@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from codedreduce.protocol.events import AnyAction, Pack, Packed
-from codedreduce.protocol.messages import StateChunk
+from codedreduce.protocol.messages import Give, StateChunk
 from codedreduce.protocol.outboxes import Outboxes
+from codedreduce.protocol.place import Place
 from codedreduce.vectors import Vector, joined
 
 #: Bytes in a piece of a state.
@@ -49,7 +50,8 @@ class Taking:
 class Giving:
     """Those that wait for this rank's state, which its script packs between two rounds."""
 
-    def __init__(self, links: Outboxes) -> None:
+    def __init__(self, place: Place, links: Outboxes) -> None:
+        self._place = place
         self._links = links
         self._to: set[int] = set()
 
@@ -60,8 +62,13 @@ class Giving:
                 actions.append(Pack())
             self._to.add(rank)
 
-    def packed(self, event: Packed, generation: int, actions: list[AnyAction]) -> None:
+    def on_give(self, message: Give, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """The coordinator asks this rank to give its state to another."""
+        self.promise(message.to, actions)
+
+    def on_packed(self, event: Packed, now: float, actions: list[AnyAction]) -> None:
         """Send it, piece by piece."""
+        generation = self._place.generation
         starts = range(0, len(event.state), STATE_CHUNK)
         for rank in sorted(self._to):
             for index, start in enumerate(starts):

@@ -1,0 +1,159 @@
+"""A rank that fell behind: it asks keepers for the sums it missed, or takes another's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from codedreduce.protocol.doing import Doing
+from codedreduce.protocol.events import AnyAction, Renewed, SetTimer, Transmit
+from codedreduce.protocol.exchange import Exchange
+from codedreduce.protocol.messages import Past, Renew, StateChunk, Want
+from codedreduce.protocol.outboxes import Outboxes
+from codedreduce.protocol.place import Place
+from codedreduce.protocol.rank_table import RENEWING, RESTING, WORKING
+from codedreduce.protocol.renewing import Taking
+from codedreduce.vectors import Vector
+
+#: A timer: a rank that is behind asks again.
+BEHIND = "behind"
+
+#: Seconds after which a rank that is behind asks for what it misses, at least; how often it asks before it gives up.
+ASK_AFTER = 0.05
+TRIES = 5
+
+#: Seconds that a rank waits for another's state, or for more of it, at least.
+STATE_WITHIN = 1.0
+
+#: Chunks in a message that asks for some.
+ASKED_AT_ONCE = 1024
+
+
+class Behind:
+    """How a rank catches up. `finish` ends its round if all of the sum is here, and says whether it did."""
+
+    def __init__(
+        self, place: Place, links: Outboxes, exchange: Exchange, doing: Doing,
+        finish: Callable[[float, list[AnyAction]], bool],
+    ) -> None:  # fmt: skip
+        self._place = place
+        self._links = links
+        self._exchange = exchange
+        self._doing = doing
+        self._finish = finish
+        self._taking = Taking()
+        self._tries = 0
+        self._tried_with = -1  # so many chunks of the sum were here when it was last asked for more
+        self.must_renew = False  # when the script begins its next round
+
+    def begin_anew(self) -> None:
+        """The round is over: of the next one nothing was asked for."""
+        self._tries = 0
+
+    def was_overtaken(self, now: float, actions: list[AnyAction]) -> None:
+        """A later round has begun while this rank waits for its sum, which may be on its way."""
+        self._tries = 0
+        self._tried_with = self._exchange.sum.count
+        self.ask_later(now, actions)
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether some of a state is here."""
+        return self._taking.is_under_way
+
+    def drop(self) -> None:
+        """Nobody needs a state any more."""
+        self._taking.clear()
+
+    # -- sums
+
+    def ask_later(self, now: float, actions: list[AnyAction]) -> None:
+        """Ask for what is missing if it has not come by then."""
+        wait = max(ASK_AFTER, 0.5 * self._place.round_took) * (1 + self._tries)
+        actions.append(SetTimer(name=BEHIND, at=now + wait))
+
+    def catch_up(self, now: float, actions: list[AnyAction]) -> None:
+        """Ask keepers for what is missing of a past round's sum."""
+        place, exchange = self._place, self._exchange
+        keepers = exchange.stripes.keepers(place.round)
+        self._tried_with = exchange.sum.count
+        self._tries += 1
+        if keepers is None or self._tries > TRIES:
+            self.renew(now, actions)
+            return
+        asked: dict[int, list[int]] = {}
+        for index in exchange.sum.missing():
+            asked.setdefault(keepers[index], []).append(index)
+        own = asked.pop(place.node, [])
+        exchange.take_own(place.round, own)
+        if self._finish(now, actions):
+            return
+        was_replaced = place.round < place.go.round and not exchange.has(own)  # and was not told by whom
+        if was_replaced or not self._links.reaches(asked):
+            self.renew(now, actions)
+            return
+        for peer, chunks in asked.items():
+            for start in range(0, len(chunks), ASKED_AT_ONCE):
+                wanted = tuple(chunks[start : start + ASKED_AT_ONCE])
+                want = Want(generation=place.generation, round=place.round, chunks=wanted)
+                actions.append(Transmit(to=peer, message=want))
+        self.ask_later(now, actions)
+
+    def on_want(self, message: Want, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """Send what is here of a sum. Of a past round all of a stripe is, or none: this rank did not keep it."""
+        is_here = self._exchange.send_sums(sender, message.round, message.chunks, actions)
+        if not is_here and message.round < self._place.go.round:
+            past = Past(generation=self._place.generation, round=message.round)
+            actions.append(Transmit(to=sender, message=past))
+
+    def on_past(self, message: Past, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """A keeper has not got a sum any more."""
+        if message.round == self._place.round and self._place.is_behind:
+            self.renew(now, actions)
+
+    def look(self, now: float, actions: list[AnyAction]) -> None:
+        """It is time to ask again, unless something came meanwhile."""
+        if self._place.state is RENEWING:
+            self.renew(now, actions)
+        elif self._place.state is WORKING and self._place.is_behind:
+            if self._exchange.sum.count == self._tried_with:
+                self.catch_up(now, actions)
+            else:  # it comes
+                self._tried_with = self._exchange.sum.count
+                self.ask_later(now, actions)
+
+    # -- another's state
+
+    def renew(self, now: float, actions: list[AnyAction]) -> None:
+        """Wait for another's state, and take it."""
+        self._doing.stop("this rank takes another's state", actions)
+        self._doing.drop_model()
+        self._place.become(RENEWING)
+        self._taking.clear()
+        self.must_renew = False
+        renew = Renew(generation=self._place.generation, round=self._place.round)
+        actions.append(Transmit(to=0, message=renew))
+        self._wait_for_state(now, actions)
+
+    def _wait_for_state(self, now: float, actions: list[AnyAction]) -> None:
+        actions.append(SetTimer(name=BEHIND, at=now + max(STATE_WITHIN, 2 * self._place.round_took)))
+
+    def on_must_renew(self, message: Renew, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """This rank has another model than the others: it takes theirs, at once or when its script goes on."""
+        if self._place.state is RESTING:
+            self.must_renew = True
+        else:
+            self.renew(now, actions)
+
+    def on_state(self, chunk: StateChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
+        """A piece of a state, which must be later than this rank's own."""
+        place = self._place
+        if not place.round - 1 <= chunk.round <= place.go.round or not self._taking.add(chunk, sender, data):
+            return
+        self._wait_for_state(now, actions)
+        state = self._taking.whole()
+        if state is not None:
+            self._taking.clear()
+            place.rest_after(chunk.round)
+            self._exchange.expect(chunk.round + 1)
+            self._tries = 0
+            actions.append(Renewed(round=chunk.round, state=state))
