@@ -193,6 +193,29 @@ def test_who_falls_far_behind_takes_the_state() -> None:
     all_have(run, [0, 1, 2, 4, 5])
 
 
+def test_a_state_comes_from_several() -> None:
+    run = same_bits(changed(faults=(Fault(kind="cut", node=3, round=2, after=0.5, seconds=9.0),), rounds=20))
+    givers = {rank for rank, action in run.of(said.StateChunk) if action.to == 3}
+    assert len(givers) >= 2
+    assert 0 not in givers, "rank 0 has enough to do"
+    assert [rank for rank, _ in run.renewed] == [3]
+    assert not any(run.cluster.machine(rank).states_held for rank in range(6)), "and nobody keeps it"
+
+
+@pytest.mark.parametrize("kind", ["crash", "pause", "cut", "slow"])
+def test_a_giver_that_is_gone_or_slow_is_replaced(kind) -> None:
+    """It goes when it has sent a piece; the state comes from the others, and in one go."""
+    far_behind = Fault(kind="cut", node=3, round=2, after=0.5, seconds=9.0)
+    calm = Watched(changed(faults=(far_behind,), rounds=20))
+    givers = {rank for rank, action in calm.of(said.StateChunk)}
+    ((_, renewed),) = calm.renewed
+    for giver in givers:
+        fault = Fault(kind=kind, node=giver, round=renewed + 1, after=0.0, seconds=30.0, factor=50.0)
+        run = same_bits(changed(faults=(far_behind, fault), rounds=20))
+        assert (3, renewed) in run.renewed or (3, renewed + 1) in run.renewed, "it is not waited for"
+        all_end(run)
+
+
 def test_a_new_process_takes_the_state() -> None:
     scenario = changed(faults=(Fault(kind="crash", node=3, round=2, after=0.5, seconds=3.0),), rounds=12)
     trace = trace_of(scenario)

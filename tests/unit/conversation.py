@@ -37,7 +37,7 @@ LIVE = LiveCompensation(4, wait_for=2, blocks=2).plan(samples=60)
 RING = RingAllReduce(3).plan(samples=60)
 
 #: Ranks wait for whom they must. A stripe has one chunk.
-OF_RANKS = replace(SETTINGS, on_excess="wait")
+OF_RANKS = replace(SETTINGS, on_excess="wait", state_chunk=2)
 STRIPED = Striped(3, blocks=2, stripes=3).plan(samples=60)
 GROUPED = Striped(4, reach=2, blocks=4, stripes=2).plan(samples=64)
 ALONE = Striped(1, blocks=2, stripes=1).plan(samples=60)
@@ -251,6 +251,7 @@ class Talk:
             self.go()
         elif machine.state is RankState.RENEWING:
             of = {"generation": machine.generation, "round": max(machine.round - 1, machine.begun)}
+            self.hears(0, said.StateOffer(of=1, **of))
             self.hears(0, said.StateChunk(index=0, of=1, **of), 1.0)
         elif machine.state is RankState.WORKING:
             self.parts_come()

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from codedreduce.protocol.doing import Doing
 from codedreduce.protocol.events import AnyAction, Renewed, SetTimer, Transmit
 from codedreduce.protocol.exchange import Exchange
-from codedreduce.protocol.messages import Past, Renew, StateChunk, Want
+from codedreduce.protocol.messages import Past, Renew, StateChunk, StateOffer, Take, Want
 from codedreduce.protocol.outboxes import Outboxes
 from codedreduce.protocol.place import Place
 from codedreduce.protocol.rank_table import RENEWING, RESTING, WORKING
-from codedreduce.protocol.renewing import Taking
+from codedreduce.protocol.renewing import Asking, Offer, Taking
 from codedreduce.vectors import Vector
 
 #: A timer: a rank that is behind asks again.
@@ -106,8 +106,11 @@ class Behind:
             actions.append(Transmit(to=sender, message=past))
 
     def on_past(self, message: Past, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """A keeper has not got a sum any more."""
-        if message.round == self._place.round and self._place.is_behind:
+        """A keeper has not got a sum any more, or another the state that it offered."""
+        if self._place.state is RENEWING:
+            if message.round == self._taking.round:
+                self._ask(self._taking.lost(sender), actions)
+        elif message.round == self._place.round and self._place.is_behind:
             self.renew(now, actions)
 
     def look(self, now: float, actions: list[AnyAction]) -> None:
@@ -128,7 +131,7 @@ class Behind:
         self._doing.stop("this rank takes another's state", actions)
         self._doing.drop_model()
         self._place.become(RENEWING)
-        self._taking.clear()
+        self._no_more(self._taking.clear(), actions)
         self.must_renew = False
         renew = Renew(generation=self._place.generation, round=self._place.round)
         actions.append(Transmit(to=0, message=renew))
@@ -144,15 +147,43 @@ class Behind:
         else:
             self.renew(now, actions)
 
-    def on_state(self, chunk: StateChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
-        """A piece of a state, which must be later than this rank's own."""
+    def on_offer(self, message: StateOffer, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """Another has its state to give; it must be later than this rank's own, and one is needed."""
         place = self._place
-        if not place.round - 1 <= chunk.round <= place.go.round or not self._taking.add(chunk, sender, data):
+        if place.state is not RENEWING or not place.round - 1 <= message.round <= place.go.round:
+            actions.append(Transmit(to=sender, message=Take(generation=place.generation, round=message.round)))
+            return
+        offer = Offer(message.round, message.of, message.digest)
+        self._ask(self._taking.offered(sender, offer), actions)
+        self._wait_for_state(now, actions)
+
+    def lost(self, peer: int, actions: list[AnyAction]) -> None:
+        """A rank is gone: if it was to give pieces of a state, others do."""
+        if self._place.state is RENEWING:
+            self._ask(self._taking.lost(peer), actions)
+
+    def _ask(self, asking: Asking, actions: list[AnyAction]) -> None:
+        for giver, pieces in asking:
+            take = Take(generation=self._place.generation, round=self._taking.round, pieces=pieces)
+            actions.append(Transmit(to=giver, message=take))
+
+    def _no_more(self, givers: dict[int, int], actions: list[AnyAction]) -> None:
+        """Those that offered a state need not keep it."""
+        for giver, round_ in givers.items():
+            actions.append(Transmit(to=giver, message=Take(generation=self._place.generation, round=round_)))
+
+    def on_state(self, chunk: StateChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
+        """A piece of a state that was asked for."""
+        place = self._place
+        asking = self._taking.came(chunk, sender, data)
+        if asking is None:
             return
         self._wait_for_state(now, actions)
         state = self._taking.whole()
-        if state is not None:
-            self._taking.clear()
+        if state is None:
+            self._ask(asking, actions)
+        else:
+            self._no_more(self._taking.clear(), actions)
             place.rest_after(chunk.round)
             self._exchange.expect(chunk.round + 1)
             self._tries = 0

@@ -58,10 +58,11 @@ class Advanced(Event, frozen=True, kw_only=True):
 
 
 class Packed(Event, frozen=True, kw_only=True):
-    """The state that was asked for, as it is after a round, packed into numbers."""
+    """The state that was asked for, as it is after a round, packed into numbers; `digest` tells two of them apart."""
 
     round: int
     state: Vector
+    digest: str = ""
 
 
 class Interrupted(Event, frozen=True, kw_only=True):

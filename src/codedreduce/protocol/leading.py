@@ -10,6 +10,9 @@ from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.witness import Witness
 from codedreduce.schemes import StripedPlan
 
+#: Ranks that give their state to one that wants it, each some of it.
+GIVERS = 3
+
 
 class Leading:
     """The other ranks of a run, as rank 0 knows them."""
@@ -98,10 +101,10 @@ class Leading:
             kind = "drift" if round_ > self._first else "renewed"
             actions.append(Note(kind=kind, reason=reason, round=round_, nodes=(odd,)))
 
-    def find_giver(self, rank: int, round_: int, actions: list[AnyAction]) -> bool:
-        """Ask another rank to give its state to one that wants it, not always the same; whether one was asked.
+    def find_givers(self, rank: int, round_: int, actions: list[AnyAction]) -> bool:
+        """Ask others to give their state to one that wants it, not always the same; whether some were asked.
 
-        If there is none, or it was in vain, rank 0 gives its own.
+        If there are none, or it was in vain, rank 0 gives its own.
         """
         self._odd.discard(rank)
         self._coordinating.must_renew(rank)
@@ -110,8 +113,9 @@ class Leading:
             self._taking.discard(rank)
             return False
         self._taking.add(rank)
-        giver = current[(rank + round_) % len(current)]
-        actions.append(Transmit(to=giver, message=Give(generation=self._generation, round=round_, to=rank)))
+        give = Give(generation=self._generation, round=round_, to=rank)
+        for step in range(min(GIVERS, len(current))):
+            actions.append(Transmit(to=current[(rank + round_ + step) % len(current)], message=give))
         return True
 
 

@@ -58,7 +58,7 @@ from codedreduce.protocol.messages import (
 from codedreduce.protocol.outboxes import Outboxes
 from codedreduce.protocol.place import Place
 from codedreduce.protocol.rank_table import ENDING, READY, RENEWING, RESTING, ROWS, WORKING, RankState
-from codedreduce.protocol.renewing import STATE_CHUNK, Giving
+from codedreduce.protocol.renewing import Giving
 from codedreduce.protocol.settings import Settings
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector
@@ -87,7 +87,7 @@ class Rank(Machine):
         self._doing = doing = Doing(place, plan, settings, exchange, self.lead)
         self._joining = Joining(place, plan, settings, exchange, doing)
         self._behind = Behind(place, links, exchange, doing, self._finish_round)
-        self._giving = Giving(place, links)
+        self._giving = Giving(place, links, settings)
         self._ending = Ending(place, doing, self._behind, self._leading, self._go_on)
 
     @property
@@ -135,6 +135,11 @@ class Rank(Machine):
         return self._exchange.keeper
 
     @property
+    def states_held(self) -> int:
+        """How many states this rank keeps for those that take them."""
+        return self._giving.held
+
+    @property
     def tasks(self) -> int:
         """How many computations this rank has begun."""
         return self._doing.tasks
@@ -148,7 +153,7 @@ class Rank(Machine):
 
     def _fits(self, message: AnyMessage, data: Vector) -> bool:
         if isinstance(message, StateChunk):
-            return message.index < message.of and 0 < len(data) <= STATE_CHUNK
+            return self.settings.is_state_piece(message.index, message.of, len(data))
         if isinstance(message, PartChunk):
             part = Part(message.unit, message.first, message.last)
             return self.plan.is_part(part) and self.settings.is_chunk(message.index, len(data))
@@ -272,13 +277,14 @@ class Rank(Machine):
         assert self._leading is not None
         if self._leading.greet(sender, message, self.round, actions):
             self._links.find(sender)
+            self._giving.lost(sender)
             self.lead.came(sender, now, actions)
             self._doing.send_again(sender, actions)
             self._ending.tell_of_end(sender, actions)
 
     def _on_renew(self, message: Renew, sender: int, now: float, actions: list[AnyAction]) -> None:
         assert self._leading is not None
-        if not self._leading.find_giver(sender, self.round, actions):
+        if not self._leading.find_givers(sender, self.round, actions):
             self._giving.promise(sender, actions)
 
     def _on_follower_left(self, message: Goodbye, sender: int, now: float, actions: list[AnyAction]) -> None:
@@ -326,6 +332,8 @@ class Rank(Machine):
     def _on_peer_lost(self, event: PeerLost, now: float, actions: list[AnyAction]) -> None:
         if event.peer in self._links:
             self._links.lose(event.peer)
+            self._giving.lost(event.peer)
+            self._behind.lost(event.peer, actions)
             if self.lead is not None:
                 self._is_gone(event.peer, now, actions)
 
@@ -333,6 +341,8 @@ class Rank(Machine):
         if event.peer not in self._links:
             return
         self._links.find(event.peer)
+        self._giving.lost(event.peer)
+        self._behind.lost(event.peer, actions)
         if event.peer == 0:
             self._joining.say_hello(now, actions)
         if self.lead is None:  # whom a coordinator is to talk to says hello

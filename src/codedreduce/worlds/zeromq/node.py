@@ -237,6 +237,7 @@ class Node:
         if isinstance(news, Pack):
             self._pack(after=self._round - 1)
         elif isinstance(news, Ended):
+            self._round = news.round
             return Over(news.round)
         elif isinstance(news, Finished) and isinstance(self.machine, Rank):
             end = self.machine.ended_after
@@ -247,7 +248,7 @@ class Node:
     def _pack(self, after: int) -> None:
         """Give the machine the state that this rank has after a round."""
         state = self._replica.pack() if self._replica is not None else NOTHING
-        self._talking.post(Packed(round=after, state=state))
+        self._talking.post(Packed(round=after, state=state, digest=digest_of(state)))
 
     def _hear(self, news: News) -> None:
         if isinstance(news, Note):
