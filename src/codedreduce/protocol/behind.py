@@ -7,6 +7,7 @@ from collections.abc import Callable
 from codedreduce.protocol.doing import Doing
 from codedreduce.protocol.events import AnyAction, Renewed, SetTimer, Transmit
 from codedreduce.protocol.exchange import Exchange
+from codedreduce.protocol.leading import Leading
 from codedreduce.protocol.messages import Past, Renew, StateChunk, StateOffer, Take, Want
 from codedreduce.protocol.outboxes import Outboxes
 from codedreduce.protocol.place import Place
@@ -29,16 +30,20 @@ ASKED_AT_ONCE = 1024
 
 
 class Behind:
-    """How a rank catches up. `finish` ends its round if all of the sum is here, and says whether it did."""
+    """How a rank catches up. `leading` is rank 0's, which may have to take a state, too.
+
+    `finish` ends its round if all of the sum is here, and says whether it did.
+    """
 
     def __init__(
         self, place: Place, links: Outboxes, exchange: Exchange, doing: Doing,
-        finish: Callable[[float, list[AnyAction]], bool],
+        leading: Leading | None, finish: Callable[[float, list[AnyAction]], bool],
     ) -> None:  # fmt: skip
         self._place = place
         self._links = links
         self._exchange = exchange
         self._doing = doing
+        self._leading = leading
         self._finish = finish
         self._taking = Taking()
         self._tries = 0
@@ -116,7 +121,7 @@ class Behind:
     def look(self, now: float, actions: list[AnyAction]) -> None:
         """It is time to ask again, unless something came meanwhile."""
         if self._place.state is RENEWING:
-            self.renew(now, actions)
+            self._renew_again(now, actions)
         elif self._place.state is WORKING and self._place.is_behind:
             if self._exchange.sum.count == self._tried_with:
                 self.catch_up(now, actions)
@@ -133,9 +138,17 @@ class Behind:
         self._place.become(RENEWING)
         self._no_more(self._taking.clear(), actions)
         self.must_renew = False
-        renew = Renew(generation=self._place.generation, round=self._place.round)
-        actions.append(Transmit(to=0, message=renew))
+        if self._leading is None:
+            renew = Renew(generation=self._place.generation, round=self._place.round)
+            actions.append(Transmit(to=0, message=renew))
         self._wait_for_state(now, actions)
+
+    def _renew_again(self, now: float, actions: list[AnyAction]) -> None:
+        """The state does not come: ask others; rank 0 goes on as it is if there are none."""
+        if self._leading is not None and not self._leading.takes_state(self._place.round, actions):
+            self._has(None, self._place.round - 1, actions)
+        else:
+            self.renew(now, actions)
 
     def _wait_for_state(self, now: float, actions: list[AnyAction]) -> None:
         actions.append(SetTimer(name=BEHIND, at=now + max(STATE_WITHIN, 2 * self._place.round_took)))
@@ -174,7 +187,6 @@ class Behind:
 
     def on_state(self, chunk: StateChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
         """A piece of a state that was asked for."""
-        place = self._place
         asking = self._taking.came(chunk, sender, data)
         if asking is None:
             return
@@ -183,8 +195,14 @@ class Behind:
         if state is None:
             self._ask(asking, actions)
         else:
-            self._no_more(self._taking.clear(), actions)
-            place.rest_after(chunk.round)
-            self._exchange.expect(chunk.round + 1)
-            self._tries = 0
-            actions.append(Renewed(round=chunk.round, state=state))
+            self._has(state, chunk.round, actions)
+
+    def _has(self, state: Vector | None, round_: int, actions: list[AnyAction]) -> None:
+        """Go on after a round, with the state that others had then."""
+        self._no_more(self._taking.clear(), actions)
+        self._place.rest_after(round_)
+        self._exchange.expect(round_ + 1)
+        self._tries = 0
+        if self._leading is not None:
+            self._leading.has_state()
+        actions.append(Renewed(round=round_, state=state))

@@ -154,10 +154,13 @@ class Pack(Action, frozen=True, kw_only=True):
 
 
 class Renewed(Action, frozen=True, kw_only=True):
-    """Rank: take this state, which another had after a round, and go on from there."""
+    """Rank: take this state, which another had after a round, and go on from there.
+
+    Without a state rank 0 goes on as it is: nobody is left who could give it another.
+    """
 
     round: int
-    state: Vector
+    state: Vector | None
 
 
 class Aggregated(Action, frozen=True, kw_only=True):

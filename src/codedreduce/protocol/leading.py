@@ -25,6 +25,7 @@ class Leading:
         self._first = settings.after + 1  # the first round
         self._through: set[int] = set()  # with the last round
         self._odd: set[int] = set()  # ranks whose state nobody should take
+        self._is_odd = False  # rank 0 itself, and it is known what is right
         self._taking: set[int] = set()  # ranks to whom others were asked to give their state
 
     # -- who is in
@@ -91,6 +92,9 @@ class Leading:
             return
         for odd in self._witness.hear(rank, round_, digest, lead.current()):
             reason = f"rank {odd} has another model than the others in round {round_}"
+            if not odd and self._witness.has_majority:
+                reason += "; it takes their state"
+                self._is_odd = True
             if odd:
                 reason += "; it takes their state"
                 self._odd.add(odd)
@@ -101,6 +105,17 @@ class Leading:
             kind = "drift" if round_ > self._first else "renewed"
             actions.append(Note(kind=kind, reason=reason, round=round_, nodes=(odd,)))
 
+    def takes_state(self, round_: int, actions: list[AnyAction]) -> bool:
+        """Whether rank 0 must take the state of others before this round; those that have it are asked."""
+        if not self._is_odd:
+            return False
+        self._is_odd = self._ask(0, round_, actions)
+        return self._is_odd
+
+    def has_state(self) -> None:
+        """Rank 0 has taken the state of others."""
+        self._is_odd = False
+
     def find_givers(self, rank: int, round_: int, actions: list[AnyAction]) -> bool:
         """Ask others to give their state to one that wants it, not always the same; whether some were asked.
 
@@ -108,15 +123,19 @@ class Leading:
         """
         self._odd.discard(rank)
         self._coordinating.must_renew(rank)
-        current = [one for one in self._coordinating.current() if one not in (0, rank) and one not in self._odd]
-        if not current or round_ <= self._first or rank in self._taking:
+        if round_ <= self._first or rank in self._taking or not self._ask(rank, round_, actions):
             self._taking.discard(rank)
             return False
         self._taking.add(rank)
+        return True
+
+    def _ask(self, rank: int, round_: int, actions: list[AnyAction]) -> bool:
+        """Ask some that are current to give a rank their state as it is before a round; whether there are any."""
+        current = [one for one in self._coordinating.current() if one not in (0, rank) and one not in self._odd]
         give = Give(generation=self._generation, round=round_, to=rank)
         for step in range(min(GIVERS, len(current))):
             actions.append(Transmit(to=current[(rank + round_ + step) % len(current)], message=give))
-        return True
+        return bool(current)
 
 
 def was_late(message: Late, rank: int) -> Note:

@@ -240,7 +240,7 @@ class Renew(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
 
 class Give(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Coordinator to rank: give your state to that one."""
+    """Coordinator to rank: give your state to that one, as it is before this round, or later."""
 
     to: Count
 

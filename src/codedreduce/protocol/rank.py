@@ -86,7 +86,7 @@ class Rank(Machine):
         self._exchange = exchange = Exchange(node, plan, settings, links)
         self._doing = doing = Doing(place, plan, settings, exchange, self.lead)
         self._joining = Joining(place, plan, settings, exchange, doing)
-        self._behind = Behind(place, links, exchange, doing, self._finish_round)
+        self._behind = Behind(place, links, exchange, doing, self._leading, self._finish_round)
         self._giving = Giving(place, links, settings)
         self._ending = Ending(place, doing, self._behind, self._leading, self._go_on)
 
@@ -174,12 +174,16 @@ class Rank(Machine):
             raise ProtocolError(f"round {event.round} cannot follow round {self.round}")
         self._place.begin(event.round, now)
         self._doing.use(event.model, event.digest)
+        self._giving.begin(event.round, actions)
         if self._behind.must_renew:
             self._behind.renew(now, actions)
             return
         if self.lead is not None and self._leading is not None:
             if event.digest:
                 self._leading.compare(0, event.round, event.digest, actions)
+            if self._leading.takes_state(event.round, actions):
+                self._behind.renew(now, actions)
+                return
             self._take_go(self.lead.begin(event.round, now, actions), now, actions)
             return
         if event.round == self.settings.after + 1:  # everyone is in when all have said this

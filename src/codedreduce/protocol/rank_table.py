@@ -59,7 +59,7 @@ JOINING, RESTING, READY, WORKING, RENEWING, ENDING, LEFT = RankState
 _IN = (RESTING, READY, WORKING, RENEWING, ENDING)
 _ALL = (JOINING, *_IN)
 _NOT_WORKING = (RESTING, READY, RENEWING, ENDING)
-_LEADING = (RESTING, WORKING, ENDING)  # those that rank 0 is ever in when somebody speaks to it
+_LEADING = (RESTING, WORKING, RENEWING, ENDING)  # those that rank 0 is ever in when somebody speaks to it
 _ANY_RANK = (COORDINATOR, FOLLOWER, PEER)
 
 #: In which states what from whom is handled by which method of `Rank` or of a part of it, and where that may lead.
@@ -88,11 +88,11 @@ ROWS = (
     *(Row((RESTING, RENEWING, ENDING), SumChunk, who, "_on_sum") for who in _ANY_RANK),
     # who is behind, and who helps
     *(Row(_IN, Want, who, "_behind.on_want") for who in _ANY_RANK),
-    *(Row(_IN, StateOffer, who, "_behind.on_offer") for who in (COORDINATOR, PEER)),
+    *(Row(_IN, StateOffer, who, "_behind.on_offer") for who in _ANY_RANK),
     *(Row(_IN, Take, who, "_giving.on_take") for who in _ANY_RANK),
-    *(Row((RENEWING,), Past, who, "_behind.on_past") for who in (COORDINATOR, PEER)),
+    *(Row((RENEWING,), Past, who, "_behind.on_past") for who in _ANY_RANK),
     *(Row((WORKING,), Past, who, "_behind.on_past", (STAY, RENEWING)) for who in (COORDINATOR, PEER)),
-    *(Row((RENEWING,), StateChunk, who, "_behind.on_state", (STAY, RESTING)) for who in (COORDINATOR, PEER)),
+    *(Row((RENEWING,), StateChunk, who, "_behind.on_state", (STAY, RESTING)) for who in _ANY_RANK),
     Row((RESTING,), Renew, COORDINATOR, "_behind.on_must_renew"),
     Row((READY, WORKING), Renew, COORDINATOR, "_behind.on_must_renew", (RENEWING,)),
     Row(_IN, Give, COORDINATOR, "_giving.on_give"),
@@ -104,12 +104,13 @@ ROWS = (
     Row(_LEADING, Renew, FOLLOWER, "_on_renew"),
     Row(_LEADING, Late, FOLLOWER, "_leading.on_late"),
     Row((ENDING,), Have, FOLLOWER, "_ending.on_have", (STAY, LEFT)),
-    Row((RESTING, WORKING), Have, FOLLOWER, "_ending.on_have"),
-    Row((RESTING,), Goodbye, FOLLOWER, "_on_follower_left"),
+    Row((RESTING, WORKING, RENEWING), Have, FOLLOWER, "_ending.on_have"),
+    Row((RESTING, RENEWING), Goodbye, FOLLOWER, "_on_follower_left"),
     Row((WORKING,), Goodbye, FOLLOWER, "_on_follower_left", (STAY, RESTING)),
     Row((ENDING,), Goodbye, FOLLOWER, "_on_follower_left", (STAY, LEFT)),
     # time and connections
-    Row((JOINING, RESTING, READY, RENEWING), TimerFired, OWN, "_on_timer"),
+    Row((JOINING, RESTING, READY), TimerFired, OWN, "_on_timer"),
+    Row((RENEWING,), TimerFired, OWN, "_on_timer", (STAY, RESTING)),
     Row((WORKING,), TimerFired, OWN, "_on_timer", (STAY, RESTING, RENEWING)),
     Row((ENDING,), TimerFired, OWN, "_on_timer", (STAY, LEFT)),
     Row(_ALL, Drained, OWN, "_on_drained"),

@@ -17,6 +17,7 @@ from codedreduce.protocol.events import AnyAction, Pack, Packed, Transmit
 from codedreduce.protocol.messages import Give, Past, StateChunk, StateOffer, Take
 from codedreduce.protocol.outboxes import Outboxes
 from codedreduce.protocol.place import Place
+from codedreduce.protocol.rank_table import READY, WORKING
 from codedreduce.protocol.settings import Settings
 from codedreduce.vectors import Vector, joined
 
@@ -144,18 +145,29 @@ class Giving:
         self._links = links
         self._piece = settings.state_chunk
         self._waiting: set[int] = set()
+        self._later: dict[int, int] = {}  # to whom, and before which round this rank has not come to
         self._offered: dict[int, Packed] = {}  # to whom, and not yet taken
 
-    def promise(self, rank: int, actions: list[AnyAction]) -> None:
-        """Give the state to a rank when it is packed."""
-        if rank in self._links:
+    def promise(self, rank: int, actions: list[AnyAction], before: int = 0) -> None:
+        """Give the state to a rank when it is packed; as it is before a round, if this rank has not come to that."""
+        if rank not in self._links:
+            return
+        if self._place.state in (READY, WORKING) and self._place.round < before:
+            self._later[rank] = before
+        else:
             if not self._waiting:
                 actions.append(Pack())
             self._waiting.add(rank)
 
+    def begin(self, round_: int, actions: list[AnyAction]) -> None:
+        """The script begins a round: it packs what was to be given as it is before it."""
+        for rank in [rank for rank, before in self._later.items() if before <= round_]:
+            del self._later[rank]
+            self.promise(rank, actions)
+
     def on_give(self, message: Give, sender: int, now: float, actions: list[AnyAction]) -> None:
         """The coordinator asks this rank to give its state to another."""
-        self.promise(message.to, actions)
+        self.promise(message.to, actions, before=message.round)
 
     def on_packed(self, event: Packed, now: float, actions: list[AnyAction]) -> None:
         """Offer it to those that wait for it."""
@@ -190,6 +202,7 @@ class Giving:
     def lost(self, rank: int) -> None:
         """A rank that waits for the state, or takes it, is gone, or begins anew."""
         self._waiting.discard(rank)
+        self._later.pop(rank, None)
         self._offered.pop(rank, None)
 
     @property

@@ -228,7 +228,7 @@ class SimulatedCluster:
 
     def _renewed(self, node: int, action: Renewed) -> None:
         """A rank has another's state and goes on from there."""
-        if action.state.tobytes() != self._state(action.round + 1).tobytes():
+        if action.state is None or action.state.tobytes() != self._state(action.round + 1).tobytes():
             raise AssertionError(f"rank {node} took a state that nobody had after round {action.round}")
         self._begin_at(node, action.round + 1)
 

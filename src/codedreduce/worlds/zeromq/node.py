@@ -230,7 +230,7 @@ class Node:
     def _beside_a_sum(self, news: News) -> Renewal | Over | None:
         """What else may come of a round at a rank: another's state, or the end of the run."""
         if isinstance(news, Renewed):
-            if self._replica is not None:
+            if self._replica is not None and news.state is not None:
                 self._replica.unpack(news.state)
             self._round = news.round
             return Renewal(news.round)
