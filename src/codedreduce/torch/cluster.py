@@ -224,16 +224,23 @@ class Cluster:
     ) -> Iterator[Step]:
         """In a process alone, and on every rank: the parameters are as the script leaves them.
 
-        When a script changes what is trainable, it does so on all ranks, and all lay the vector out anew.
+        When a script changes what is trainable, it does so on all ranks, and all lay the vector out anew; also one that
+        fell behind, and is told by another's state what is trainable.
         """
         after = 0
+
+        def renewed(round_: int) -> bool:
+            nonlocal after
+            after = round_
+            return layout.is_current()
+
         while after < training.steps:
             layout = Layout(training.model)
             vector = np.zeros(layout.length, dtype=layout.dtype)
             with contextlib.ExitStack() as stack:
                 self._running = stack
                 world, read_model = enter(stack, layout, UnitGradient(training, layout, given_model=False), after)
-                for round_ in rounds(world, journal, training.steps, vector, read_model, after=after):
+                for round_ in rounds(world, journal, training.steps, vector, read_model, after, renewed):
                     over = round_.over(layout.write_gradients(round_.total, training.batch_size))
                     after = over.round
                     replica.has_stepped = True
@@ -242,7 +249,8 @@ class Cluster:
                     if not layout.is_current():
                         break
                 else:
-                    after = training.steps
+                    if layout.is_current():
+                        after = training.steps
             self._running = None
 
     def _as_rank(
