@@ -166,6 +166,12 @@ def test_a_rank_alone_from_the_start() -> None:
     assert not run.sent
 
 
+def test_the_rank_that_is_named_is_late() -> None:
+    for rank in (0, 3):
+        run = Watched(changed(delays=f"rank:{rank}:1.0:9s", rounds=4))
+        assert run.recorder.rounds[0].late == (rank,)
+
+
 def test_who_falls_behind_steps_through_the_sums_it_missed() -> None:
     """It was cut off from what others sent for some rounds, no more than keepers hold."""
     run = same_bits(changed(faults=(Fault(kind="pause", node=3, round=3, after=0.2, seconds=3.0),)))

@@ -44,10 +44,12 @@ REMEMBERED = 64
 class Step:
     """One round: every parameter's `.grad` is the mean gradient of its batch.
 
-    What follows is heard of by rank 0 alone. `late` names the workers whose part somebody else delivered. `saved` is
-    how much longer the rounds so far would have taken had they waited for all, as far as it is known by now: late
-    workers are measured when they stop. `residual` is above 0 if more were late than tolerated and
-    `on_excess="approximate"` left some of the batch out.
+    What follows is heard of by rank 0 alone, and is empty or 0 elsewhere: a rank has the sum from the keepers, often
+    before rank 0 has it and knows who was late, and would wait for one more message in every step. So nothing that a
+    step does may depend on it. `late` names the workers whose part somebody else delivered. `saved` is how much longer
+    the rounds so far would have taken had they waited for all, as far as it is known by now: late workers are measured
+    when they stop. `residual` is above 0 if more were late than tolerated and `on_excess="approximate"` left some of
+    the batch out.
     """
 
     round: int
