@@ -150,6 +150,35 @@ def test_whatever_happens_it_comes_if_somebody_is_left(data: st.DataObject) -> N
 # -- in a rank's machine
 
 
+def test_what_a_keeper_that_is_gone_had_not_sent_is_asked_of_rank_0() -> None:
+    talk = led_to("rank", RankState.WORKING)
+    keepers = talk.machine._exchange.stripes.keepers(1)
+    talk.computes()
+    talk.parts_come()
+    talk.happens(happening.PeerLost(peer=1))
+    talk.go(2)
+    wanted = sent(talk.timer("behind"), said.Want)
+    assert {want.to for want in wanted} == {0}
+    asked = {index for want in wanted for index in want.message.chunks}
+    assert asked == {index for index, keeper in enumerate(keepers) if keeper != 2}
+    assert talk.machine.state is RankState.WORKING
+
+
+def test_rank_0_holds_whole_sums_of_short_vectors() -> None:
+    talk = led_to("coordinator", RankState.WORKING)
+    talk._round_goes_by()
+    talk.begin()
+    (total,) = of_type(talk.done, happening.Aggregated)
+    right = total.vector.tolist()
+    total.vector[:] = -1.0  # it is the script's to write in
+    talk.happens(happening.PeerFound(peer=1))  # nothing is on its way to it
+    actions = talk.hears(1, said.Want(round=1, chunks=(0, 1, 2, 9)))
+    for _ in range(3):
+        actions += talk.happens(happening.Drained(peer=1))
+    found = {one.message.index: one.data.tolist() for one in sent(actions, said.SumChunk) if one.message.round == 1}
+    assert [number for index in sorted(found) for number in found[index]] == right
+
+
 def test_a_rank_takes_the_state_from_two_and_tells_them_when_it_has_it() -> None:
     talk = led_to("rank", RankState.RENEWING)
     offer = said.StateOffer(round=1, of=20, digest="x")

@@ -92,6 +92,8 @@ class Behind:
         exchange.take_own(place.round, own)
         if self._finish(now, actions):
             return
+        for peer in [peer for peer in asked if peer and not self._links.reaches([peer])]:
+            asked.setdefault(0, []).extend(asked.pop(peer))  # rank 0 has had every sum, and may hold it still
         was_replaced = place.round < place.go.round and not exchange.has(own)  # and was not told by whom
         if was_replaced or not self._links.reaches(asked):
             self.renew(now, actions)

@@ -269,6 +269,8 @@ class Rank(Machine):
         place.rest(now)
         if self.lead is None:
             self._exchange.keep_last()
+        else:
+            self._exchange.keep_whole()
         self._exchange.expect(place.round + 1)
         self._behind.begin_anew()
         actions.append(Aggregated(round=place.round, vector=total.vector, late=late))

@@ -91,6 +91,14 @@ class Settings:
         stripe = self.length * self.itemsize // keepers + 1
         return max(LEAST_ROUNDS_HELD, min(MOST_ROUNDS_HELD, HELD_BYTES // stripe))
 
+    def sums_held(self) -> int:
+        """Rounds whose whole sums rank 0 holds, for those whose keeper is gone; none of long ones.
+
+        >>> Settings(length=1000).sums_held(), Settings(length=10**6).sums_held(), Settings(length=10**8).sums_held()
+        (64, 2, 0)
+        """
+        return min(MOST_ROUNDS_HELD, HELD_BYTES // (self.length * self.itemsize))
+
     def chunk_slice(self, index: int) -> slice:
         """Where chunk `index` lies in the vector."""
         return slice(index * self.chunk, min((index + 1) * self.chunk, self.length))
