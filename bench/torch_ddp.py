@@ -44,7 +44,7 @@ SAMPLES = 16 * BATCH
 FEATURES = 256
 #: Hidden widths by size of the model, and steps.
 MODELS = {"1 M": ((1024, 704), 60), "10 M": ((3072, 2944), 20)}
-#: The worker that stalls or is killed, as DDP's rank 2 and codedreduce's node 3.
+#: The worker that stalls or is killed, in its eighth step: rank 2 of DDP and of stripes, node 3 of a tree.
 UNLUCKY = 3
 KILLED_AT = 8
 REPEATS = 3
@@ -83,18 +83,23 @@ def codedreduce_rank(size: str, steps: int, killed: bool, out: str) -> None:
     """What a user's script does."""
     model, data = network(size), dataset()
     optimizer = optimizer_for(model)
-    calls = 0
+    is_striped = "CODEDREDUCE_TREE" not in os.environ
+    is_unlucky = int(os.environ["RANK"]) == (UNLUCKY - 1 if is_striped else UNLUCKY)
+    calls = reached = 0
 
     def lossy(model: nn.Module, batch: Any) -> torch.Tensor:
         nonlocal calls
         calls += torch.is_grad_enabled()
-        if killed and os.environ["RANK"] == str(UNLUCKY) and calls == KILLED_AT:
+        # a rank computes its unit block by block, and sees its rounds; a worker of a tree in one go, and does not
+        step = reached + 1 if is_striped else calls
+        if killed and is_unlucky and step == KILLED_AT:
             os.kill(os.getpid(), signal.SIGKILL)
         return losses(model, batch)
 
     begin, log = time.monotonic(), []
     with cr.join() as cluster:
-        for step in cluster.train(model, data, lossy, BATCH, steps):
+        for step in cluster.train(model, data, lossy, BATCH, steps, state=[optimizer]):
+            reached = step.round
             if step.round == 1:
                 begin = time.monotonic() - step.seconds
             optimizer.step()
@@ -223,7 +228,13 @@ def compare(size: str) -> dict[str, Any]:
         for side, one in results[name].items():
             steps = f"{one['steps']}/{one['of']} steps, {one['lost']} lost, {1000 * one['mean']:.0f} ms"
             print(f"{size}: {name}, {side}: {steps}, slowest {one['slowest']:.2f} s {one['ended']}", flush=True)
-    return {"calm_ratio": ratio, "stall": 9 * step, "conditions": results, "overhead": overhead(network(size))}
+    return {
+        "calm_ratio": ratio,
+        "striped_calm_ratio": striped,
+        "stall": 9 * step,
+        "conditions": results,
+        "overhead": overhead(network(size)),
+    }
 
 
 def _middle(runs: list[dict[str, Any]]) -> dict[str, Any]:

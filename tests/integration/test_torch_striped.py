@@ -1,6 +1,7 @@
 """PyTorch in stripes: every rank yields and steps, as one process would, whatever the loop body does."""
 
 import hashlib
+import json
 import os
 import signal
 import time
@@ -187,6 +188,44 @@ def test_what_a_body_changes_is_what_one_process_has(tmp_path: Path) -> None:
                 torch.testing.assert_close(mine, ones, rtol=1e-9, atol=1e-12)
 
 
+def unfreezing(folder: Path, *, behind: bool) -> Callable[[], None]:
+    """A layer is unfrozen after round 100; one rank may then be so far behind that it never comes to that round."""
+    is_through = folder / "through with 100 rounds"
+
+    def script() -> None:
+        model = Model()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        seen = []
+        with cr.join() as cluster:
+            for step in cluster.train(model, data(), losses, BATCH, 110, seed=3, state=[optimizer]):
+                optimizer.step()
+                seen.append(step.round)
+                if step.round == 100:
+                    model.frozen.requires_grad_(True)
+                if behind and cluster.rank == 3 and step.round == 10:
+                    while not is_through.exists():
+                        time.sleep(0.01)
+                if cluster.rank == 0 and step.round == 100:
+                    is_through.touch()
+            missed = sorted(set(range(1, 111)) - set(seen))
+            (folder / f"{cluster.rank}").write_text(f"{digest(*model.parameters())} {step.round} {step.loss!r}")
+            (folder / f"missed by {cluster.rank}").write_text(json.dumps(missed))
+
+    return script
+
+
+def test_one_that_missed_that_a_layer_was_unfrozen_goes_on(tmp_path: Path) -> None:
+    outcome = run(unfreezing(tmp_path, behind=False))
+    calm = bits_of(tmp_path)
+    (tmp_path / "through with 100 rounds").unlink()
+    outcome = run(unfreezing(tmp_path, behind=True))
+    assert outcome.codes == dict.fromkeys(range(RANKS), 0), outcome.errors
+    missed = json.loads((tmp_path / "missed by 3").read_text())
+    assert missed == list(range(missed[0], 101)), "it took the state after round 100"
+    assert missed[0] in (11, 12), "the sum of round 11 may have come before it could be said to be behind"
+    assert bits_of(tmp_path) == calm
+
+
 def test_ranks_begin_with_the_model_of_rank_0(tmp_path: Path) -> None:
     def script() -> None:
         model = Model(dropout=0.2)
@@ -207,12 +246,12 @@ def test_ranks_begin_with_the_model_of_rank_0(tmp_path: Path) -> None:
     assert odd == bits_of(tmp_path).split()[0]
 
 
-@pytest.mark.parametrize("skipping", ["a step", "another rate"])
-def test_a_rank_that_drifts_is_named_and_takes_the_state(tmp_path: Path, skipping: str) -> None:
+@pytest.mark.parametrize(("drifting", "skipping"), [(2, "a step"), (2, "another rate"), (0, "a step")])
+def test_a_rank_that_drifts_is_named_and_takes_the_state(tmp_path: Path, drifting: int, skipping: str) -> None:
     def script() -> None:
         model = Model()
         rank = int(os.environ["RANK"])
-        odd = rank == 2
+        odd = rank == drifting
         lr = 0.2 if odd and skipping == "another rate" else 0.05
         optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
         notes = []
@@ -223,7 +262,7 @@ def test_a_rank_that_drifts_is_named_and_takes_the_state(tmp_path: Path, skippin
                 optimizer.step()
         (tmp_path / f"{rank}").write_text(digest(*model.parameters()))
         if cluster.is_root:
-            assert notes == [("drift", (2,))]
+            assert notes == [("drift", (drifting,))]
 
     outcome = run(script)
     assert outcome.codes == dict.fromkeys(range(RANKS), 0), outcome.errors

@@ -180,7 +180,7 @@ class GoingOn(RuleBasedStateMachine):
         for action in self.talk.done[self.heard :]:
             if isinstance(action, happening.Transmit) and isinstance(action.message, said.PartChunk):
                 (value,) = set(action.data.tolist())
-                assert any(value == worth(action.message.round, task) for task in range(self.machine.work.task + 1))
+                assert any(value == worth(action.message.round, task) for task in range(self.machine.tasks + 1))
         self.heard = len(self.talk.done)
 
     @invariant()

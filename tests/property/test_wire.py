@@ -78,6 +78,11 @@ def test_any_flipped_bit_is_noticed(message: AnyMessage, data: st.DataObject) ->
         (encode(PartChunk(unit=0, first=0, last=1, index=0)), 15, "chunk 0 must have 16 bytes and came with 15"),
         (encode(PartChunk(unit=0, first=0, last=1, index=3)), 16, "chunk 3 does not exist"),
         (encode(SumChunk(index=2)), 16, "chunk 2 must have 8 bytes and came with 16"),
+        (
+            encode(StateChunk(index=0, of=1)),
+            (1 << 18) + 1,
+            "a piece of a state has 262145 bytes; the largest is 262144",
+        ),
         (encode(Offer(task=1)), 4, "Offer came with 4 bytes; it carries none"),
         (encode(RingChunk(segment=0, index=0, finished=True)), 7, "not whole numbers"),
         (encode(Hello(plan="x" * 1001)), 0, "cannot be read"),

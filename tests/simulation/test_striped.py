@@ -120,6 +120,7 @@ def test_every_link_carries_what_a_ring_s_would() -> None:
 def test_one_that_is_gone_for_good(kind, after: float) -> None:
     run = same_bits(changed(faults=(Fault(kind=kind, node=3, round=3, after=after),)))
     all_have(run, [0, 1, 2, 4, 5])
+    assert run.renewed == [], "nobody needs a state because somebody else is gone"
     assert run.recorder.seconds()[3:].max() < 2.5, "and is left out"
 
 
@@ -144,7 +145,10 @@ def test_all_keepers_but_rank_0_stop() -> None:
     faults = tuple(Fault(kind="pause", node=rank, round=3, after=1.0001, seconds=60.0) for rank in range(1, 6))
     run = same_bits(changed(faults=faults))
     assert run.recorder.seconds()[2:].max() < 10.0, "rank 0 does all of it"
+    # All have all sums, which is more than that they go on with a state: rank 0, which kept the stripes of the others,
+    # holds the sums of 64 rounds of so short a vector, and the last 5 of 8 went by while they were paused.
     all_have(run)
+    assert run.renewed == []
     all_end(run)
 
 
@@ -164,6 +168,12 @@ def test_rank_0_alone_is_left() -> None:
 def test_a_rank_alone_from_the_start() -> None:
     run = same_bits(changed(tree="1x1", stripes=1))
     assert not run.sent
+
+
+def test_the_rank_that_is_named_is_late() -> None:
+    for rank in (0, 3):
+        run = Watched(changed(delays=f"rank:{rank}:1.0:9s", rounds=4))
+        assert run.recorder.rounds[0].late == (rank,)
 
 
 def test_who_falls_behind_steps_through_the_sums_it_missed() -> None:
@@ -191,6 +201,29 @@ def test_who_falls_far_behind_takes_the_state() -> None:
     missed = [round_ for round_ in range(1, 21) if (3, round_) not in run.sums]
     assert missed == list(range(missed[0], renewed + 1)), "and is there for all that follow"
     all_have(run, [0, 1, 2, 4, 5])
+
+
+def test_a_state_comes_from_several() -> None:
+    run = same_bits(changed(faults=(Fault(kind="cut", node=3, round=2, after=0.5, seconds=9.0),), rounds=20))
+    givers = {rank for rank, action in run.of(said.StateChunk) if action.to == 3}
+    assert len(givers) >= 2
+    assert 0 not in givers, "rank 0 has enough to do"
+    assert [rank for rank, _ in run.renewed] == [3]
+    assert not any(run.cluster.machine(rank).states_held for rank in range(6)), "and nobody keeps it"
+
+
+@pytest.mark.parametrize("kind", ["crash", "pause", "cut", "slow"])
+def test_a_giver_that_is_gone_or_slow_is_replaced(kind) -> None:
+    """It goes when it has sent a piece; the state comes from the others, and in one go."""
+    far_behind = Fault(kind="cut", node=3, round=2, after=0.5, seconds=9.0)
+    calm = Watched(changed(faults=(far_behind,), rounds=20))
+    givers = {rank for rank, action in calm.of(said.StateChunk)}
+    ((_, renewed),) = calm.renewed
+    for giver in givers:
+        fault = Fault(kind=kind, node=giver, round=renewed + 1, after=0.0, seconds=30.0, factor=50.0)
+        run = same_bits(changed(faults=(far_behind, fault), rounds=20))
+        assert (3, renewed) in run.renewed or (3, renewed + 1) in run.renewed, "it is not waited for"
+        all_end(run)
 
 
 def test_a_new_process_takes_the_state() -> None:

@@ -73,6 +73,11 @@ def happened() -> set[Step]:
 
 def by_hand() -> None:
     """What happens too seldom to wait for: somebody leaves, is refused, or finds its parent again."""
+    left = led_to("coordinator", RankState.RENEWING)
+    for rank in (1, 2):
+        left.happens(PeerLost(peer=rank))
+    left.timer("behind")
+    led_to("coordinator", RankState.RENEWING).goes_on()
     for name, state in led_to_every_state():
         if state.name in ("LEFT", "STOPPED"):
             continue
@@ -186,7 +191,9 @@ def test_no_row_hides_another(machine: type[Machine]) -> None:
 )
 def test_every_row_names_a_method_that_takes_what_it_is_given(machine: type[Machine], row: Row) -> None:
     assert row.method is not None
-    method = getattr(machine, row.method)
+    part, _, name = row.method.rpartition(".")
+    owner = type(getattr(MACHINES_BY_HAND["coordinator"](), part)) if part else machine
+    method = getattr(owner, name)
     hints = typing.get_type_hints(method)
     given = [hints[name] for name in list(inspect.signature(method).parameters)[1:]]
     assert hints["return"] is type(None)

@@ -37,7 +37,7 @@ LIVE = LiveCompensation(4, wait_for=2, blocks=2).plan(samples=60)
 RING = RingAllReduce(3).plan(samples=60)
 
 #: Ranks wait for whom they must. A stripe has one chunk.
-OF_RANKS = replace(SETTINGS, on_excess="wait")
+OF_RANKS = replace(SETTINGS, on_excess="wait", state_chunk=2)
 STRIPED = Striped(3, blocks=2, stripes=3).plan(samples=60)
 GROUPED = Striped(4, reach=2, blocks=4, stripes=2).plan(samples=64)
 ALONE = Striped(1, blocks=2, stripes=1).plan(samples=60)
@@ -212,6 +212,20 @@ class Talk:
                 actions += self.hears(self.others[0], said.SumChunk(index=index, **of), 6.0)
         return actions
 
+    def has_another_model(self) -> None:
+        """Rank 0, in the first round, has another model than the others in the second; the third it cannot begin."""
+        self._round_goes_by()
+        self.begin("a")
+        for rank in self.others:
+            self.hears(rank, said.Status(generation=self.machine.generation, round=2, digest="b"))
+        self._round_goes_by()
+        self.begin()
+
+    def _round_goes_by(self) -> None:
+        self.computes()
+        self.parts_come()
+        self.sums_come()
+
     def computes(self, covered: float = 1.0, which: int = -1) -> list[Any]:
         """What was asked for last, or earlier, is computed."""
         task = self.asked.pop(which)
@@ -251,15 +265,17 @@ class Talk:
             self.go()
         elif machine.state is RankState.RENEWING:
             of = {"generation": machine.generation, "round": max(machine.round - 1, machine.begun)}
-            self.hears(0, said.StateChunk(index=0, of=1, **of), 1.0)
+            giver = self.others[0]
+            self.hears(giver, said.StateOffer(of=1, **of))
+            self.hears(giver, said.StateChunk(index=0, of=1, **of), 1.0)
         elif machine.state is RankState.WORKING:
             self.parts_come()
             self.sums_come()
 
-    def begin(self) -> list[Any]:
+    def begin(self, digest: str = "") -> list[Any]:
         """The next round begins, at the root, at a node of a ring, or at a rank."""
         model = np.zeros(self.machine.settings.length, np.float32)
-        return self.happens(happening.Begin(round=self.machine.round + 1, model=model))
+        return self.happens(happening.Begin(round=self.machine.round + 1, model=model, digest=digest))
 
     def timer(self, name: str) -> list[Any]:
         """A timer fires."""
@@ -357,13 +373,15 @@ def _lead_rank(talk: Talk, state: State) -> None:
         talk.go()
         if state is RankState.RENEWING:
             talk.hears(0, said.Renew(round=1))
+    elif state is RankState.RENEWING:
+        talk.has_another_model()
 
 
 #: What cannot be: one that is alone exchanges nothing, and waits for nobody; whoever coordinates is where it says.
 NEVER = {
     "node alone in a ring": (RingState.EXCHANGING,),
-    "coordinator": (RankState.JOINING, RankState.READY, RankState.RENEWING),
-    "coordinator of groups": (RankState.JOINING, RankState.READY, RankState.RENEWING),
+    "coordinator": (RankState.JOINING, RankState.READY),
+    "coordinator of groups": (RankState.JOINING, RankState.READY),
     "rank alone": (RankState.JOINING, RankState.READY, RankState.RENEWING, RankState.ENDING),
 }
 

@@ -55,15 +55,18 @@ def test_rounds_that_are_over_are_forgotten(name: str) -> None:
         talk.join(*talk.children)
     for _ in range(140):  # histories grow at first
         _one_round(talk)
-    most = []  # at the ends of rounds, which differ: others are found to be late in this one or in that
-    for _ in range(2):
-        sizes = []
-        for _ in range(30):
-            _one_round(talk)
-            sizes.append(size_of(state_of(machine)))
-        most.append(max(sizes))
+    sizes = []  # at the ends of rounds
+    for _ in range(60):
+        _one_round(talk)
+        sizes.append(size_of(state_of(machine)))
     assert machine.round >= 200
-    assert most[0] == most[1]
+    if isinstance(machine, Rank) and not machine.node and machine.plan.workers > 1:
+        # Who is late, and what was asked of whom, is a coordinator's to find out in each round, and is in its books
+        # until the next one begins: rounds differ, though what is said in them does not. What must not be is that
+        # they grow: the largest of 30 are as large as the largest of the next 30.
+        assert max(sizes[:30]) == max(sizes[30:])
+    else:
+        assert len(set(sizes)) == 1, "all rounds are the same"
 
 
 def _one_round(talk: Talk) -> None:

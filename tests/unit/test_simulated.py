@@ -203,3 +203,13 @@ def test_one_worker_can_be_told_to_stall() -> None:
     assert delays.draw(7).startup.tolist() == [0, 0, 0.5, 0, 0, 0]
     with pytest.raises(UsageError, match="no worker 7"):
         parse_delays("worker:7:1:0.5s", workers=6, unit=0.1, seed=0)
+    with pytest.raises(UsageError, match="no worker 0"):
+        parse_delays("worker:0:1:0.5s", workers=6, unit=0.1, seed=0)
+
+
+def test_ranks_are_counted_from_0() -> None:
+    for rank in range(6):
+        delays = parse_delays(f"rank:{rank}:1:0.5s", workers=6, unit=0.1, seed=0)
+        assert delays.draw(7).startup.nonzero()[0].tolist() == [rank]
+    with pytest.raises(UsageError, match="ranks are 0 to 5; there is no rank 6"):
+        parse_delays("rank:6:1:0.5s", workers=6, unit=0.1, seed=0)

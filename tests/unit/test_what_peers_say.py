@@ -12,7 +12,6 @@ from codedreduce.protocol import Settings, Worker
 from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
 from codedreduce.protocol.rank_table import RankState
-from codedreduce.protocol.renewing import STATE_CHUNK
 from codedreduce.protocol.ring import RingState
 from codedreduce.protocol.root import RootState
 from codedreduce.protocol.wire import decode, encode
@@ -171,24 +170,31 @@ def test_what_a_rank_cannot_read_it_does_not_compute() -> None:
 
 @pytest.mark.parametrize("chunk", [said.StateChunk(index=2, of=2), said.StateChunk(index=0, of=2)])
 def test_pieces_of_a_state(chunk: said.StateChunk) -> None:
-    """There is no third piece of two, and no empty one, nor one that is too large."""
+    """There is no third piece of two, no empty one, none that is too large, nor a short one that is not the last."""
     talk = led_to("rank", RankState.RENEWING)
-    length = 2 if chunk.index else STATE_CHUNK + 1
+    length = 2 if chunk.index else 3
     is_noted(talk, 1, chunk, np.ones(length, np.float32), kind="unreadable")
-    is_noted(talk, 1, said.StateChunk(index=0, of=2), np.ones(0, np.float32), kind="unreadable")
+    for short in (0, 1):
+        is_noted(talk, 1, said.StateChunk(index=0, of=2), np.ones(short, np.float32), kind="unreadable")
 
 
-def test_a_state_is_taken_from_one_giver() -> None:
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        said.StateChunk(index=0, of=2),  # that was not asked for, since nobody has offered it
+        said.StateChunk(round=1, index=0, of=1),
+    ],
+    ids=repr,
+)
+def test_a_state_that_nobody_offered_is_not_taken(chunk: said.StateChunk) -> None:
     talk = led_to("rank", RankState.RENEWING)
-    talk.hears(1, said.StateChunk(index=0, of=2), 1.0)
-    assert changes_nothing(talk, 0, said.StateChunk(index=1, of=2), 2.0) == []
-    (renewed,) = of_type(talk.hears(1, said.StateChunk(index=1, of=2), 3.0), happening.Renewed)
-    assert renewed.state.tolist() == [1.0, 1.0, 3.0, 3.0]
-    assert talk.machine.state is RankState.RESTING
+    assert changes_nothing(talk, 1, chunk, 1.0) == []
 
 
 def test_a_state_of_a_round_that_was_not_is_not_taken() -> None:
     talk = led_to("rank", RankState.RENEWING)
+    (no,) = sent(talk.hears(1, said.StateOffer(round=9, of=1, digest="x")), said.Take)
+    assert no.message.pieces == ()
     assert changes_nothing(talk, 1, said.StateChunk(round=9, index=0, of=1), 1.0) == []
 
 
@@ -308,6 +314,8 @@ def test_a_ring_forgets_what_came_early_for_a_round_that_never_was() -> None:
         said.Keep(stripe=0, keeper=2**53 + 1),
         said.PartChunk(unit=0, first=-1, last=1, index=0),
         said.Want(chunks=(0,) * 4097),
+        said.StateOffer(of=0),
+        said.Take(pieces=(0,) * 4097),
         said.StateChunk(index=0, of=0),
         said.StateChunk(index=0, of=2**24 + 1),
     ],

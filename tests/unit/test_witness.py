@@ -93,12 +93,51 @@ def test_a_rank_that_drifts_is_named_once_and_told_to_take_the_state() -> None:
     assert (give.to, give.message.to) == (1, 2), "one that is right gives it"
 
 
-def test_rank_0_is_named_and_goes_on() -> None:
-    talk = coordinator()
-    talk.hears(1, said.Status(round=2, digest="b"))
-    actions = talk.hears(2, said.Status(round=2, digest="b"))
-    assert drifts(actions) == [(0,)]
-    assert not sent(actions, said.Renew)
+def test_rank_0_is_named_and_takes_the_state_of_most() -> None:
+    talk = led_to("coordinator", RankState.RENEWING)
+    assert drifts(talk.done) == [(0,)]
+    assert {(give.to, give.message.to, give.message.round) for give in sent(talk.done, said.Give)} == {
+        (1, 0, 3),
+        (2, 0, 3),
+    }
+    talk.hears(1, said.StateOffer(round=1, of=1, digest="x"))  # one that is behind packed too early
+    assert sent(talk.done, said.Take)[-1].message.pieces == ()
+    talk.hears(2, said.StateOffer(round=2, of=1, digest="x"))
+    (renewed,) = of_type(talk.hears(2, said.StateChunk(round=2, index=0, of=1), 5.0), happening.Renewed)
+    assert (renewed.round, renewed.state.tolist()) == (2, [5.0, 5.0])
+    assert sent(talk.begin("b"), said.Go), "and begins the round"
+
+
+def test_rank_0_goes_on_if_nobody_is_left_to_take_the_state_of() -> None:
+    talk = led_to("coordinator", RankState.RENEWING)
+    talk.timer("behind")
+    assert len(sent(talk.done, said.Give)) == 4, "they are asked again"
+    for rank in (1, 2):
+        talk.happens(happening.PeerLost(peer=rank))
+    (renewed,) = of_type(talk.timer("behind"), happening.Renewed)
+    assert renewed.state is None
+    assert of_type(talk.begin(), happening.Compute)
+
+
+def test_without_a_majority_rank_0_is_named_and_goes_on() -> None:
+    talk = led_to("coordinator of groups", RankState.WORKING)
+    talk._round_goes_by()
+    talk.begin("a")
+    for rank, digest in ((1, "b"), (2, "b"), (3, "c")):
+        talk.hears(rank, said.Status(round=2, digest=digest))
+    assert drifts(talk.done) == [(0,), (3,)]
+    talk._round_goes_by()
+    assert talk.machine.state is RankState.RESTING
+    assert sent(talk.begin(), said.Go)
+
+
+def test_one_that_is_behind_gives_its_state_when_it_has_come_to_the_round() -> None:
+    talk = led_to("rank", RankState.WORKING)
+    assert not of_type(talk.hears(0, said.Give(round=2, to=1)), happening.Pack)
+    talk.computes()
+    talk.parts_come()
+    talk.sums_come()
+    assert of_type(talk.begin(), happening.Pack)
 
 
 def test_digests_of_rounds_that_are_not_on_are_not_heard() -> None:
@@ -115,5 +154,10 @@ def test_before_the_first_round_all_take_rank_0_s_state() -> None:
     assert drifts(actions) == [(1,)]
     assert of_type(talk.hears(1, said.Renew(round=1)), happening.Pack), "rank 0 itself gives it"
     talk.happens(happening.Packed(round=0, state=np.arange(3, dtype=np.float32)))
-    (chunk,) = sent(talk.done, said.StateChunk)
-    assert (chunk.to, chunk.message.round, chunk.data.tolist()) == (1, 0, [0.0, 1.0, 2.0])
+    (offer,) = sent(talk.done, said.StateOffer)
+    assert (offer.to, offer.message.round, offer.message.of) == (1, 0, 2)
+    chunks = sent(talk.hears(1, said.Take(round=0, pieces=(1, 0))), said.StateChunk)
+    assert [(chunk.to, chunk.message.round, chunk.data.tolist()) for chunk in chunks] == [
+        (1, 0, [2.0]),
+        (1, 0, [0.0, 1.0]),
+    ]

@@ -58,10 +58,11 @@ class Advanced(Event, frozen=True, kw_only=True):
 
 
 class Packed(Event, frozen=True, kw_only=True):
-    """The state that was asked for, as it is after a round, packed into numbers."""
+    """The state that was asked for, as it is after a round, packed into numbers; `digest` tells two of them apart."""
 
     round: int
     state: Vector
+    digest: str = ""
 
 
 class Interrupted(Event, frozen=True, kw_only=True):
@@ -153,10 +154,13 @@ class Pack(Action, frozen=True, kw_only=True):
 
 
 class Renewed(Action, frozen=True, kw_only=True):
-    """Rank: take this state, which another had after a round, and go on from there."""
+    """Rank: take this state, which another had after a round, and go on from there.
+
+    Without a state rank 0 goes on as it is: nobody is left who could give it another.
+    """
 
     round: int
-    state: Vector
+    state: Vector | None
 
 
 class Aggregated(Action, frozen=True, kw_only=True):

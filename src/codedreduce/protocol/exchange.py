@@ -33,6 +33,7 @@ class Exchange:
         self.keeper = Keeper(plan.workers, plan.blocks, self.stripes.rounds_held, settings.wire)
         self.sum = Assembly(settings.after + 1, settings)
         self._last: tuple[int, Vector] | None = None  # a round's whole sum
+        self._whole: OrderedDict[int, Vector] = OrderedDict()  # sums of past rounds, on rank 0
         self._keeps_last = any(len(plan.group(unit)) < plan.workers for unit in plan.computing)
         self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, Vector]] = OrderedDict()
         usual = -(-settings.chunks // plan.keepers(settings.length, settings.itemsize))
@@ -59,6 +60,13 @@ class Exchange:
         """
         if self._keeps_last and self.sum.vector is not None:
             self._last = (self.sum.round, self.sum.vector.copy())
+
+    def keep_whole(self) -> None:
+        """On rank 0, which has every sum: hold the last ones, for a rank whose keeper was gone before it sent all."""
+        if self._settings.sums_held() and self.sum.vector is not None:
+            self._whole[self.sum.round] = self.sum.vector.copy()
+            if len(self._whole) > self._settings.sums_held():
+                self._whole.popitem(last=False)
 
     def expect(self, round_: int) -> None:
         """The rank waits for the sum of this round next."""
@@ -163,9 +171,12 @@ class Exchange:
 
     def send_sums(self, peer: int, round_: int, chunks: Iterable[int], actions: list[AnyAction]) -> bool:
         """Send what is here of these chunks of a round's sum; whether there is any."""
+        whole = self._whole.get(round_)
         if self._last is not None and self._last[0] == round_:
+            whole = self._last[1]
+        if whole is not None:
             wanted = (index for index in chunks if index < self._settings.chunks)
-            found = [(index, self._cut_out(self._last[1], index)) for index in wanted]
+            found = [(index, self._cut_out(whole, index)) for index in wanted]
         else:
             found = list(self.keeper.sums(round_, chunks))
         self._send_chunks(peer, round_, found, actions)
@@ -188,3 +199,5 @@ class Exchange:
             raise AssertionError(f"rank {self._node} holds {len(self._early)} chunks that came too early")
         if self.sum.count > self._settings.chunks:
             raise AssertionError(f"rank {self._node} has more of the sum than there is")
+        if len(self._whole) > self._settings.sums_held():
+            raise AssertionError(f"rank {self._node} holds {len(self._whole)} sums")

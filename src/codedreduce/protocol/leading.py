@@ -10,6 +10,9 @@ from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.witness import Witness
 from codedreduce.schemes import StripedPlan
 
+#: Ranks that give their state to one that wants it, each some of it.
+GIVERS = 3
+
 
 class Leading:
     """The other ranks of a run, as rank 0 knows them."""
@@ -22,6 +25,7 @@ class Leading:
         self._first = settings.after + 1  # the first round
         self._through: set[int] = set()  # with the last round
         self._odd: set[int] = set()  # ranks whose state nobody should take
+        self._is_odd = False  # rank 0 itself, and it is known what is right
         self._taking: set[int] = set()  # ranks to whom others were asked to give their state
 
     # -- who is in
@@ -59,7 +63,7 @@ class Leading:
 
     # -- what they say
 
-    def status(self, rank: int, message: Status, now: float, actions: list[AnyAction]) -> None:
+    def on_status(self, message: Status, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank says how far it is; everyone is in when all have begun the first round."""
         lead = self._coordinating
         is_first = message.round == self._first > lead.round
@@ -71,11 +75,15 @@ class Leading:
         if message.digest:
             self.compare(rank, message.round, message.digest, actions)
 
-    def done(self, rank: int, message: Done, now: float, actions: list[AnyAction]) -> None:
+    def on_done(self, message: Done, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank has done a part."""
         self._coordinating.done(rank, message, now, actions)
         if message.digest:
             self.compare(rank, message.round, message.digest, actions)
+
+    def on_late(self, message: Late, rank: int, now: float, actions: list[AnyAction]) -> None:
+        """A rank was late."""
+        actions.append(was_late(message, rank))
 
     def compare(self, rank: int, round_: int, digest: str, actions: list[AnyAction]) -> None:
         """Look whether a rank's model is the others', and have it take their state if not."""
@@ -84,6 +92,9 @@ class Leading:
             return
         for odd in self._witness.hear(rank, round_, digest, lead.current()):
             reason = f"rank {odd} has another model than the others in round {round_}"
+            if not odd and self._witness.has_majority:
+                reason += "; it takes their state"
+                self._is_odd = True
             if odd:
                 reason += "; it takes their state"
                 self._odd.add(odd)
@@ -94,21 +105,37 @@ class Leading:
             kind = "drift" if round_ > self._first else "renewed"
             actions.append(Note(kind=kind, reason=reason, round=round_, nodes=(odd,)))
 
-    def find_giver(self, rank: int, round_: int, actions: list[AnyAction]) -> bool:
-        """Ask another rank to give its state to one that wants it, not always the same; whether one was asked.
+    def takes_state(self, round_: int, actions: list[AnyAction]) -> bool:
+        """Whether rank 0 must take the state of others before this round; those that have it are asked."""
+        if not self._is_odd:
+            return False
+        self._is_odd = self._ask(0, round_, actions)
+        return self._is_odd
 
-        If there is none, or it was in vain, rank 0 gives its own.
+    def has_state(self) -> None:
+        """Rank 0 has taken the state of others."""
+        self._is_odd = False
+
+    def find_givers(self, rank: int, round_: int, actions: list[AnyAction]) -> bool:
+        """Ask others to give their state to one that wants it, not always the same; whether some were asked.
+
+        If there are none, or it was in vain, rank 0 gives its own.
         """
         self._odd.discard(rank)
         self._coordinating.must_renew(rank)
-        current = [one for one in self._coordinating.current() if one not in (0, rank) and one not in self._odd]
-        if not current or round_ <= self._first or rank in self._taking:
+        if round_ <= self._first or rank in self._taking or not self._ask(rank, round_, actions):
             self._taking.discard(rank)
             return False
         self._taking.add(rank)
-        giver = current[(rank + round_) % len(current)]
-        actions.append(Transmit(to=giver, message=Give(generation=self._generation, round=round_, to=rank)))
         return True
+
+    def _ask(self, rank: int, round_: int, actions: list[AnyAction]) -> bool:
+        """Ask some that are current to give a rank their state as it is before a round; whether there are any."""
+        current = [one for one in self._coordinating.current() if one not in (0, rank) and one not in self._odd]
+        give = Give(generation=self._generation, round=round_, to=rank)
+        for step in range(min(GIVERS, len(current))):
+            actions.append(Transmit(to=current[(rank + round_ + step) % len(current)], message=give))
+        return bool(current)
 
 
 def was_late(message: Late, rank: int) -> Note:

@@ -69,7 +69,8 @@ STAY = Stay.STAY
 class Row(NamedTuple):
     """In any of these states, this event or message from there is handled by that method, and leads to one of those.
 
-    Without a method there is nothing to do. `then` is to stay, unless it says otherwise.
+    The method is the machine's own, or that of a part of it (`part.method`). Without one there is nothing to do.
+    `then` is to stay, unless it says otherwise.
     """
 
     states: tuple[State, ...]
@@ -101,7 +102,7 @@ class Machine(ABC):
     def __init_subclass__(cls) -> None:
         cls._table = {
             (state, row.trigger, row.sender): Entry(
-                getattr(cls, row.method) if row.method else None,
+                _handler(cls, row.method) if row.method else None,
                 frozenset(state if then is STAY else then for then in row.then),
             )
             for row in cls.ROWS
@@ -185,6 +186,19 @@ class Machine(ABC):
     @abstractmethod
     def check_invariants(self) -> None:
         """Raise if the machine's state contradicts itself; called after every event in tests."""
+
+
+def _handler(machine: type[Machine], method: str) -> Callable[..., None]:
+    """The method that a row names, of a machine or of a part that it has."""
+    part, _, name = method.rpartition(".")
+    if not part:
+        own: Callable[..., None] = getattr(machine, name)
+        return own
+
+    def handle(machine: Machine, *said: object) -> None:
+        getattr(getattr(machine, part), name)(*said)
+
+    return handle
 
 
 def diagram(machine: type[Machine]) -> str:

@@ -18,6 +18,7 @@ LONGEST = 3.2e9
 
 Seconds = Annotated[float, Meta(ge=0.0, le=LONGEST)]
 Words = Annotated[str, Meta(max_length=1000)]
+Pieces = Annotated[int, Meta(ge=1, le=2**24)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True, gc=False):
@@ -239,16 +240,29 @@ class Renew(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
 
 class Give(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Coordinator to rank: give your state to that one."""
+    """Coordinator to rank: give your state to that one, as it is before this round, or later."""
 
     to: Count
+
+
+class StateOffer(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Rank to rank: my state after a round is packed, in so many pieces; only the same state has this digest."""
+
+    of: Pieces
+    digest: Words = ""
+
+
+class Take(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Rank to rank: send me these pieces of the state that you offered; none: I need no more of it."""
+
+    pieces: Annotated[tuple[Count, ...], Meta(max_length=4096)] = ()
 
 
 class StateChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Rank to rank: a piece, `index` of `of`, of the state after a round."""
 
     index: Count
-    of: Annotated[int, Meta(ge=1, le=2**24)]
+    of: Pieces
 
     @property
     def place(self) -> tuple[int, ...]:
@@ -292,6 +306,8 @@ AnyMessage = (
     | Past
     | Renew
     | Give
+    | StateOffer
+    | Take
     | StateChunk
     | End
     | Have

@@ -15,6 +15,9 @@ HELD_BYTES = 8 << 20
 #: About 1 MiB of float32: the size at which loopback and copies are fastest.
 CHUNK_ELEMENTS = 1 << 18
 
+#: Bytes in a piece of a state.
+STATE_CHUNK = 1 << 18
+
 
 @dataclass(frozen=True, slots=True)
 class Excess:
@@ -61,11 +64,12 @@ class Settings:
     after: int = 0  # rounds that were over before the run began
     unknown_seconds: float = 0.5  # that vectors may take on the way before it is known what they do
     wire: npt.DTypeLike | None = None  # what numbers travel as, if not as they are
+    state_chunk: int = STATE_CHUNK  # numbers in a piece of a state; bytes, wherever states are real
     chunks: int = field(init=False)  # how many chunks a vector has
     announce: bool = True  # offer a pushed sum ahead of its bytes; not worth it where bytes are as quick as offers
 
     def __post_init__(self) -> None:
-        for name in ("length", "itemsize", "chunk", "window"):
+        for name in ("length", "itemsize", "chunk", "window", "state_chunk"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("head_start", "least_head_start", "hold"):
@@ -87,6 +91,14 @@ class Settings:
         stripe = self.length * self.itemsize // keepers + 1
         return max(LEAST_ROUNDS_HELD, min(MOST_ROUNDS_HELD, HELD_BYTES // stripe))
 
+    def sums_held(self) -> int:
+        """Rounds whose whole sums rank 0 holds, for those whose keeper is gone; none of long ones.
+
+        >>> Settings(length=1000).sums_held(), Settings(length=10**6).sums_held(), Settings(length=10**8).sums_held()
+        (64, 2, 0)
+        """
+        return min(MOST_ROUNDS_HELD, HELD_BYTES // (self.length * self.itemsize))
+
     def chunk_slice(self, index: int) -> slice:
         """Where chunk `index` lies in the vector."""
         return slice(index * self.chunk, min((index + 1) * self.chunk, self.length))
@@ -94,6 +106,10 @@ class Settings:
     def is_chunk(self, index: int, count: int) -> bool:
         """Whether there is a chunk of that index with that many numbers."""
         return 0 <= index < self.chunks and count == min(self.chunk, self.length - index * self.chunk)
+
+    def is_state_piece(self, index: int, of: int, count: int) -> bool:
+        """Whether a piece of a state can have that many numbers: all are as long as can be, but for the last."""
+        return 0 <= index < of and 0 < count <= self.state_chunk and (count == self.state_chunk or index == of - 1)
 
     def chunk_bytes(self, index: int) -> int:
         """The size of a chunk on the wire, or -1 if there is no such chunk."""

@@ -13,6 +13,7 @@ import msgspec
 
 from codedreduce.errors import WireError
 from codedreduce.protocol.messages import DATA, AnyChunk, AnyMessage, RingChunk, StateChunk
+from codedreduce.protocol.settings import STATE_CHUNK
 
 VERSION = 1
 
@@ -60,7 +61,10 @@ def decode(
     elif isinstance(message, RingChunk):
         if payload_bytes % 4:
             raise WireError(f"a ring chunk of {payload_bytes} bytes is not whole numbers")
-    elif chunk_bytes is not None and not isinstance(message, StateChunk):
+    elif isinstance(message, StateChunk):
+        if payload_bytes > STATE_CHUNK:
+            raise WireError(f"a piece of a state has {payload_bytes} bytes; the largest is {STATE_CHUNK}")
+    elif chunk_bytes is not None:
         _check_chunk(message, payload_bytes, chunk_bytes(message.index))
     return message
 

@@ -15,6 +15,7 @@ class Witness:
         self._round = 0
         self._digests: dict[int, str] = {}
         self._named: set[int] = set()
+        self.has_majority = False  # whether more than half of those that told have the model that counts
 
     def hear(self, rank: int, round_: int, digest: str, present: Collection[int]) -> list[int]:
         """A rank's digest; those that are known by now to differ from most, each once.
@@ -37,6 +38,7 @@ class Witness:
             counts = Counter(self._digests.values())
             most = max(counts.values())
             right = right if counts[right] == most else counts.most_common(1)[0][0]
+            self.has_majority = 2 * counts[right] > len(self._digests)
         odd = [one for one, told in self._digests.items() if told != right and one not in self._named]
         self._named.update(odd)
         return sorted(odd)

@@ -44,10 +44,12 @@ REMEMBERED = 64
 class Step:
     """One round: every parameter's `.grad` is the mean gradient of its batch.
 
-    What follows is heard of by rank 0 alone. `late` names the workers whose part somebody else delivered. `saved` is
-    how much longer the rounds so far would have taken had they waited for all, as far as it is known by now: late
-    workers are measured when they stop. `residual` is above 0 if more were late than tolerated and
-    `on_excess="approximate"` left some of the batch out.
+    What follows is heard of by rank 0 alone, and is empty or 0 elsewhere: a rank has the sum from the keepers, often
+    before rank 0 has it and knows who was late, and would wait for one more message in every step. So nothing that a
+    step does may depend on it. `late` names the workers whose part somebody else delivered. `saved` is how much longer
+    the rounds so far would have taken had they waited for all, as far as it is known by now: late workers are measured
+    when they stop. `residual` is above 0 if more were late than tolerated and `on_excess="approximate"` left some of
+    the batch out.
     """
 
     round: int
@@ -224,16 +226,23 @@ class Cluster:
     ) -> Iterator[Step]:
         """In a process alone, and on every rank: the parameters are as the script leaves them.
 
-        When a script changes what is trainable, it does so on all ranks, and all lay the vector out anew.
+        When a script changes what is trainable, it does so on all ranks, and all lay the vector out anew; also one that
+        fell behind, and is told by another's state what is trainable.
         """
         after = 0
+
+        def renewed(round_: int) -> bool:
+            nonlocal after
+            after = round_
+            return layout.is_current()
+
         while after < training.steps:
             layout = Layout(training.model)
             vector = np.zeros(layout.length, dtype=layout.dtype)
             with contextlib.ExitStack() as stack:
                 self._running = stack
                 world, read_model = enter(stack, layout, UnitGradient(training, layout, given_model=False), after)
-                for round_ in rounds(world, journal, training.steps, vector, read_model, after=after):
+                for round_ in rounds(world, journal, training.steps, vector, read_model, after, renewed):
                     over = round_.over(layout.write_gradients(round_.total, training.batch_size))
                     after = over.round
                     replica.has_stepped = True
@@ -242,7 +251,8 @@ class Cluster:
                     if not layout.is_current():
                         break
                 else:
-                    after = training.steps
+                    if layout.is_current():
+                        after = training.steps
             self._running = None
 
     def _as_rank(

@@ -16,7 +16,10 @@ log = logging.getLogger("codedreduce")
 
 
 class TorchReplica:
-    """A model with all its parameters and buffers, and whatever else has `state_dict` and `load_state_dict`."""
+    """A model with all its parameters and buffers, and whatever else has `state_dict` and `load_state_dict`.
+
+    Which parameters are trained is a part of it: a script may freeze some, or unfreeze them.
+    """
 
     def __init__(self, model: torch.nn.Module, state: Sequence[Any] = ()) -> None:
         for one in state:
@@ -31,14 +34,21 @@ class TorchReplica:
 
     def pack(self) -> np.ndarray[Any, Any]:
         """All of it, as it is now."""
+        packed = {
+            "model": self._model.state_dict(),
+            "trainable": [one.requires_grad for one in self._model.parameters()],
+            "state": [one.state_dict() for one in self._state],
+        }
         buffer = io.BytesIO()
-        torch.save({"model": self._model.state_dict(), "state": [one.state_dict() for one in self._state]}, buffer)
+        torch.save(packed, buffer)
         return np.frombuffer(buffer.getbuffer(), dtype=np.uint8)
 
     def unpack(self, state: np.ndarray[Any, Any]) -> None:
         """Be as another was."""
         packed = torch.load(io.BytesIO(state.tobytes()), map_location="cpu", weights_only=True)
         self._model.load_state_dict(packed["model"])
+        for parameter, is_trainable in zip(self._model.parameters(), packed["trainable"], strict=True):
+            parameter.requires_grad_(is_trainable)
         for one, its in zip(self._state, packed["state"], strict=True):
             one.load_state_dict(its)
         if self.has_stepped and not self._state:

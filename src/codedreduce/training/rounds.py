@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from codedreduce.vectors import Vector
 from codedreduce.worlds.journal import Journal, RoundLog
-from codedreduce.worlds.world import Over, RoundResult, World
+from codedreduce.worlds.world import Over, Renewal, RoundResult, World
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,13 @@ class Round:
 
 
 def rounds(
-    world: World, journal: Journal, count: int, vector: Vector, read_model: Callable[[Vector], None], after: int = 0
-) -> Iterator[Round]:
+    world: World, journal: Journal, count: int, vector: Vector, read_model: Callable[[Vector], None], after: int = 0,
+    renewed: Callable[[int], bool] | None = None,
+) -> Iterator[Round]:  # fmt: skip
     """Rounds up to that one. Before each the model is read into the vector, which is what the world is given.
 
     Where every process has the model, one that fell behind goes on where others are, and the first may end it early.
+    `renewed` is told after which round that is, and says whether the vector is still what is to be read into.
     """
     reached = after
     while reached < count:
@@ -56,6 +58,8 @@ def rounds(
         outcome = world.aggregate(vector)
         reached = outcome.round
         if isinstance(outcome, Over):
+            return
+        if isinstance(outcome, Renewal) and renewed is not None and not renewed(reached):
             return
         if isinstance(outcome, RoundResult):
             yield Round(result=outcome, began=began, journal=journal)

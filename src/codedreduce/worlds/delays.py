@@ -169,7 +169,10 @@ MODELS: dict[str, type[Delays]] = {"calm": Calm, "exponential": Exponential, "bu
 
 def parse_delays(text: str, *, workers: int, unit: float, seed: int) -> Delays:
     """A delay model from `calm`, `exponential`, `bursty`, `sticky`, `stalls:P:SECONDS`, `one:SECONDS` (each in turn),
-    `worker:NODE:P:SECONDS`, `FILE.npz:key`.
+    `worker:NODE:P:SECONDS`, `rank:RANK:P:SECONDS`, `FILE.npz:key`.
+
+    Workers of trees and rings are counted from 1, ranks of stripes from 0: `worker:3` and `rank:2` are the same place
+    among those that compute, whatever the scheme, so that all schemes can meet the same delays.
 
     >>> parse_delays("stalls:0.05:2s", workers=84, unit=0.24, seed=0).seconds
     2.0
@@ -181,14 +184,18 @@ def parse_delays(text: str, *, workers: int, unit: float, seed: int) -> Delays:
         if not 0 <= probability <= 1:
             raise UsageError(f"a stall needs a probability from 0 to 1, got {match[1]} in {text!r}")
         return Stalls(workers, unit, seed, probability=probability, seconds=seconds)
-    if match := re.fullmatch(r"worker:(\d+):([0-9.]+):([0-9.]+)s?", text):
-        node, probability, seconds = int(match[1]), float(match[2]), float(match[3])
+    if match := re.fullmatch(r"(worker|rank):(\d+):([0-9.]+):([0-9.]+)s?", text):
+        node, probability, seconds = int(match[2]), float(match[3]), float(match[4])
+        if match[1] == "rank":
+            if node >= workers:
+                raise UsageError(f"ranks are 0 to {workers - 1}; there is no rank {node} that could stall")
+            node += 1
         return OneWorker(workers, unit, seed, node=node, probability=probability, seconds=seconds)
     if match := re.fullmatch(r"one:([0-9.]+)s?", text):
         return Rotating(workers, unit, seed, seconds=float(match[1]))
     if ".npz" in text:
         return Trace(workers, unit, seed, latencies=load_trace(text))
-    known = ", ".join([*MODELS, "stalls:P:SECONDS", "one:SECONDS", "worker:NODE:P:SECONDS"])
+    known = ", ".join([*MODELS, "stalls:P:SECONDS", "one:SECONDS", "worker:NODE:P:SECONDS", "rank:RANK:P:SECONDS"])
     raise UsageError(f"unknown delays {text!r}; there are {known} and FILE.npz:key")
 
 

@@ -39,6 +39,9 @@ from codedreduce.worlds.simulated.oracle import Oracle
 from codedreduce.worlds.simulated.post import Post, Tampering
 from codedreduce.worlds.simulated.record import Recorder
 
+#: Numbers in the state of a simulated rank.
+STATE = 25
+
 OnSum = Callable[[Aggregated], None]
 
 
@@ -212,21 +215,20 @@ class SimulatedCluster:
             self._begin_at(node, 1)
 
     def _pack(self, node: int, action: Pack) -> None:
-        """The state of a simulated rank is the round it is in."""
+        """The state of a simulated rank is the round it is in, in several pieces."""
         round_ = self._nodes.machine(node).round
-        self._kernel.at(
-            self._kernel.now, self._nodes.dispatch, node, Packed(round=round_ - 1, state=self._state(round_))
-        )
+        packed = Packed(round=round_ - 1, state=self._state(round_), digest=f"state {round_}")
+        self._kernel.at(self._kernel.now, self._nodes.dispatch, node, packed)
 
     @staticmethod
     def _state(round_: int) -> Vector:
-        state = empty(2, np.float32)
-        state[:] = round_
+        state = empty(STATE, np.float32)
+        state[:] = round_ + np.arange(STATE)
         return state
 
     def _renewed(self, node: int, action: Renewed) -> None:
         """A rank has another's state and goes on from there."""
-        if action.state.tobytes() != self._state(action.round + 1).tobytes():
+        if action.state is None or action.state.tobytes() != self._state(action.round + 1).tobytes():
             raise AssertionError(f"rank {node} took a state that nobody had after round {action.round}")
         self._begin_at(node, action.round + 1)
 

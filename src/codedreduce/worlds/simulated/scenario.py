@@ -107,7 +107,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         settings = Settings(
             length=self.parameters, chunk=chunk, head_start=self.head_start,
             least_head_start=self.least_head_start, say_waiting_after=self.say_waiting_after,
-            on_excess=self.on_excess, announce=self.announce,
+            on_excess=self.on_excess, announce=self.announce, state_chunk=2,
         )  # fmt: skip
         gradients = gradients or Gradients(self.samples, self.parameters, self.seed)
         return SimulatedCluster(plan, settings, conditions, gradients, recorder=recorder, checking=checking)

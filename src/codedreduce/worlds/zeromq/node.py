@@ -230,13 +230,14 @@ class Node:
     def _beside_a_sum(self, news: News) -> Renewal | Over | None:
         """What else may come of a round at a rank: another's state, or the end of the run."""
         if isinstance(news, Renewed):
-            if self._replica is not None:
+            if self._replica is not None and news.state is not None:
                 self._replica.unpack(news.state)
             self._round = news.round
             return Renewal(news.round)
         if isinstance(news, Pack):
             self._pack(after=self._round - 1)
         elif isinstance(news, Ended):
+            self._round = news.round
             return Over(news.round)
         elif isinstance(news, Finished) and isinstance(self.machine, Rank):
             end = self.machine.ended_after
@@ -247,7 +248,7 @@ class Node:
     def _pack(self, after: int) -> None:
         """Give the machine the state that this rank has after a round."""
         state = self._replica.pack() if self._replica is not None else NOTHING
-        self._talking.post(Packed(round=after, state=state))
+        self._talking.post(Packed(round=after, state=state, digest=digest_of(state)))
 
     def _hear(self, news: News) -> None:
         if isinstance(news, Note):

@@ -1,0 +1,210 @@
+"""A rank that fell behind: it asks keepers for the sums it missed, or takes another's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from codedreduce.protocol.doing import Doing
+from codedreduce.protocol.events import AnyAction, Renewed, SetTimer, Transmit
+from codedreduce.protocol.exchange import Exchange
+from codedreduce.protocol.leading import Leading
+from codedreduce.protocol.messages import Past, Renew, StateChunk, StateOffer, Take, Want
+from codedreduce.protocol.outboxes import Outboxes
+from codedreduce.protocol.place import Place
+from codedreduce.protocol.rank_table import RENEWING, RESTING, WORKING
+from codedreduce.protocol.renewing import Asking, Offer, Taking
+from codedreduce.vectors import Vector
+
+#: A timer: a rank that is behind asks again.
+BEHIND = "behind"
+
+#: Seconds after which a rank that is behind asks for what it misses, at least; how often it asks before it gives up.
+ASK_AFTER = 0.05
+TRIES = 5
+
+#: Seconds that a rank waits for another's state, or for more of it, at least.
+STATE_WITHIN = 1.0
+
+#: Chunks in a message that asks for some.
+ASKED_AT_ONCE = 1024
+
+
+class Behind:
+    """How a rank catches up. `leading` is rank 0's, which may have to take a state, too.
+
+    `finish` ends its round if all of the sum is here, and says whether it did.
+    """
+
+    def __init__(
+        self, place: Place, links: Outboxes, exchange: Exchange, doing: Doing,
+        leading: Leading | None, finish: Callable[[float, list[AnyAction]], bool],
+    ) -> None:  # fmt: skip
+        self._place = place
+        self._links = links
+        self._exchange = exchange
+        self._doing = doing
+        self._leading = leading
+        self._finish = finish
+        self._taking = Taking()
+        self._tries = 0
+        self._tried_with = -1  # so many chunks of the sum were here when it was last asked for more
+        self.must_renew = False  # when the script begins its next round
+
+    def begin_anew(self) -> None:
+        """The round is over: of the next one nothing was asked for."""
+        self._tries = 0
+
+    def was_overtaken(self, now: float, actions: list[AnyAction]) -> None:
+        """A later round has begun while this rank waits for its sum, which may be on its way."""
+        self._tries = 0
+        self._tried_with = self._exchange.sum.count
+        self.ask_later(now, actions)
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether some of a state is here."""
+        return self._taking.is_under_way
+
+    def drop(self) -> None:
+        """Nobody needs a state any more."""
+        self._taking.clear()
+
+    # -- sums
+
+    def ask_later(self, now: float, actions: list[AnyAction]) -> None:
+        """Ask for what is missing if it has not come by then."""
+        wait = max(ASK_AFTER, 0.5 * self._place.round_took) * (1 + self._tries)
+        actions.append(SetTimer(name=BEHIND, at=now + wait))
+
+    def catch_up(self, now: float, actions: list[AnyAction]) -> None:
+        """Ask keepers for what is missing of a past round's sum."""
+        place, exchange = self._place, self._exchange
+        keepers = exchange.stripes.keepers(place.round)
+        self._tried_with = exchange.sum.count
+        self._tries += 1
+        if keepers is None or self._tries > TRIES:
+            self.renew(now, actions)
+            return
+        asked: dict[int, list[int]] = {}
+        for index in exchange.sum.missing():
+            asked.setdefault(keepers[index], []).append(index)
+        own = asked.pop(place.node, [])
+        exchange.take_own(place.round, own)
+        if self._finish(now, actions):
+            return
+        for peer in [peer for peer in asked if peer and not self._links.reaches([peer])]:
+            asked.setdefault(0, []).extend(asked.pop(peer))  # rank 0 has had every sum, and may hold it still
+        was_replaced = place.round < place.go.round and not exchange.has(own)  # and was not told by whom
+        if was_replaced or not self._links.reaches(asked):
+            self.renew(now, actions)
+            return
+        for peer, chunks in asked.items():
+            for start in range(0, len(chunks), ASKED_AT_ONCE):
+                wanted = tuple(chunks[start : start + ASKED_AT_ONCE])
+                want = Want(generation=place.generation, round=place.round, chunks=wanted)
+                actions.append(Transmit(to=peer, message=want))
+        self.ask_later(now, actions)
+
+    def on_want(self, message: Want, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """Send what is here of a sum. Of a past round all of a stripe is, or none: this rank did not keep it."""
+        is_here = self._exchange.send_sums(sender, message.round, message.chunks, actions)
+        if not is_here and message.round < self._place.go.round:
+            past = Past(generation=self._place.generation, round=message.round)
+            actions.append(Transmit(to=sender, message=past))
+
+    def on_past(self, message: Past, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """A keeper has not got a sum any more, or another the state that it offered."""
+        if self._place.state is RENEWING:
+            if message.round == self._taking.round:
+                self._ask(self._taking.lost(sender), actions)
+        elif message.round == self._place.round and self._place.is_behind:
+            self.renew(now, actions)
+
+    def look(self, now: float, actions: list[AnyAction]) -> None:
+        """It is time to ask again, unless something came meanwhile."""
+        if self._place.state is RENEWING:
+            self._renew_again(now, actions)
+        elif self._place.state is WORKING and self._place.is_behind:
+            if self._exchange.sum.count == self._tried_with:
+                self.catch_up(now, actions)
+            else:  # it comes
+                self._tried_with = self._exchange.sum.count
+                self.ask_later(now, actions)
+
+    # -- another's state
+
+    def renew(self, now: float, actions: list[AnyAction]) -> None:
+        """Wait for another's state, and take it."""
+        self._doing.stop("this rank takes another's state", actions)
+        self._doing.drop_model()
+        self._place.become(RENEWING)
+        self._no_more(self._taking.clear(), actions)
+        self.must_renew = False
+        if self._leading is None:
+            renew = Renew(generation=self._place.generation, round=self._place.round)
+            actions.append(Transmit(to=0, message=renew))
+        self._wait_for_state(now, actions)
+
+    def _renew_again(self, now: float, actions: list[AnyAction]) -> None:
+        """The state does not come: ask others; rank 0 goes on as it is if there are none."""
+        if self._leading is not None and not self._leading.takes_state(self._place.round, actions):
+            self._has(None, self._place.round - 1, actions)
+        else:
+            self.renew(now, actions)
+
+    def _wait_for_state(self, now: float, actions: list[AnyAction]) -> None:
+        actions.append(SetTimer(name=BEHIND, at=now + max(STATE_WITHIN, 2 * self._place.round_took)))
+
+    def on_must_renew(self, message: Renew, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """This rank has another model than the others: it takes theirs, at once or when its script goes on."""
+        if self._place.state is RESTING:
+            self.must_renew = True
+        else:
+            self.renew(now, actions)
+
+    def on_offer(self, message: StateOffer, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """Another has its state to give; it must be later than this rank's own, and one is needed."""
+        place = self._place
+        if place.state is not RENEWING or not place.round - 1 <= message.round <= place.go.round:
+            actions.append(Transmit(to=sender, message=Take(generation=place.generation, round=message.round)))
+            return
+        offer = Offer(message.round, message.of, message.digest)
+        self._ask(self._taking.offered(sender, offer), actions)
+        self._wait_for_state(now, actions)
+
+    def lost(self, peer: int, actions: list[AnyAction]) -> None:
+        """A rank is gone: if it was to give pieces of a state, others do."""
+        if self._place.state is RENEWING:
+            self._ask(self._taking.lost(peer), actions)
+
+    def _ask(self, asking: Asking, actions: list[AnyAction]) -> None:
+        for giver, pieces in asking:
+            take = Take(generation=self._place.generation, round=self._taking.round, pieces=pieces)
+            actions.append(Transmit(to=giver, message=take))
+
+    def _no_more(self, givers: dict[int, int], actions: list[AnyAction]) -> None:
+        """Those that offered a state need not keep it."""
+        for giver, round_ in givers.items():
+            actions.append(Transmit(to=giver, message=Take(generation=self._place.generation, round=round_)))
+
+    def on_state(self, chunk: StateChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
+        """A piece of a state that was asked for."""
+        asking = self._taking.came(chunk, sender, data)
+        if asking is None:
+            return
+        self._wait_for_state(now, actions)
+        state = self._taking.whole()
+        if state is None:
+            self._ask(asking, actions)
+        else:
+            self._has(state, chunk.round, actions)
+
+    def _has(self, state: Vector | None, round_: int, actions: list[AnyAction]) -> None:
+        """Go on after a round, with the state that others had then."""
+        self._no_more(self._taking.clear(), actions)
+        self._place.rest_after(round_)
+        self._exchange.expect(round_ + 1)
+        self._tries = 0
+        if self._leading is not None:
+            self._leading.has_state()
+        actions.append(Renewed(round=round_, state=state))

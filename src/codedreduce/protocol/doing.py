@@ -1,0 +1,215 @@
+"""A rank at work: computes the parts it was given, says that they are done, and sends them to the keepers."""
+
+from __future__ import annotations
+
+from codedreduce.protocol.coordinating import Coordinating
+from codedreduce.protocol.events import Advanced, AnyAction, Cancel, Compute, Computed, Interrupted, Transmit
+from codedreduce.protocol.exchange import Exchange
+from codedreduce.protocol.leading import was_late
+from codedreduce.protocol.messages import Cut, Do, Done, Go, Keep, Late, Status, Tell
+from codedreduce.protocol.place import Place
+from codedreduce.protocol.rank_table import ENDING, RESTING, WORKING
+from codedreduce.protocol.settings import Settings
+from codedreduce.protocol.work import Task, Work
+from codedreduce.schemes import Part, StripedPlan
+from codedreduce.vectors import Vector, rounded
+
+#: Units in a status that a stripe lacks, at most.
+TOLD_AT_ONCE = 4096
+
+
+class Doing:
+    """What a rank does of a round, with the model that its script began it with. `lead` is rank 0's coordinator."""
+
+    def __init__(
+        self, place: Place, plan: StripedPlan, settings: Settings, exchange: Exchange, lead: Coordinating | None
+    ) -> None:
+        self._place = place
+        self._plan = plan
+        self._settings = settings
+        self._exchange = exchange
+        self._lead = lead
+        self._work = Work()
+        self._model: Vector | None = None
+        self._digest = ""  # of the model, until it has been told
+
+    def use(self, model: Vector, digest: str) -> None:
+        """The script begins a round with this model."""
+        self._model = model
+        self._digest = digest
+
+    def drop_model(self) -> None:
+        """The script's model is not needed any more."""
+        self._model = None
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a script waits for what is computed with its model."""
+        return self._model is not None
+
+    @property
+    def has_something_to_do(self) -> bool:
+        """Whether parts are left that were not begun."""
+        return bool(self._work.todo)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is computed."""
+        return self._work.now is None
+
+    @property
+    def tasks(self) -> int:
+        """How many computations were begun."""
+        return self._work.task
+
+    def begin(self, go: Go) -> None:
+        """A round is on: what is to be done in it; this rank may not have come to it."""
+        self._work.clear()
+        self._take_on(go.parts)
+
+    def _take_on(self, places: tuple[tuple[int, int, int], ...]) -> None:
+        """Add to what is to be done; but for parts that do not exist, and those whose samples it cannot read."""
+        parts = [Part(*place) for place in places]
+        self._work.take_on(
+            part for part in parts if self._plan.is_part(part) and self._place.node in self._plan.group(part.unit)
+        )  # fmt: skip
+
+    # -- computing
+
+    def compute_next(self, now: float, actions: list[AnyAction]) -> None:
+        """Begin with the next part, if there is one."""
+        part = self._work.next(now)
+        if part is not None:
+            assert self._model is not None
+            actions.append(
+                Compute(
+                    round=self._place.round, task=self._work.task, pieces=self._plan.pieces(part), model=self._model,
+                    salvage=True, watched=part.blocks > 1,
+                )
+            )  # fmt: skip
+
+    def stop(self, why: str, actions: list[AnyAction]) -> None:
+        """Compute nothing more of the script's round."""
+        if self._place.round >= self._place.go.round:
+            self._work.todo.clear()
+        if self._work.now is not None:
+            self._work.now = None
+            actions.append(Cancel(reason=why))
+
+    def on_advanced(self, event: Advanced, now: float, actions: list[AnyAction]) -> None:
+        """So many blocks are done of what is computed."""
+        if event.round == self._place.round and event.task == self._work.task and self._work.now is not None:
+            self._work.advance(event.pieces, now)
+            if self._work.is_far_enough:
+                self._move_on(now, actions)
+
+    def _move_on(self, now: float, actions: list[AnyAction]) -> None:
+        """Stop what is computed now, which is reported as far as it is done, and begin with what comes next."""
+        if self._work.todo:
+            self.compute_next(now, actions)
+        else:
+            self._work.now = None
+            actions.append(Cancel(reason="others do the rest"))
+
+    def computed(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
+        """A part was computed, or some of it."""
+        task = self._work.ended(event.task)
+        if task is not None:
+            part = task.part
+            if event.pieces and event.pieces < part.blocks:
+                part = Part(part.unit, part.first, part.first + event.pieces)
+            if self._plan.is_part(part):
+                self._deliver(part, task, event.vector, now, actions)
+
+    def _deliver(self, part: Part, task: Task, vector: Vector, now: float, actions: list[AnyAction]) -> None:
+        """Say that a part is done, and send it to the keepers."""
+        vector = rounded(vector, self._settings.wire)  # also what does not travel: it must not matter who did it
+        self._work.done[part] = vector
+        done = Done(
+            generation=self._place.generation, round=self._place.round, unit=part.unit, first=part.first,
+            last=part.last, worked=max(0.0, now - task.began), block=max(0.0, task.block_seconds(part.blocks, now)),
+            digest=self._digest,
+        )  # fmt: skip
+        self._digest = ""
+        self._work.said.append(done)
+        if self._lead is not None:
+            self._lead.done(0, done, now, actions)
+        else:
+            actions.append(Transmit(to=0, message=done))
+        self._exchange.send(part, vector, actions)
+
+    def on_interrupted(self, event: Interrupted, now: float, actions: list[AnyAction]) -> None:
+        """A computation was stopped; if the round was over without it, so late it would have been."""
+        place = self._place
+        if event.round < place.round or place.state is RESTING:
+            late = Late(
+                generation=place.generation, round=event.round, node=place.node, seconds=max(0.0, event.seconds)
+            )  # fmt: skip
+            actions.append(Transmit(to=0, message=late) if self._lead is None else was_late(late, 0))
+
+    def send_again(self, peer: int, actions: list[AnyAction]) -> None:
+        """A connection is new: what a rank should have of this round may be lost."""
+        self._exchange.send_again(peer, self._work.done, actions)
+
+    def change_keeper(self, message: Keep, actions: list[AnyAction]) -> None:
+        """A stripe has another keeper, for the rest of the round: it is sent that of all that is done."""
+        if message.round == self._place.go.round:
+            self._exchange.change_keeper(message, self._work.done, actions)
+
+    # -- what the coordinator says
+
+    def on_do(self, message: Do, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """Do these parts, too; some of them may be done, and have not arrived."""
+        place = self._place
+        if message.round != place.go.round:
+            return
+        if place.round > message.round or (place.round == message.round and place.state in (RESTING, ENDING)):
+            self._say_it_is_done(message, actions)
+            return
+        self._take_on(message.parts)
+        if place.round != message.round or place.state is not WORKING:
+            return
+        again = [Part(*one) for one in message.parts if Part(*one) in self._work.done]
+        for part in again:
+            if self._lead is not None:
+                done = Done(round=place.round, unit=part.unit, first=part.first, last=part.last)
+                self._lead.done(0, done, now, actions)
+            self._exchange.send(part, self._work.done[part], actions)
+        if again:
+            self.repeat_done(actions)
+        if self._work.now is None:
+            self.compute_next(now, actions)
+
+    def _say_it_is_done(self, message: Do, actions: list[AnyAction]) -> None:
+        """This rank has the sum of the round, so all of it was done, by whomever."""
+        for unit, first, last in message.parts:
+            done = Done(generation=self._place.generation, round=message.round, unit=unit, first=first, last=last)
+            actions.append(Transmit(to=0, message=done))
+
+    def on_cut(self, message: Cut, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """Others do the end of a unit."""
+        if message.round == self._place.go.round and self._work.cut(message.unit, message.end):
+            self._move_on(now, actions)
+
+    def on_tell(self, message: Tell, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """The coordinator asks how far this rank is."""
+        if message.round == self._place.round:
+            self.repeat_done(actions)
+        self.tell_status(actions)
+
+    def repeat_done(self, actions: list[AnyAction]) -> None:
+        """Say again what was done in this round: it may not have been heard."""
+        if self._lead is None:
+            actions.extend(Transmit(to=0, message=done) for done in self._work.said)
+
+    def tell_status(self, actions: list[AnyAction]) -> None:
+        """Say how far this rank is."""
+        actions.append(Transmit(to=0, message=self.status(self._digest)))
+        self._digest = ""
+
+    def status(self, digest: str = "") -> Status:
+        """How far this rank is, and what it lacks of what it keeps."""
+        return Status(
+            generation=self._place.generation, round=self._place.round, done=self._work.advanced,
+            lacks=tuple(self._exchange.keeper.lacks())[:TOLD_AT_ONCE], digest=digest,
+        )  # fmt: skip

@@ -1,0 +1,148 @@
+"""How a rank leaves a run: when its coordinator has let all be through with the last round, or at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from codedreduce.protocol.behind import Behind
+from codedreduce.protocol.doing import Doing
+from codedreduce.protocol.events import AnyAction, Ended, Finished, Leave, SetTimer, Transmit
+from codedreduce.protocol.leading import Leading
+from codedreduce.protocol.messages import End, Go, Goodbye, Have, Refuse
+from codedreduce.protocol.place import Place
+from codedreduce.protocol.rank_table import ENDING, JOINING, LEFT, READY, WORKING
+
+#: A timer: a rank that ends has waited long enough for the others.
+ENDED = "ended"
+
+#: Seconds that ranks which are behind have to catch up when a run ends.
+GRACE = 5.0
+
+
+class Ending:
+    """A rank's end. `leading` is rank 0's; `go_on` has a rank work on its round, or catch up with it."""
+
+    def __init__(
+        self, place: Place, doing: Doing, behind: Behind, leading: Leading | None,
+        go_on: Callable[[float, list[AnyAction]], None],
+    ) -> None:  # fmt: skip
+        self._place = place
+        self._doing = doing
+        self._behind = behind
+        self._leading = leading
+        self._go_on = go_on
+        self._why = "the run is over"
+        self.refused: str | None = None
+        self.left_alone: str | None = None  # why this rank may not leave by itself
+
+    # -- this rank leaves
+
+    def on_leave(self, event: Leave, now: float, actions: list[AnyAction]) -> None:
+        """Leave when the others are through, too; or at once."""
+        self._doing.stop("this rank leaves", actions)
+        self._why = event.reason
+        if event.at_once or self._place.state is JOINING:
+            self._say_goodbye(actions)
+            return
+        through = self._place.leave()
+        self._drop_all()
+        if self._leading is None:
+            actions.append(Transmit(to=0, message=Have(generation=self._place.generation, round=through)))
+            return
+        self._leading.tell_all(End(generation=self._place.generation, round=through), actions)
+        actions.append(SetTimer(name=ENDED, at=now + max(GRACE, 3 * self._place.round_took)))
+        self.leave_if_all_through(actions)
+
+    def leave_if_all_through(self, actions: list[AnyAction]) -> None:
+        """On rank 0: leave, if the others are through."""
+        if self._place.state is ENDING and self._leading is not None and self._leading.all_through:
+            self._say_goodbye(actions)
+
+    def on_have(self, message: Have, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """To rank 0: another is through."""
+        assert self._leading is not None
+        self._leading.through(sender)
+        self.leave_if_all_through(actions)
+
+    def is_late(self, actions: list[AnyAction]) -> None:
+        """Whoever is not through by now is not waited for."""
+        if self._place.state is ENDING:
+            self._say_goodbye(actions)
+
+    # -- the run is over
+
+    def tell_of_end(self, rank: int, actions: list[AnyAction]) -> None:
+        """On rank 0: a rank that comes, or is back, is told if the run is over."""
+        if self._place.end is not None:
+            end = End(generation=self._place.generation, round=self._place.end)
+            actions.append(Transmit(to=rank, message=end))
+
+    def on_end(self, message: End, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """Rank 0 says after which round the run is over."""
+        place = self._place
+        if place.state is ENDING:
+            if place.round > message.round:
+                self.left_alone = f"rank {place.node} is in round {place.round}, and rank 0 ended with {message.round}"
+            return
+        if place.end is not None:
+            return  # it has been said, and stands
+        place.is_to_end(message.round)
+        if place.state in (READY, WORKING) and place.round > message.round:
+            self._doing.stop("the run is over", actions)
+            self.tell_script(actions)
+        elif place.state is WORKING:  # what is missing of the last sum, nobody will send unasked
+            self._behind.ask_later(now, actions)
+        elif place.state is READY:  # its round is over, and nobody told it that it had begun
+            self._go_on(now, actions)
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the script has begun a round that will not be."""
+        return self._place.end is not None and self._place.round > self._place.end
+
+    def tell_script(self, actions: list[AnyAction]) -> None:
+        """Tell the script that it has had its last round."""
+        assert self._place.end is not None
+        actions.append(Ended(round=self._place.end))
+
+    def goes_on_without(self, go: Go, actions: list[AnyAction]) -> bool:
+        """Whether rank 0 has begun a round that comes after this rank's last."""
+        place = self._place
+        if place.end is None or place.state is not ENDING or go.round <= place.round:
+            return False
+        self.left_alone = (
+            f"rank {place.node} left its loop after round {place.round}, and rank 0 goes on: a run ends on all ranks "
+            "when rank 0 leaves its loop, or when all leave it after the same round"
+        )
+        self._finish(self.left_alone, actions)
+        return True
+
+    def on_goodbye(self, message: Goodbye, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """Rank 0 has left."""
+        self._doing.stop("the run is over", actions)
+        if self._place.end is None:
+            self._place.is_to_end(message.round)
+        self._finish(message.reason, actions)
+
+    def on_refuse(self, message: Refuse, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """Rank 0 does not let this rank in."""
+        self.refused = message.reason
+        self._finish(message.reason, actions)
+
+    def _say_goodbye(self, actions: list[AnyAction]) -> None:
+        goodbye = Goodbye(generation=self._place.generation, round=self._place.round, reason=self._why[:1000])
+        if self._leading is not None:
+            self._leading.tell_all(goodbye, actions)
+        else:
+            actions.append(Transmit(to=0, message=goodbye))
+        self._finish(self._why, actions)
+
+    def _finish(self, why: str, actions: list[AnyAction]) -> None:
+        self._place.become(LEFT)
+        self._drop_all()
+        actions.append(Finished(reason=why))
+
+    def _drop_all(self) -> None:
+        """No model is needed any more, nor another's state."""
+        self._doing.drop_model()
+        self._behind.drop()

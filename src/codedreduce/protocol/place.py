@@ -1,0 +1,71 @@
+"""Where a rank stands: in which state and round, and what its coordinator has said of rounds that begin and end."""
+
+from __future__ import annotations
+
+from codedreduce.protocol.messages import Go
+from codedreduce.protocol.rank_table import ENDING, JOINING, READY, RESTING, RankState
+from codedreduce.protocol.settings import Settings
+
+
+class Place:
+    """The parts of a rank's machine read it, and say by its verbs where the rank is next."""
+
+    def __init__(self, node: int, settings: Settings) -> None:
+        self.node = node
+        self.state: RankState = JOINING
+        self.round = settings.after  # the one this rank's own model is in, or has last been in
+        self.generation = settings.generation
+        self.go = Go()  # the last round that the coordinator has let begin, as far as this rank knows
+        self.end: int | None = None  # the round after which the run is over, if that is known
+        self.began_at = 0.0
+        self.round_took = 0.0
+
+    def become(self, state: RankState) -> None:
+        """Go on in another state, in the same round."""
+        self.state = state
+
+    def begin(self, round_: int, now: float) -> None:
+        """The script begins a round."""
+        self.round = round_
+        self.began_at = now
+        self.state = READY
+
+    def rest(self, now: float) -> None:
+        """The round is over."""
+        self.state = RESTING
+        self.round_took = now - self.began_at
+
+    def rest_after(self, round_: int) -> None:
+        """This rank has the state that another had after a round."""
+        self.state = RESTING
+        self.round = round_
+
+    def leave(self) -> int:
+        """The script leaves its loop; after which round."""
+        if self.state not in (RESTING, ENDING):
+            self.round -= 1
+        self.state = ENDING
+        self.end = self.round
+        return self.round
+
+    def speak_of(self, generation: int) -> None:
+        """Of the plan, from now on."""
+        self.generation = generation
+
+    def take(self, go: Go) -> None:
+        """The coordinator has let a round begin."""
+        self.go = go
+
+    def is_to_end(self, round_: int) -> None:
+        """The run is over after a round."""
+        self.end = round_
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the round that this rank is in is the one that the coordinator has let begin last."""
+        return self.go.round == self.round
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the round that this rank is in is over."""
+        return self.round < self.go.round or (self.end is not None and self.round <= self.end)
