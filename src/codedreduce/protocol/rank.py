@@ -20,7 +20,6 @@ from codedreduce.errors import ProtocolError, UsageError
 from codedreduce.protocol.coordinating import LATE, TAIL, WAITING, Coordinating
 from codedreduce.protocol.events import (
     Advanced,
-    Aggregated,
     AnyAction,
     Begin,
     Cancel,
@@ -33,6 +32,7 @@ from codedreduce.protocol.events import (
     Interrupted,
     Leave,
     Note,
+    Overtaken,
     Packed,
     PeerFound,
     PeerLost,
@@ -75,6 +75,7 @@ from codedreduce.protocol.messages import (
 from codedreduce.protocol.outboxes import Outboxes
 from codedreduce.protocol.rank_table import ENDING, JOINING, LEFT, READY, RENEWING, RESTING, ROWS, WORKING, RankState
 from codedreduce.protocol.renewing import STATE_CHUNK, Giving, Taking
+from codedreduce.protocol.rooms import OWN_ROOMS, Rooms
 from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.work import Task, Work
 from codedreduce.schemes import Part, StripedPlan
@@ -102,7 +103,7 @@ class Rank(Machine):
 
     ROWS = ROWS
 
-    def __init__(self, node: int, plan: StripedPlan, settings: Settings) -> None:
+    def __init__(self, node: int, plan: StripedPlan, settings: Settings, rooms: Rooms = OWN_ROOMS) -> None:
         super().__init__()
         if settings.on_excess != "wait":
             raise UsageError("striped computes the exact sum as long as a rank is left; on_excess must be 'wait'")
@@ -119,7 +120,7 @@ class Rank(Machine):
         self._go = Go()
         self.work = Work()
         self._links = Outboxes([peer for peer in plan.computing if peer != node], settings.window)
-        self._exchange = Exchange(node, plan, settings, self._links)
+        self._exchange = Exchange(node, plan, settings, self._links, rooms)
         self._taking = Taking()
         self._giving = Giving(self._links)
         self._hellos = 0  # that were not answered
@@ -449,7 +450,6 @@ class Rank(Machine):
             return False
         if self.lead is not None and self._go.round != self.round:
             return False
-        assert total.vector is not None
         late = self.lead.over(now) if self.lead is not None else ()
         self._stop_computing("the round is over", actions)
         self.state = RESTING
@@ -459,7 +459,7 @@ class Rank(Machine):
             self._exchange.keep_last()
         self._exchange.expect(self.round + 1)
         self._tries = 0
-        actions.append(Aggregated(round=self.round, vector=total.vector, late=late))
+        actions.append(total.given(late))
         return True
 
     # -- a rank that is behind
@@ -524,6 +524,12 @@ class Rank(Machine):
             self._must_renew = True
         else:
             self._renew(now, actions)
+
+    def _on_overtaken(self, event: Overtaken, now: float, actions: list[AnyAction]) -> None:
+        """The script could not take the sum in time: it goes on with another's state when it begins again."""
+        if self.lead is not None:
+            raise ProtocolError(f"rank 0 begins the rounds, and cannot be overtaken in round {event.round}")
+        self._must_renew = True
 
     def _on_state(self, chunk: StateChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
         """A piece of a state, which must be later than this rank's own."""

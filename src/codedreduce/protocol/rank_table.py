@@ -9,6 +9,7 @@ from codedreduce.protocol.events import (
     Drained,
     Interrupted,
     Leave,
+    Overtaken,
     Packed,
     PeerFound,
     PeerLost,
@@ -88,6 +89,7 @@ ROWS = (
     *(Row(_IN, Want, who, "_on_want") for who in _ANY_RANK),
     *(Row((WORKING,), Past, who, "_on_past", (STAY, RENEWING)) for who in (COORDINATOR, PEER)),
     *(Row((RENEWING,), StateChunk, who, "_on_state", (STAY, RESTING)) for who in (COORDINATOR, PEER)),
+    Row((RESTING,), Overtaken, OWN, "_on_overtaken"),
     Row((RESTING,), Renew, COORDINATOR, "_on_must_renew"),
     Row((READY, WORKING), Renew, COORDINATOR, "_on_must_renew", (RENEWING,)),
     Row(_IN, Give, COORDINATOR, "_on_give"),
@@ -122,7 +124,7 @@ ROWS = (
     *(
         Row((LEFT,), what, OWN)
         for what in (
-            Computed, Advanced, Interrupted, TimerFired, PeerFound, PeerLost, Drained, Packed, Leave,
+            Computed, Advanced, Interrupted, TimerFired, PeerFound, PeerLost, Drained, Packed, Leave, Overtaken,
         )
     ),
 )  # fmt: skip
