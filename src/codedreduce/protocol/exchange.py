@@ -39,7 +39,7 @@ class Exchange:
         self._last: tuple[int, Vector] | None = None  # a round's whole sum
         self._keeps_last = any(len(plan.group(unit)) < plan.workers for unit in plan.computing)
         self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, Vector]] = OrderedDict()
-        usual = -(-settings.chunks // plan.keepers(settings.length, settings.itemsize))
+        usual = -(-settings.chunks // settings.keepers(plan))
         self._early_at_most = 2 * plan.workers * usual
 
     def speak_of(self, generation: int) -> None:

@@ -31,7 +31,7 @@ class Starting:
     def __init__(self, plan: StripedPlan, settings: Settings, pace: Pace, links: Links) -> None:
         self._plan = plan
         self._chunks = settings.chunks
-        self._keepers = plan.keepers(settings.length, settings.itemsize)
+        self._keepers = settings.keepers(plan)
         self._pace = pace
         self._links = links
         self._taking_part: list[int] = []

@@ -123,7 +123,7 @@ class StripedPlan(Plan):
 
     # -- stripes
 
-    def keepers(self, length: int, itemsize: int) -> int:
+    def keepers(self, length: int, itemsize: int, message_bytes: float = BYTES_A_MESSAGE) -> int:
         """How many ranks keep a stripe: all of them, unless stripes would be so short that messages cost more.
 
         With k keepers a keeper's link carries N V / k each way, and everyone handles k messages each way; the sum of
@@ -136,12 +136,12 @@ class StripedPlan(Plan):
         """
         if self.scheme.stripes is not None:
             return self.scheme.stripes
-        best = math.ceil(math.sqrt(self.workers * length * itemsize / BYTES_A_MESSAGE))
+        best = math.ceil(math.sqrt(self.workers * length * itemsize / message_bytes))
         return max(1, min(self.workers, best, length))
 
-    def chunk(self, length: int, itemsize: int, about: int) -> int:
+    def chunk(self, length: int, itemsize: int, about: int, message_bytes: float = BYTES_A_MESSAGE) -> int:
         """Numbers in a chunk of about so many bytes, such that stripes of one weight have as many chunks each."""
-        keepers = self.keepers(length, itemsize)
+        keepers = self.keepers(length, itemsize, message_bytes)
         each = max(1, round(length * itemsize / keepers / about))
         return -(-length // (keepers * each))
 

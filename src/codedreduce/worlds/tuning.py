@@ -5,6 +5,7 @@ from __future__ import annotations
 from codedreduce.protocol import Settings
 from codedreduce.protocol.settings import CHUNK_ELEMENTS, WAIT_ON, Excess
 from codedreduce.schemes import Plan, StripedPlan
+from codedreduce.schemes.striped import BYTES_A_MESSAGE
 
 #: Elements in a chunk between processes of one machine, where a chunk is a reference into shared memory.
 LOCAL_CHUNK = 1 << 20
@@ -15,6 +16,9 @@ LEAST_CHUNK = 1 << 14
 
 #: Bytes of a chunk of a stripe over a network, about: small, since all sums grow at the same time.
 STRIPE_CHUNK = 1 << 16
+
+#: Bytes that a core adds up in shared memory while a node handles a message: 5 GB/s, 50 microseconds.
+LOCAL_BYTES_A_MESSAGE = 5e9 * 50e-6
 
 #: Bytes in flight to a neighbour over a network, and how many chunks that may be.
 IN_FLIGHT = 1 << 18
@@ -32,16 +36,19 @@ WORTH_ANNOUNCING = 1 << 16
 
 
 def settings_for(
-    plan: Plan, length: int, *, shared_memory: bool, itemsize: int = 4, excess: Excess = WAIT_ON
-) -> Settings:
+    plan: Plan, length: int, *, shared_memory: bool, same_machine: bool = False, itemsize: int = 4,
+    excess: Excess = WAIT_ON,
+) -> Settings:  # fmt: skip
     """Settings for vectors of so many numbers, each `itemsize` bytes on the wire."""
+    message_bytes = LOCAL_BYTES_A_MESSAGE if shared_memory else BYTES_A_MESSAGE
     if isinstance(plan, StripedPlan):
-        chunk = plan.chunk(length, itemsize, LOCAL_CHUNK * itemsize if shared_memory else STRIPE_CHUNK)
+        about = LOCAL_CHUNK * itemsize if same_machine else STRIPE_CHUNK
+        chunk = plan.chunk(length, itemsize, about, message_bytes)
     else:
         chunk = LOCAL_CHUNK if shared_memory else chunk_over_network(length)
     return Settings(
-        length=length, itemsize=itemsize, chunk=chunk, least_head_start=LEAST_HEAD_START,
-        unknown_seconds=UNKNOWN_LOCAL if shared_memory else UNKNOWN_NETWORK, on_excess=excess.do,
+        length=length, itemsize=itemsize, chunk=chunk, least_head_start=LEAST_HEAD_START, message_bytes=message_bytes,
+        unknown_seconds=UNKNOWN_LOCAL if shared_memory or same_machine else UNKNOWN_NETWORK, on_excess=excess.do,
         say_waiting_after=excess.after,
         window=LEAST_WINDOW if shared_memory else window_over_network(min(chunk, length) * itemsize),
         announce=length > LOCAL_CHUNK if shared_memory else worth_announcing(length, itemsize),

@@ -24,6 +24,7 @@ from codedreduce.protocol.events import (
     Event,
     EveryoneIn,
     Finished,
+    Gathered,
     Leave,
     Note,
     Pack,
@@ -43,7 +44,7 @@ from codedreduce.worlds.zeromq.rendezvous import Directory
 ORPHANED = "orphaned"
 
 #: What the driver tells the thread that computes or trains.
-Outward = Compute | Cancel | EveryoneIn | Aggregated | Pack | Renewed | Ended | Note | Finished
+Outward = Compute | Cancel | EveryoneIn | Aggregated | Gathered | Pack | Renewed | Ended | Note | Finished
 
 
 class Driver(threading.Thread):
