@@ -6,7 +6,7 @@ changed before anything is written. Whoever was told of a chunk of a round reads
 still of that round; if not, what was read is worth nothing. That is all that readers and writers know of each other: a
 process that is stopped anywhere, for however long, can spoil nothing but its own memory.
 
-A part's slot is used again two rounds later. Who begins a round has the sum of the one before, and so has rank 0 that of
+A part's slot is used again two rounds later. Who begins a round has the sum of the one before, and rank 0 that of
 all earlier ones: only ranks that are behind, or keepers that were replaced, can still want it.
 """
 
