@@ -151,6 +151,12 @@ class Rank(Machine):
         """The last round that the coordinator has let begin, as far as this rank knows."""
         return self._go.round
 
+    def is_to_wait(self, round_: int) -> bool:
+        """Whether nothing comes of it that the script begins this round, until the coordinator lets it begin."""
+        is_first = round_ <= self.settings.after + 1
+        is_calm = self.lead is None and not self._must_renew and self._end is None
+        return is_calm and not is_first and self._go.round == round_ - 1
+
     @property
     def keeper(self) -> Keeper:
         """What this rank sums for all."""

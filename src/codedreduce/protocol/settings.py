@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from codedreduce.errors import UsageError
 from codedreduce.schemes import StripedPlan
-from codedreduce.schemes.striped import BYTES_A_MESSAGE
+from codedreduce.schemes.striped import OVER_A_NETWORK, Costs
 
 #: Rounds whose sums keepers hold, the current one among them, at least and at most; and bytes that it may take.
 LEAST_ROUNDS_HELD, MOST_ROUNDS_HELD = 4, 64
@@ -63,7 +63,7 @@ class Settings:
     after: int = 0  # rounds that were over before the run began
     unknown_seconds: float = 0.5  # that vectors may take on the way before it is known what they do
     wire: npt.DTypeLike | None = None  # what numbers travel as, if not as they are
-    message_bytes: float = BYTES_A_MESSAGE  # that are carried, or added up, while a node handles a message
+    costs: Costs = OVER_A_NETWORK  # which the number of keepers follows from
     chunks: int = field(init=False)  # how many chunks a vector has
     announce: bool = True  # offer a pushed sum ahead of its bytes; not worth it where bytes are as quick as offers
 
@@ -83,7 +83,7 @@ class Settings:
 
     def keepers(self, plan: StripedPlan) -> int:
         """How many ranks keep a stripe."""
-        return plan.keepers(self.length, self.itemsize, self.message_bytes)
+        return plan.keepers(self.length, self.itemsize, self.costs)
 
     def rounds_held(self, keepers: int) -> int:
         """Rounds whose sums so many keepers hold for those that fell behind: more of short ones.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import os
+
 from codedreduce.protocol import Settings
 from codedreduce.protocol.settings import CHUNK_ELEMENTS, WAIT_ON, Excess
 from codedreduce.schemes import Plan, StripedPlan
-from codedreduce.schemes.striped import BYTES_A_MESSAGE
+from codedreduce.schemes.striped import OVER_A_NETWORK, Costs
 
 #: Elements in a chunk between processes of one machine, where a chunk is a reference into shared memory.
 LOCAL_CHUNK = 1 << 20
@@ -24,6 +27,9 @@ LOCAL_BYTES_A_MESSAGE = 5e9 * 50e-6
 IN_FLIGHT = 1 << 18
 LEAST_WINDOW, MOST_WINDOW = 4, 16
 
+#: References in flight to another rank whose memory is shared: they are small, and acknowledgements are messages, too.
+LENT_WINDOW = 32
+
 #: Seconds a worker may be later than another before it counts as late: less is the scheduler's noise.
 LEAST_HEAD_START = 0.01
 
@@ -40,18 +46,21 @@ def settings_for(
     excess: Excess = WAIT_ON,
 ) -> Settings:  # fmt: skip
     """Settings for vectors of so many numbers, each `itemsize` bytes on the wire."""
-    message_bytes = LOCAL_BYTES_A_MESSAGE if shared_memory else BYTES_A_MESSAGE
+    costs = Costs(LOCAL_BYTES_A_MESSAGE, os.cpu_count() or 1) if shared_memory else OVER_A_NETWORK
     if isinstance(plan, StripedPlan):
-        about = LOCAL_CHUNK * itemsize if same_machine else STRIPE_CHUNK
-        chunk = plan.chunk(length, itemsize, about, message_bytes)
+        about = math.inf if shared_memory else LOCAL_CHUNK * itemsize if same_machine else STRIPE_CHUNK
+        chunk = plan.chunk(length, itemsize, about, costs)
     else:
         chunk = LOCAL_CHUNK if shared_memory else chunk_over_network(length)
+    if isinstance(plan, StripedPlan) and shared_memory:
+        window = LENT_WINDOW
+    else:
+        window = LEAST_WINDOW if shared_memory or same_machine else window_over_network(min(chunk, length) * itemsize)
     return Settings(
-        length=length, itemsize=itemsize, chunk=chunk, least_head_start=LEAST_HEAD_START, message_bytes=message_bytes,
+        length=length, itemsize=itemsize, chunk=chunk, least_head_start=LEAST_HEAD_START, costs=costs,
         unknown_seconds=UNKNOWN_LOCAL if shared_memory or same_machine else UNKNOWN_NETWORK, on_excess=excess.do,
         say_waiting_after=excess.after,
-        window=LEAST_WINDOW if shared_memory else window_over_network(min(chunk, length) * itemsize),
-        announce=length > LOCAL_CHUNK if shared_memory else worth_announcing(length, itemsize),
+        window=window, announce=length > LOCAL_CHUNK if shared_memory else worth_announcing(length, itemsize),
     )  # fmt: skip
 
 

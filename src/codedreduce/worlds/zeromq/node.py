@@ -216,7 +216,7 @@ class Node:
             model = sent
         elif isinstance(self.machine, Rank) and is_compared(self._round):
             digest = digest_of(model)
-        self._talking.post(Begin(round=self._round, model=model, digest=digest))
+        self._talking.post_begin(Begin(round=self._round, model=model, digest=digest))
         for news in self._computing.news(self._talking.post, self._look):
             if isinstance(news, Aggregated) and news.round == self._round:
                 return RoundResult(
