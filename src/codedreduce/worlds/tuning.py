@@ -20,8 +20,9 @@ LEAST_CHUNK = 1 << 14
 #: Bytes of a chunk of a stripe over a network, about: small, since all sums grow at the same time.
 STRIPE_CHUNK = 1 << 16
 
-#: Bytes that a core adds up in shared memory while a node handles a message: 5 GB/s, 50 microseconds.
-LOCAL_BYTES_A_MESSAGE = 5e9 * 50e-6
+#: Bytes that a core adds up in shared memory while all ranks handle the messages to and from one keeper more. With 8
+#: ranks on two cores a second keeper pays from about 1 million float32 on.
+LOCAL_BYTES_A_MESSAGE = 16e6
 
 #: Bytes in flight to a neighbour over a network, and how many chunks that may be.
 IN_FLIGHT = 1 << 18
