@@ -171,7 +171,8 @@ def _default(objective: Objective, data: Source, membership: Membership | None, 
     if membership is not None and membership.scheme is not None:
         return membership.scheme
     length = objective.parameters(data.shape().features) + 1
-    shares = shared_memory and (membership is None or membership.meeting.same_machine)
+    meeting = membership.meeting if membership is not None else None
+    shares = shared_memory and (meeting is None or (meeting.same_machine and meeting.shared_memory))
     count = DEFAULT_WORKERS if membership is None else membership.size
     choice = choose(count, length, shared_memory=shares)
     scheme = choice.scheme
@@ -202,7 +203,7 @@ def run_job(
     if membership is not None:
         membership.check(plan)
         meeting = replace(membership.meeting, subject=job.subject())
-        run = job.run(replace(meeting, shared_memory=job.shared_memory), plan)
+        run = job.run(replace(meeting, shared_memory=job.shared_memory and meeting.shared_memory), plan)
         gradient = BatchGradient(job.objective, job.source, plan, batch=job.batch, seed=job.seed)
         if membership.rank and not isinstance(plan, StripedPlan):
             with Node(run, membership.rank, gradient=gradient, injection=job.injection()) as node:

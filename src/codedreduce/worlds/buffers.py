@@ -108,7 +108,7 @@ class Arena:
                 self.close()
             raise UsageError(
                 f"{at_once / 1e6:.0f} MB of shared memory are not to be had in {FOLDER} ({error.strerror}); "
-                "make room there, or train with shared_memory=False"
+                "make room there, or train with shared_memory=False (CODEDREDUCE_SHARED_MEMORY=0)"
             ) from None
         self._add(node, os.getpid(), mmap.mmap(self._file, 0))
 
