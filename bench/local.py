@@ -1,6 +1,8 @@
 """What the local world costs and what coding buys there: real processes on this machine.
 
-python -m bench.local [aggregation|stalls|overhead|memory ...] [--out FILE.json]
+python -m bench.local [aggregation|stalls|overhead|memory|resident ...] [--out FILE.json]
+
+What a file has of other parts stays in it.
 
 Needs the extra `bench` for the peers: pip install 'codedreduce[bench]'.
 """
@@ -8,8 +10,11 @@ Needs the extra `bench` for the peers: pip install 'codedreduce[bench]'.
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +22,23 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from bench.measure import save
+from bench.measure import ratio, save
 from bench.peers import run_gloo, run_mpi
-from codedreduce import CodedReduce, MasterWorker, RingAllReduce, Scheme, Tree
+from codedreduce import CodedReduce, MasterWorker, RingAllReduce, Scheme, Striped, Tree
 from codedreduce.protocol import Settings
 from codedreduce.schemes import Piece
 from codedreduce.training import SGD, LogisticRegression, synthetic
 from codedreduce.training.loop import Job, run_job
+from codedreduce.worlds.buffers import FOLDER
+from codedreduce.worlds.run import Run
 from codedreduce.worlds.tuning import LOCAL_CHUNK
-from codedreduce.worlds.zeromq.local import LocalCluster
+from codedreduce.worlds.world import Gradient, World
+from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
 
 Vector = npt.NDArray[np.float32]
+
+#: Rounds that are not measured: memory is touched for the first time in them.
+WARM = 8
 
 EIGHT = CodedReduce(Tree.regular(fanout=8, depth=1), 1)
 TWENTY = Tree.regular(fanout=4, depth=2)
@@ -36,28 +47,46 @@ TWENTY = Tree.regular(fanout=4, depth=2)
 class Ready:
     """A gradient that is there already: written into each slot once, so that only aggregation is measured.
 
-    Without shared memory there are no slots, and writing a fresh vector is measured with the rest.
+    Memory of a node's own is no slot, and writing a fresh vector there is measured with the rest.
     """
 
-    def __init__(self, *, slots: bool) -> None:
-        self._slots = slots
+    def __init__(self) -> None:
         self._written: set[int] = set()
 
     def __call__(self, piece: Piece, model: Vector, round_: int, out: Vector, node: int) -> None:
         address = out.__array_interface__["data"][0]
-        if not self._slots or address not in self._written:
+        if out.flags.owndata:
+            out[:] = 1
+        elif address not in self._written:
             self._written.add(address)
             out[:] = 1
 
 
+def world(
+    scheme: Scheme, gradient: Gradient, model: Vector, rounds: int, *, shared_memory: bool = True
+) -> LocalCluster:
+    """Processes of this machine, as `train` has them, in which nobody counts as late who is so by less than 0.5 s."""
+    plan = scheme.plan(samples=scheme.workers)
+    run = Run.of(new_meeting(shared_memory=shared_memory), plan, len(model))
+    settings = replace(run.settings, least_head_start=0.5, announce=False)
+    if not isinstance(scheme, Striped):
+        settings = replace(settings, chunk=LOCAL_CHUNK if shared_memory else 1 << 18, window=4)
+
+    def member(rank: World) -> None:
+        reached = 0
+        while reached < rounds:
+            reached = rank.aggregate(model).round
+
+    return LocalCluster(
+        replace(run, settings=settings), gradient, member=member if isinstance(scheme, Striped) else None
+    )  # fmt: skip
+
+
 def aggregate_ms(scheme: Scheme, length: int, repeats: int, *, shared_memory: bool = True) -> float:
-    """Median milliseconds of a round with nothing to compute."""
-    chunk = LOCAL_CHUNK if shared_memory else 1 << 18
-    settings = Settings(length=length, chunk=chunk, announce=False, least_head_start=0.5)
+    """Median milliseconds of a round with nothing to compute; in stripes every rank ends it with a copy of the sum."""
     model = np.ones(length, np.float32)
-    ready = Ready(slots=shared_memory)
-    with LocalCluster.of(scheme.plan(samples=scheme.workers), ready, settings, shared_memory=shared_memory) as cluster:
-        for _ in range(6):  # memory is touched for the first time in the first rounds
+    with world(scheme, Ready(), model, WARM + repeats, shared_memory=shared_memory) as cluster:
+        for _ in range(WARM):
             cluster.aggregate(model)
         times = []
         for _ in range(repeats):
@@ -71,21 +100,26 @@ def aggregation() -> list[dict[str, Any]]:
     """Nobody late, all nodes with the new model: against Gloo and MPI."""
     rows = []
     for length, repeats in ((5000, 100), (4_000_000, 8), (16_000_000, 5)):
-        runs: dict[str, list[float]] = {"shared_memory": [], "sockets": [], "gloo": [], "mpich": []}
+        names = ("shared_memory", "striped", "sockets", "gloo", "mpich")
+        runs: dict[str, list[float]] = {name: [] for name in names}
         for _ in range(5):
             runs["shared_memory"].append(aggregate_ms(EIGHT, length, repeats))
+            runs["striped"].append(aggregate_ms(Striped(8), length, repeats))
             runs["gloo"].append(run_gloo(8, length, repeats))
             runs["mpich"].append(run_mpi(8, length, repeats))
             runs["sockets"].append(aggregate_ms(EIGHT, length, repeats, shared_memory=False))
         row: dict[str, Any] = {"length": length, **{name: statistics.median(times) for name, times in runs.items()}}
         for peer in ("gloo", "mpich"):
-            pairs = zip(runs["shared_memory"], runs[peer], strict=True)
-            row[f"over_{peer}"] = statistics.median(ours / theirs for ours, theirs in pairs)
+            row[f"over_{peer}"] = ratio(runs["shared_memory"], runs[peer])
+        for peer in ("gloo", "mpich", "shared_memory"):
+            row[f"striped_over_{peer}"] = ratio(runs["striped"], runs[peer])
         rows.append(row)
         print(
             f"  {length:10,} float32, 8 workers: {row['shared_memory']:8.2f} ms ({row['sockets']:.2f} by sockets), "
             f"Gloo {row['gloo']:.2f}, MPICH {row['mpich']:.2f}; "
-            f"ratio {row['over_gloo']:.2f} to Gloo, {row['over_mpich']:.2f} to MPICH",
+            f"ratio {row['over_gloo']:.2f} to Gloo, {row['over_mpich']:.2f} to MPICH; "
+            f"stripes {row['striped']:.2f} ms, ratio {row['striped_over_shared_memory']:.2f} to the tree, "
+            f"{row['striped_over_gloo']:.2f} to Gloo, {row['striped_over_mpich']:.2f} to MPICH",
             flush=True,
         )
     return rows
@@ -183,7 +217,49 @@ def memory() -> dict[str, Any]:
     return {"vectors": {"root": held[0], "inner": held[1], "leaf": held[2]}, "growth_bytes": growth}
 
 
-PARTS = {"aggregation": aggregation, "stalls": stalls, "overhead": overhead, "memory": memory}
+def resident() -> dict[str, Any]:
+    """What a rank of 8 has resident after some rounds of stripes with 4 million float32, in vectors."""
+    length, rounds = 4_000_000, 12
+    model = np.ones(length, np.float32)
+
+    def nothing(piece: Piece, model: Vector, round_: int, out: Vector, node: int) -> None:
+        out[:] = 1
+
+    found: dict[str, Any] = {}
+    for name, shared in (("shared", True), ("sockets", False)):
+        with world(Striped(8), nothing, model, rounds + 1, shared_memory=shared) as cluster:
+            pids = [os.getpid(), *cluster.processes.values()]
+            begun = np.array([_anonymous_and_all(pid) for pid in pids])
+            for _ in range(rounds):
+                cluster.aggregate(model)
+            time.sleep(0.5)  # others are behind rank 0 by what a round takes
+            held = (np.array([_anonymous_and_all(pid) for pid in pids]) - begun) / (4 * length)
+            kept = sum(path.stat().st_blocks * 512 for path in FOLDER.glob(f"{cluster.run.meeting.run}-*"))
+            cluster.aggregate(model)
+        found[name] = {
+            "own": [float(one) for one in held[:, 0]], "resident": [float(one) for one in held[:, 1]],
+            "proportional": [float(one) for one in held[:, 2]], "shared_by_all": kept / (4 * length),
+        }  # fmt: skip
+        print(
+            f"  {name}: a rank's own {held[:, 0].min():.1f} to {held[:, 0].max():.1f} vectors, resident "
+            f"{held[:, 1].min():.1f} to {held[:, 1].max():.1f}, its part of what is shared counted once "
+            f"{held[:, 2].min():.1f} to {held[:, 2].max():.1f}; shared memory in all {kept / (4 * length):.1f}"
+        )
+    return found
+
+
+def _anonymous_and_all(process: int) -> tuple[int, int, int]:
+    """Bytes of a process: of its own, resident, and resident with shared pages divided among those that share them."""
+    fields = {}
+    for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]:
+        name, value, *_ = line.split()
+        fields[name] = 1024 * int(value)
+    return fields["Anonymous:"], fields["Rss:"], fields["Pss:"]
+
+
+PARTS = {
+    "aggregation": aggregation, "stalls": stalls, "overhead": overhead, "memory": memory, "resident": resident,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -192,6 +268,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     results: dict[str, Any] = {}
+    if options.out is not None and options.out.exists():
+        results = json.loads(options.out.read_text())
+        results.pop("machine", None)
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"unknown parts {sorted(unknown)}; there are {', '.join(PARTS)}")
     for name in options.parts or PARTS:

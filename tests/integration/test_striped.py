@@ -28,16 +28,23 @@ from codedreduce.worlds.zeromq.local import LocalCluster
 
 SAMPLES, LENGTH = 240, 700
 
+BOTH = pytest.mark.parametrize("shared_memory", [True, False], ids=["shared", "sockets"])
+
 
 class Bits:
     """Rounds of a plan whose every sum, at every rank, is compared with the reference; ranks tell how they got on."""
 
-    def __init__(self, ranks: int, rounds: int, folder: Path, **scheme) -> None:
+    def __init__(
+        self, ranks: int, rounds: int, folder: Path, *, shared_memory: bool = True, length: int = LENGTH,
+        chunk_bytes: int = 400, **scheme,
+    ) -> None:  # fmt: skip
         self.plan = Striped(ranks, **scheme).plan(samples=SAMPLES)
-        self.gradients = Gradients(SAMPLES, LENGTH, seed=5)
+        self.gradients = Gradients(SAMPLES, length, seed=5)
         self.rounds = rounds
+        self.shared_memory = shared_memory
         self.folder = folder
-        self.settings = Settings(length=LENGTH, chunk=self.plan.chunk(LENGTH, 4, 400), least_head_start=0.05)
+        chunk = self.plan.chunk(length, 4, chunk_bytes)
+        self.settings = Settings(length=length, chunk=chunk, least_head_start=0.05)
 
     def gradient(self, piece: Piece, model: np.ndarray, round_: int, out: np.ndarray, node: int) -> None:
         out[:] = self.gradients.of_piece(piece, model)
@@ -67,7 +74,13 @@ class Bits:
         journal = Journal()
         seconds = []
         with LocalCluster.of(
-            self.plan, self.gradient, self.settings, shared_memory=False, member=self.member, journal=journal, **options
+            self.plan,
+            self.gradient,
+            self.settings,
+            shared_memory=self.shared_memory,
+            member=self.member,
+            journal=journal,
+            **options,
         ) as cluster:
             for round_ in range(1, self.rounds + 1):
                 if meanwhile is not None:
@@ -83,23 +96,26 @@ class Bits:
         return int(sums), int(renewals)
 
 
+@BOTH
 @pytest.mark.parametrize("scheme", [{}, {"reach": 2}, {"stripes": 2, "blocks": 3}], ids=str)
 @pytest.mark.parametrize("delays", [None, "stalls:0.2:0.2s", "exponential"])
-def test_every_rank_has_the_same_bits(tmp_path: Path, scheme: dict, delays: str | None) -> None:
-    bits = Bits(4, 8, tmp_path, **scheme)
+def test_every_rank_has_the_same_bits(tmp_path: Path, scheme: dict, delays: str | None, shared_memory: bool) -> None:
+    bits = Bits(4, 8, tmp_path, shared_memory=shared_memory, **scheme)
     injection = Injection.of(delays, workers=4, seed=1, compute=0.2, samples=SAMPLES)
     bits.run(injection=injection)
     assert all(sum(bits.seen(rank)) >= 1 for rank in (1, 2, 3))
 
 
-def test_a_calm_run_leaves_nobody_behind(tmp_path: Path) -> None:
-    bits = Bits(4, 20, tmp_path)
+@BOTH
+def test_a_calm_run_leaves_nobody_behind(tmp_path: Path, shared_memory: bool) -> None:
+    bits = Bits(4, 20, tmp_path, shared_memory=shared_memory)
     bits.run()
     assert [bits.seen(rank) for rank in (1, 2, 3)] == [(20, 0)] * 3
 
 
-def test_one_is_killed(tmp_path: Path) -> None:
-    bits = Bits(4, 12, tmp_path)
+@BOTH
+def test_one_is_killed(tmp_path: Path, shared_memory: bool) -> None:
+    bits = Bits(4, 12, tmp_path, shared_memory=shared_memory)
 
     def kill(cluster: LocalCluster, round_: int) -> None:
         if round_ == 4:
@@ -139,9 +155,10 @@ def resume_later(process: int, seconds: float) -> None:
     threading.Timer(seconds, lambda: os.kill(process, signal.SIGCONT)).start()
 
 
-def test_one_is_paused_and_comes_back(tmp_path: Path) -> None:
+@BOTH
+def test_one_is_paused_and_comes_back(tmp_path: Path, shared_memory: bool) -> None:
     """A paused rank computes nothing, keeps nothing and hears nothing; its stripe is kept by another meanwhile."""
-    bits = Bits(4, 60, tmp_path)
+    bits = Bits(4, 60, tmp_path, shared_memory=shared_memory)
 
     def pause(cluster: LocalCluster, round_: int) -> None:
         if round_ == 10:
@@ -157,8 +174,11 @@ def test_one_is_paused_and_comes_back(tmp_path: Path) -> None:
     assert bits.seen(1) == (60, 0)
 
 
-def test_one_that_fell_far_behind_takes_the_state_of_another(tmp_path: Path) -> None:
-    bits = Bits(4, 250, tmp_path)  # keepers hold the sums of 64 rounds of so short a vector
+@BOTH
+def test_one_that_fell_far_behind_takes_the_state_of_another(tmp_path: Path, shared_memory: bool) -> None:
+    bits = Bits(
+        4, 250, tmp_path, shared_memory=shared_memory
+    )  # keepers hold the sums of 64 rounds of so short a vector
 
     def pause(cluster: LocalCluster, round_: int) -> None:
         if round_ == 10:

@@ -3,6 +3,7 @@
 from codedreduce.protocol.machine import Machine, diagram
 from codedreduce.protocol.rank import Rank
 from codedreduce.protocol.ring import RingNode
+from codedreduce.protocol.rooms import OWN_ROOMS, Rooms
 from codedreduce.protocol.root import Root
 from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.worker import Worker
@@ -11,11 +12,11 @@ from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 __all__ = ["Machine", "Rank", "RingNode", "Root", "Settings", "Worker", "diagram", "machine_for"]
 
 
-def machine_for(node: int, plan: Plan, settings: Settings) -> Machine:
-    """The state machine of a node under a plan."""
+def machine_for(node: int, plan: Plan, settings: Settings, rooms: Rooms = OWN_ROOMS) -> Machine:
+    """The state machine of a node under a plan; `rooms` are where ranks have their vectors."""
     if isinstance(plan, RingPlan):
         return RingNode(node, plan, settings)
     if isinstance(plan, StripedPlan):
-        return Rank(node, plan, settings)
+        return Rank(node, plan, settings, rooms)
     assert isinstance(plan, TreePlan)
     return Worker(node, plan, settings) if node else Root(plan, settings)

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from codedreduce.protocol.events import Aggregated, Gathered
+from codedreduce.protocol.rooms import OWN_ROOMS, Rooms
 from codedreduce.protocol.settings import Settings
-from codedreduce.vectors import Vector, empty
+from codedreduce.vectors import Vector, empty, joined
 
 
 class Assembly:
-    """The sum of a round, as far as it is here."""
+    """The sum of a round, as far as it is here: in a vector, or if chunks are lent, where its keepers have it."""
 
-    def __init__(self, round_: int, settings: Settings) -> None:
+    def __init__(self, round_: int, settings: Settings, rooms: Rooms = OWN_ROOMS) -> None:
         self.round = round_
         self._settings = settings
-        self._here: set[int] = set()
-        self.vector: Vector | None = None
+        self._rooms = rooms
+        self._here: dict[int, Vector] = {}
+        self._vector: Vector | None = None
 
     def add(self, index: int, data: Vector) -> bool:
         """A chunk is here; whether that is news."""
         if index in self._here:
             return False
-        if self.vector is None:
-            self.vector = empty(self._settings.length, data.dtype)
-        self.vector[self._settings.chunk_slice(index)] = data
-        self._here.add(index)
+        if not self._rooms.lends:
+            if self._vector is None:
+                self._vector = empty(self._settings.length, data.dtype)
+            place = self._vector[self._settings.chunk_slice(index)]
+            place[:] = data
+            data = place
+        self._here[index] = data
         return True
 
     @property
@@ -38,3 +44,17 @@ class Assembly:
     def missing(self) -> list[int]:
         """The chunks that are not here."""
         return [index for index in range(self._settings.chunks) if index not in self._here]
+
+    def given(self, late: tuple[int, ...]) -> Aggregated | Gathered:
+        """The whole sum, for the script."""
+        if self._vector is not None:
+            return Aggregated(round=self.round, vector=self._vector, late=late)
+        return Gathered(round=self.round, chunks=self._in_order(), late=late)
+
+    def copied(self) -> Vector | None:
+        """The whole sum, in memory of its own; None if it has been written into meanwhile."""
+        copy = joined(self._in_order())
+        return copy if self._rooms.are_intact(self.round, self._here.values()) else None
+
+    def _in_order(self) -> tuple[Vector, ...]:
+        return tuple(self._here[index] for index in range(self._settings.chunks))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from codedreduce.errors import ProtocolError
 from codedreduce.protocol.doing import Doing
-from codedreduce.protocol.events import AnyAction, Renewed, SetTimer, Transmit
+from codedreduce.protocol.events import AnyAction, Overtaken, Renewed, SetTimer, Transmit
 from codedreduce.protocol.exchange import Exchange
 from codedreduce.protocol.leading import Leading
 from codedreduce.protocol.messages import Past, Renew, StateChunk, StateOffer, Take, Want
@@ -161,6 +162,12 @@ class Behind:
             self.must_renew = True
         else:
             self.renew(now, actions)
+
+    def on_overtaken(self, event: Overtaken, now: float, actions: list[AnyAction]) -> None:
+        """The script could not take the sum in time: it goes on with another's state when it begins again."""
+        if self._leading is not None:
+            raise ProtocolError(f"rank 0 begins the rounds, and cannot be overtaken in round {event.round}")
+        self.must_renew = True
 
     def on_offer(self, message: StateOffer, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Another has its state to give; it must be later than this rank's own, and one is needed."""

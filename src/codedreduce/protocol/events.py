@@ -97,6 +97,12 @@ class Drained(Event, frozen=True, kw_only=True):
     peer: int
 
 
+class Overtaken(Event, frozen=True, kw_only=True):
+    """Rank: what was gathered of a round's sum was written into before its script had taken it: it has not stepped."""
+
+    round: int
+
+
 class Leave(Event, frozen=True, kw_only=True):
     """The node shall leave; at once, or when others no longer need it."""
 
@@ -172,6 +178,17 @@ class Aggregated(Action, frozen=True, kw_only=True):
     late: tuple[int, ...] = ()
 
 
+class Gathered(Action, frozen=True, kw_only=True):
+    """Rank: the round is over, and its gradient sum is these chunks, in order, which lie where its keepers have them.
+
+    They will write into that memory again: whoever has copied it asks whether they did, and says so (`Overtaken`).
+    """
+
+    round: int
+    chunks: tuple[Vector, ...]
+    late: tuple[int, ...] = ()
+
+
 class Note(Action, frozen=True, kw_only=True):
     """Something worth telling: `kind` for machines, `reason` in words, whom it is about, and how long it was."""
 
@@ -194,4 +211,7 @@ class Finished(Action, frozen=True, kw_only=True):
     reason: str
 
 
-AnyAction = Transmit | Compute | Cancel | SetTimer | EveryoneIn | Aggregated | Pack | Renewed | Ended | Note | Finished
+AnyAction = (
+    Transmit | Compute | Cancel | SetTimer | EveryoneIn | Aggregated | Gathered | Pack | Renewed | Ended | Note
+    | Finished
+)  # fmt: skip

@@ -10,6 +10,7 @@ from codedreduce.protocol.events import AnyAction
 from codedreduce.protocol.keeping import Keeper
 from codedreduce.protocol.messages import AnyChunk, Go, Keep, PartChunk, StateChunk, SumChunk
 from codedreduce.protocol.outboxes import Outboxes
+from codedreduce.protocol.rooms import OWN_ROOMS, Rooms
 from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.stripes import Stripes
 from codedreduce.schemes import Part, StripedPlan
@@ -22,21 +23,24 @@ class Exchange:
     Keeping is done for the round that is on (`go`). The rank's own round, whose sum is put together, may be another.
     """
 
-    def __init__(self, node: int, plan: StripedPlan, settings: Settings, links: Outboxes) -> None:
+    def __init__(
+        self, node: int, plan: StripedPlan, settings: Settings, links: Outboxes, rooms: Rooms = OWN_ROOMS
+    ) -> None:
         self._node = node
+        self._rooms = rooms
         self._ranks = plan.workers
         self._settings = settings
         self._links = links
         self._generation = settings.generation
         self._round = 0  # that is on
         self.stripes = Stripes(plan, settings)
-        self.keeper = Keeper(plan.workers, plan.blocks, self.stripes.rounds_held, settings.wire)
-        self.sum = Assembly(settings.after + 1, settings)
+        self.keeper = Keeper(plan.workers, plan.blocks, self.stripes.rounds_held, settings.wire, rooms)
+        self.sum = Assembly(settings.after + 1, settings, rooms)
         self._last: tuple[int, Vector] | None = None  # a round's whole sum
         self._whole: OrderedDict[int, Vector] = OrderedDict()  # sums of past rounds, on rank 0
         self._keeps_last = any(len(plan.group(unit)) < plan.workers for unit in plan.computing)
         self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, Vector]] = OrderedDict()
-        usual = -(-settings.chunks // plan.keepers(settings.length, settings.itemsize))
+        usual = -(-settings.chunks // settings.keepers(plan))
         self._early_at_most = 2 * plan.workers * usual
 
     def speak_of(self, generation: int) -> None:
@@ -58,19 +62,21 @@ class Exchange:
         Whoever has the sum computes nothing of that round any more. Where not all can read all samples there may be
         nobody left who could, for a rank that has not got the sum from a keeper that is gone.
         """
-        if self._keeps_last and self.sum.vector is not None:
-            self._last = (self.sum.round, self.sum.vector.copy())
+        copy = self.sum.copied() if self._keeps_last else None
+        if copy is not None:
+            self._last = (self.sum.round, copy)
 
     def keep_whole(self) -> None:
         """On rank 0, which has every sum: hold the last ones, for a rank whose keeper was gone before it sent all."""
-        if self._settings.sums_held() and self.sum.vector is not None:
-            self._whole[self.sum.round] = self.sum.vector.copy()
+        copy = self.sum.copied() if self._settings.sums_held() else None
+        if copy is not None:
+            self._whole[self.sum.round] = copy
             if len(self._whole) > self._settings.sums_held():
                 self._whole.popitem(last=False)
 
     def expect(self, round_: int) -> None:
         """The rank waits for the sum of this round next."""
-        self.sum = Assembly(round_, self._settings)
+        self.sum = Assembly(round_, self._settings, self._rooms)
 
     def _is_wanted(self, message: AnyChunk) -> bool:
         """Whether a chunk that waits to be sent is of use in a round that begins."""

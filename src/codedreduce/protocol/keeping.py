@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 import numpy.typing as npt
 
+from codedreduce.protocol.rooms import OWN_ROOMS, Rooms
 from codedreduce.schemes import Part
 from codedreduce.vectors import Vector, combine, empty, rounded
 
 What = TypeVar("What")
+
+#: Where borrowed chunks are added up, by index, and whether none of them was written into meanwhile.
+Lent = tuple[Callable[[int], Vector | None], Callable[[Iterable[Vector]], bool]]
 
 
 class Unit(Generic[What]):
@@ -68,10 +72,15 @@ class Unit(Generic[What]):
 
 
 class StripeSum:
-    """The sum of one stripe in one round: chunk by chunk, unit after unit; what comes before its turn waits."""
+    """The sum of one stripe in one round: chunk by chunk, unit after unit; what comes before its turn waits.
 
-    def __init__(self, chunks: range, units: int, blocks: int) -> None:
+    Chunks that are lent take no memory here, so they wait until all are there, and are added up in one go into the room
+    that there is for their sum (`lent`). It counts if none of them was written into meanwhile.
+    """
+
+    def __init__(self, chunks: range, units: int, blocks: int, lent: Lent | None = None) -> None:
         self.chunks = chunks
+        self._lent = lent
         self._units = units
         self._blocks = blocks
         self._turn = dict.fromkeys(chunks, 0)  # the unit that each chunk's sum waits for
@@ -87,6 +96,8 @@ class StripeSum:
         if part.unit not in waiting:
             waiting[part.unit] = Unit(self._blocks)
         waiting[part.unit].add(part, data)
+        if self._lent is not None:
+            return self._add_up(index, self._lent)
         while turn < self._units and turn in waiting and (chain := waiting[turn].chain()) is not None:
             self._fold(index, chain)
             del waiting[turn]
@@ -104,6 +115,28 @@ class StripeSum:
             self._total[index] = unit
         else:
             self._total[index] = unit.copy()  # it lies in the sender's memory, or in a vector that is sent again
+
+    def _add_up(self, index: int, lent: Lent) -> Vector | None:
+        """The sum of all units, if they are there."""
+        waiting = self._early[index]
+        if len(waiting) < self._units:
+            return None
+        units: list[Vector] = []
+        borrowed: list[Vector] = []
+        for unit in range(self._units):
+            chain = waiting[unit].chain()
+            if chain is None:
+                return None
+            borrowed += chain
+            units.append(chain[0] if len(chain) == 1 else combine(chain, None, empty(len(chain[0]), chain[0].dtype)))
+        room, are_intact = lent
+        total = room(index)
+        if total is None:
+            total = empty(len(units[0]), units[0].dtype)
+        combine(units, None, total)
+        self._turn[index] = self._units
+        waiting.clear()
+        return total if are_intact(borrowed) else None
 
     def lacks(self) -> list[int]:
         """The units that have not come, of some chunk."""
@@ -132,8 +165,11 @@ class StripeSum:
 class Keeper:
     """A rank's stripes of the current round, and the sums of the last ones."""
 
-    def __init__(self, units: int, blocks: int, rounds_held: int, wire: npt.DTypeLike | None = None) -> None:
+    def __init__(
+        self, units: int, blocks: int, rounds_held: int, wire: npt.DTypeLike | None = None, rooms: Rooms = OWN_ROOMS
+    ) -> None:
         self._shape = (units, blocks)
+        self._rooms = rooms
         self.rounds_held = rounds_held
         self._wire = wire  # what numbers travel as: also a sum that stays here is as it is elsewhere
         self.round = 0
@@ -145,14 +181,20 @@ class Keeper:
         self.round = round_
         self._stripes = []
         self._sums[round_] = {}
-        while len(self._sums) > self.rounds_held:
-            self._sums.popitem(last=False)
+        for past in [one for one in self._sums if one <= round_ - self.rounds_held]:
+            del self._sums[past]  # rounds may have been missed, and their room is as good as taken
         self.take_over(stripe)
 
     def take_over(self, stripe: range) -> None:
         """Keep this stripe, too; unless it is kept already."""
         if stripe and all(one.chunks != stripe for one in self._stripes):
-            self._stripes.append(StripeSum(stripe, *self._shape))
+            round_, rooms = self.round, self._rooms
+            lent = (
+                (lambda index: rooms.sum_room(round_, index), lambda chunks: rooms.are_intact(round_, chunks))
+                if rooms.lends
+                else None
+            )
+            self._stripes.append(StripeSum(stripe, *self._shape, lent))
 
     def add(self, part: Part, index: int, data: Vector) -> Vector | None:
         """A chunk of a part of this round is here; the chunk's sum, if it is complete now."""

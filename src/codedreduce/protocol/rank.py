@@ -22,7 +22,6 @@ from codedreduce.protocol.coordinating import LATE, TAIL, WAITING, Coordinating
 from codedreduce.protocol.doing import Doing
 from codedreduce.protocol.ending import ENDED, Ending
 from codedreduce.protocol.events import (
-    Aggregated,
     AnyAction,
     Begin,
     Computed,
@@ -59,6 +58,7 @@ from codedreduce.protocol.outboxes import Outboxes
 from codedreduce.protocol.place import Place
 from codedreduce.protocol.rank_table import ENDING, READY, RENEWING, RESTING, ROWS, WORKING, RankState
 from codedreduce.protocol.renewing import Giving
+from codedreduce.protocol.rooms import OWN_ROOMS, Rooms
 from codedreduce.protocol.settings import Settings
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector
@@ -69,7 +69,7 @@ class Rank(Machine):
 
     ROWS = ROWS
 
-    def __init__(self, node: int, plan: StripedPlan, settings: Settings) -> None:
+    def __init__(self, node: int, plan: StripedPlan, settings: Settings, rooms: Rooms = OWN_ROOMS) -> None:
         super().__init__()
         if settings.on_excess != "wait":
             raise UsageError("striped computes the exact sum as long as a rank is left; on_excess must be 'wait'")
@@ -83,7 +83,7 @@ class Rank(Machine):
             self._leading = Leading(plan, settings, self.lead)
         self._place = place = Place(node, settings)
         self._links = links = Outboxes([peer for peer in plan.computing if peer != node], settings.window)
-        self._exchange = exchange = Exchange(node, plan, settings, links)
+        self._exchange = exchange = Exchange(node, plan, settings, links, rooms)
         self._doing = doing = Doing(place, plan, settings, exchange, self.lead)
         self._joining = Joining(place, plan, settings, exchange, doing)
         self._behind = Behind(place, links, exchange, doing, self._leading, self._finish_round)
@@ -128,6 +128,12 @@ class Rank(Machine):
     def begun(self) -> int:
         """The last round that the coordinator has let begin, as far as this rank knows."""
         return self._place.go.round
+
+    def is_to_wait(self, round_: int) -> bool:
+        """Whether nothing comes of it that the script begins this round, until the coordinator lets it begin."""
+        is_first = round_ <= self.settings.after + 1
+        is_calm = self.lead is None and not self._behind.must_renew and self._place.end is None
+        return is_calm and not is_first and self.begun == round_ - 1
 
     @property
     def keeper(self) -> Keeper:
@@ -262,7 +268,6 @@ class Rank(Machine):
             return False
         if self.lead is not None and not place.is_on:
             return False
-        assert total.vector is not None
         late = self.lead.over(now) if self.lead is not None else ()
         self._doing.stop("the round is over", actions)
         self._doing.drop_model()
@@ -273,7 +278,7 @@ class Rank(Machine):
             self._exchange.keep_whole()
         self._exchange.expect(place.round + 1)
         self._behind.begin_anew()
-        actions.append(Aggregated(round=place.round, vector=total.vector, late=late))
+        actions.append(total.given(late))
         return True
 
     # -- what the coordinator hears

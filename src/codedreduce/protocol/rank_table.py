@@ -9,6 +9,7 @@ from codedreduce.protocol.events import (
     Drained,
     Interrupted,
     Leave,
+    Overtaken,
     Packed,
     PeerFound,
     PeerLost,
@@ -93,6 +94,7 @@ ROWS = (
     *(Row((RENEWING,), Past, who, "_behind.on_past") for who in _ANY_RANK),
     *(Row((WORKING,), Past, who, "_behind.on_past", (STAY, RENEWING)) for who in (COORDINATOR, PEER)),
     *(Row((RENEWING,), StateChunk, who, "_behind.on_state", (STAY, RESTING)) for who in _ANY_RANK),
+    Row((RESTING,), Overtaken, OWN, "_behind.on_overtaken"),
     Row((RESTING,), Renew, COORDINATOR, "_behind.on_must_renew"),
     Row((READY, WORKING), Renew, COORDINATOR, "_behind.on_must_renew", (RENEWING,)),
     Row(_IN, Give, COORDINATOR, "_giving.on_give"),
@@ -128,7 +130,7 @@ ROWS = (
     *(
         Row((LEFT,), what, OWN)
         for what in (
-            Computed, Advanced, Interrupted, TimerFired, PeerFound, PeerLost, Drained, Packed, Leave,
+            Computed, Advanced, Interrupted, TimerFired, PeerFound, PeerLost, Drained, Packed, Leave, Overtaken,
         )
     ),
 )  # fmt: skip

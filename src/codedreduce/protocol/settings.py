@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy.typing as npt
 
 from codedreduce.errors import UsageError
+from codedreduce.schemes import StripedPlan
+from codedreduce.schemes.striped import OVER_A_NETWORK, Costs
 
 #: Rounds whose sums keepers hold, the current one among them, at least and at most; and bytes that it may take.
 LEAST_ROUNDS_HELD, MOST_ROUNDS_HELD = 4, 64
@@ -65,6 +67,7 @@ class Settings:
     unknown_seconds: float = 0.5  # that vectors may take on the way before it is known what they do
     wire: npt.DTypeLike | None = None  # what numbers travel as, if not as they are
     state_chunk: int = STATE_CHUNK  # numbers in a piece of a state; bytes, wherever states are real
+    costs: Costs = OVER_A_NETWORK  # which the number of keepers follows from
     chunks: int = field(init=False)  # how many chunks a vector has
     announce: bool = True  # offer a pushed sum ahead of its bytes; not worth it where bytes are as quick as offers
 
@@ -81,6 +84,10 @@ class Settings:
     def to_settle(self, levels: int) -> float:
         """Seconds that so many levels of a tree have to send what they have, when a round cannot end."""
         return 0.1 * self.say_waiting_after * levels
+
+    def keepers(self, plan: StripedPlan) -> int:
+        """How many ranks keep a stripe."""
+        return plan.keepers(self.length, self.itemsize, self.costs)
 
     def rounds_held(self, keepers: int) -> int:
         """Rounds whose sums so many keepers hold for those that fell behind: more of short ones.

@@ -31,7 +31,8 @@ class Starting:
     def __init__(self, plan: StripedPlan, settings: Settings, pace: Pace, links: Links) -> None:
         self._plan = plan
         self._chunks = settings.chunks
-        self._keepers = plan.keepers(settings.length, settings.itemsize)
+        self._keepers = settings.keepers(plan)
+        self._noise = settings.least_head_start
         self._pace = pace
         self._links = links
         self._taking_part: list[int] = []
@@ -52,7 +53,10 @@ class Starting:
         usual, lag = self._pace.usual() or 1.0, self._pace.lag(rank)
         if lag < BEGINS_LATE * usual * self._plan.blocks:
             lag = 0.0
-        return Speed(block=self._pace.block(rank) or usual, lag=lag)
+        block = self._pace.block(rank) or usual
+        if lag + self._plan.blocks * block <= self._noise:  # then it says nothing of a rank that it took longer
+            return Speed(block=usual)
+        return Speed(block=block, lag=lag)
 
     def _hoped(self, rank: int) -> Speed:
         """What is hoped for of a rank that has work, though it may have begun with none lately."""

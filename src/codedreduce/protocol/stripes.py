@@ -16,7 +16,7 @@ class Stripes:
     def __init__(self, plan: StripedPlan, settings: Settings) -> None:
         self._plan = plan
         self._chunks = settings.chunks
-        self._keepers = plan.keepers(settings.length, settings.itemsize)
+        self._keepers = settings.keepers(plan)
         self.rounds_held = settings.rounds_held(self._keepers)
         self._stripes: tuple[range, ...] = ()
         self._keeper_of: list[int] = []  # chunk by chunk, in the round that is on

@@ -11,6 +11,7 @@ round, and does not change bits.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -32,6 +33,19 @@ SAMPLES_FOR_MANY = 128
 
 #: What a rank's stripe weighs when nothing is said of it.
 FULL_WEIGHT = 16
+
+
+class Costs(NamedTuple):
+    """What the number of keepers follows from.
+
+    Bytes that are carried, or added up, while a node handles a message; and how many keepers can be at work at a time.
+    """
+
+    message_bytes: float
+    most_keepers: int
+
+
+OVER_A_NETWORK = Costs(BYTES_A_MESSAGE, sys.maxsize)
 
 
 class Part(NamedTuple):
@@ -123,7 +137,7 @@ class StripedPlan(Plan):
 
     # -- stripes
 
-    def keepers(self, length: int, itemsize: int) -> int:
+    def keepers(self, length: int, itemsize: int, costs: Costs = OVER_A_NETWORK) -> int:
         """How many ranks keep a stripe: all of them, unless stripes would be so short that messages cost more.
 
         With k keepers a keeper's link carries N V / k each way, and everyone handles k messages each way; the sum of
@@ -136,12 +150,12 @@ class StripedPlan(Plan):
         """
         if self.scheme.stripes is not None:
             return self.scheme.stripes
-        best = math.ceil(math.sqrt(self.workers * length * itemsize / BYTES_A_MESSAGE))
-        return max(1, min(self.workers, best, length))
+        best = math.ceil(math.sqrt(self.workers * length * itemsize / costs.message_bytes))
+        return max(1, min(self.workers, costs.most_keepers, best, length))
 
-    def chunk(self, length: int, itemsize: int, about: int) -> int:
+    def chunk(self, length: int, itemsize: int, about: float, costs: Costs = OVER_A_NETWORK) -> int:
         """Numbers in a chunk of about so many bytes, such that stripes of one weight have as many chunks each."""
-        keepers = self.keepers(length, itemsize)
+        keepers = self.keepers(length, itemsize, costs)
         each = max(1, round(length * itemsize / keepers / about))
         return -(-length // (keepers * each))
 

@@ -197,7 +197,8 @@ def _default(objective: Objective, data: Source, membership: Membership | None, 
     if membership is not None and membership.scheme is not None:
         return membership.scheme
     length = objective.parameters(data.shape().features) + 1
-    shares = shared_memory and (membership is None or membership.meeting.same_machine)
+    meeting = membership.meeting if membership is not None else None
+    shares = shared_memory and (meeting is None or (meeting.same_machine and meeting.shared_memory))
     count = DEFAULT_WORKERS if membership is None else membership.size
     choice = choose(count, length, shared_memory=shares)
     scheme = choice.scheme
@@ -259,7 +260,8 @@ def _place(
 ) -> Iterator[World | None]:
     """This process's place in a run that a launcher has started; None when it was a worker's, and the run is over."""
     membership.check(plan)
-    meeting = replace(membership.meeting, subject=job.subject(), shared_memory=job.shared_memory)
+    shares = job.shared_memory and membership.meeting.shared_memory
+    meeting = replace(membership.meeting, subject=job.subject(), shared_memory=shares)
     run = job.run(meeting, plan, after)
     gradient = BatchGradient(job.objective, job.source, plan, batch=job.batch, seed=job.seed)
     if isinstance(plan, StripedPlan):

@@ -92,6 +92,14 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
     )
 
 
+def _is_said(environment: Mapping[str, str], name: str) -> bool:
+    """A switch that is on unless it is said to be off."""
+    text = environment.get(name, "1")
+    if text not in ("0", "1"):
+        raise UsageError(f"{name} must be 0 or 1, got {text!r}")
+    return text == "1"
+
+
 def _number(environment: Mapping[str, str], name: str, default: float | None = None) -> float:
     text = environment.get(name)
     if text is None and default is not None:
@@ -121,6 +129,7 @@ def _meeting(environment: Mapping[str, str]) -> Meeting:
         host=numeric(host),
         port=port,
         same_machine=is_loopback(host),
+        shared_memory=_is_said(environment, "CODEDREDUCE_SHARED_MEMORY"),
         **{field: _number(environment, name, default) for name, field, default in WAITS},  # type: ignore[arg-type]
     )
     return _beside_torchrun(meeting, environment) if "TORCHELASTIC_RUN_ID" in environment else meeting

@@ -64,17 +64,17 @@ class Run:
         """A run for vectors of so many numbers, with settings that suit where it meets; the first round is after+1."""
         travels_as = _wire_dtype(wire)
         run = cls(meeting=meeting, plan=plan, settings=Settings(length=length), dtype=dtype, wire=travels_as)
-        is_local = run.shares_memory or (meeting.same_machine and isinstance(plan, StripedPlan))
         settings = settings_for(
-            plan, length, shared_memory=is_local, itemsize=(travels_as or dtype).itemsize, excess=excess
-        )
+            plan, length, shared_memory=run.shares_memory, same_machine=meeting.same_machine,
+            itemsize=(travels_as or dtype).itemsize, excess=excess,
+        )  # fmt: skip
         return replace(run, settings=replace(settings, wire=travels_as, after=after))
 
     @property
     def shares_memory(self) -> bool:
         """Whether vectors are read where they lie instead of being sent."""
-        if isinstance(self.plan, StripedPlan):
-            return False
+        if isinstance(self.plan, StripedPlan) and self.plan.workers == 1:
+            return False  # with whom?
         return self.meeting.shared_memory and self.meeting.same_machine and self.wire is None
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import os
+
 from codedreduce.protocol import Settings
 from codedreduce.protocol.settings import CHUNK_ELEMENTS, WAIT_ON, Excess
 from codedreduce.schemes import Plan, StripedPlan
+from codedreduce.schemes.striped import OVER_A_NETWORK, Costs
 
 #: Elements in a chunk between processes of one machine, where a chunk is a reference into shared memory.
 LOCAL_CHUNK = 1 << 20
@@ -16,9 +20,16 @@ LEAST_CHUNK = 1 << 14
 #: Bytes of a chunk of a stripe over a network, about: small, since all sums grow at the same time.
 STRIPE_CHUNK = 1 << 16
 
+#: Bytes that a core adds up in shared memory while all ranks handle the messages to and from one keeper more. With 8
+#: ranks on two cores a second keeper pays from about 1 million float32 on.
+LOCAL_BYTES_A_MESSAGE = 16e6
+
 #: Bytes in flight to a neighbour over a network, and how many chunks that may be.
 IN_FLIGHT = 1 << 18
 LEAST_WINDOW, MOST_WINDOW = 4, 16
+
+#: References in flight to another rank whose memory is shared: they are small, and acknowledgements are messages, too.
+LENT_WINDOW = 32
 
 #: Seconds a worker may be later than another before it counts as late: less is the scheduler's noise.
 LEAST_HEAD_START = 0.01
@@ -32,19 +43,25 @@ WORTH_ANNOUNCING = 1 << 16
 
 
 def settings_for(
-    plan: Plan, length: int, *, shared_memory: bool, itemsize: int = 4, excess: Excess = WAIT_ON
-) -> Settings:
+    plan: Plan, length: int, *, shared_memory: bool, same_machine: bool = False, itemsize: int = 4,
+    excess: Excess = WAIT_ON,
+) -> Settings:  # fmt: skip
     """Settings for vectors of so many numbers, each `itemsize` bytes on the wire."""
+    costs = Costs(LOCAL_BYTES_A_MESSAGE, os.cpu_count() or 1) if shared_memory else OVER_A_NETWORK
     if isinstance(plan, StripedPlan):
-        chunk = plan.chunk(length, itemsize, LOCAL_CHUNK * itemsize if shared_memory else STRIPE_CHUNK)
+        about = math.inf if shared_memory else LOCAL_CHUNK * itemsize if same_machine else STRIPE_CHUNK
+        chunk = plan.chunk(length, itemsize, about, costs)
     else:
         chunk = LOCAL_CHUNK if shared_memory else chunk_over_network(length)
+    if isinstance(plan, StripedPlan) and shared_memory:
+        window = LENT_WINDOW
+    else:
+        window = LEAST_WINDOW if shared_memory or same_machine else window_over_network(min(chunk, length) * itemsize)
     return Settings(
-        length=length, itemsize=itemsize, chunk=chunk, least_head_start=LEAST_HEAD_START,
-        unknown_seconds=UNKNOWN_LOCAL if shared_memory else UNKNOWN_NETWORK, on_excess=excess.do,
+        length=length, itemsize=itemsize, chunk=chunk, least_head_start=LEAST_HEAD_START, costs=costs,
+        unknown_seconds=UNKNOWN_LOCAL if shared_memory or same_machine else UNKNOWN_NETWORK, on_excess=excess.do,
         say_waiting_after=excess.after,
-        window=LEAST_WINDOW if shared_memory else window_over_network(min(chunk, length) * itemsize),
-        announce=length > LOCAL_CHUNK if shared_memory else worth_announcing(length, itemsize),
+        window=window, announce=length > LOCAL_CHUNK if shared_memory else worth_announcing(length, itemsize),
     )  # fmt: skip
 
 

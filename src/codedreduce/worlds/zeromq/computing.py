@@ -17,6 +17,7 @@ from codedreduce.protocol.events import (
     Event,
     EveryoneIn,
     Finished,
+    Gathered,
     Interrupted,
     Note,
     Pack,
@@ -34,7 +35,7 @@ from codedreduce.worlds.zeromq.driver import Outward
 LOOK_EVERY = 0.2
 
 #: What is not to be computed, but heard.
-News = EveryoneIn | Aggregated | Pack | Renewed | Ended | Note | Finished
+News = EveryoneIn | Aggregated | Gathered | Pack | Renewed | Ended | Note | Finished
 
 
 class Computing:
@@ -70,7 +71,7 @@ class Computing:
         """Called by the driver: an order to compute, or to stop, replaces what is being computed."""
         with self._changing:
             now = time.monotonic()
-            if isinstance(what, Compute | Cancel | Finished | Aggregated | Renewed):
+            if isinstance(what, Compute | Cancel | Finished | Aggregated | Gathered | Renewed):
                 self._stopped_at = now
                 self._stop.set()
                 self._latest += 1

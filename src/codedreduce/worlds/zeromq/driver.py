@@ -13,10 +13,11 @@ from collections.abc import Callable, Container
 import zmq
 
 from codedreduce.errors import CodedReduceError
-from codedreduce.protocol import Machine
+from codedreduce.protocol import Machine, Rank
 from codedreduce.protocol.events import (
     Aggregated,
     AnyAction,
+    Begin,
     Cancel,
     Compute,
     Drained,
@@ -24,6 +25,7 @@ from codedreduce.protocol.events import (
     Event,
     EveryoneIn,
     Finished,
+    Gathered,
     Leave,
     Note,
     Pack,
@@ -43,7 +45,7 @@ from codedreduce.worlds.zeromq.rendezvous import Directory
 ORPHANED = "orphaned"
 
 #: What the driver tells the thread that computes or trains.
-Outward = Compute | Cancel | EveryoneIn | Aggregated | Pack | Renewed | Ended | Note | Finished
+Outward = Compute | Cancel | EveryoneIn | Aggregated | Gathered | Pack | Renewed | Ended | Note | Finished
 
 
 class Driver(threading.Thread):
@@ -81,6 +83,21 @@ class Driver(threading.Thread):
     def post(self, event: Event) -> None:
         """Let something happen to the machine; from any thread."""
         self._inbox.put(event)
+        self._wake()
+
+    def post_begin(self, begin: Begin) -> None:
+        """Let a round begin at a rank; if nothing comes of it before the coordinator says so, too, nobody is woken.
+
+        Whether it has said so is looked up after the event was put there, and the driver looks for events after it has
+        heard: one of them sees the other.
+        """
+        machine = self.machine
+        self._inbox.put(begin)
+        waits = isinstance(machine, Rank) and machine.is_to_wait(begin.round)
+        if not waits:
+            self._wake()
+
+    def _wake(self) -> None:
         with self._wake_lock:
             if not self._over:
                 with contextlib.suppress(BlockingIOError):  # full: it has been woken often enough
@@ -128,6 +145,8 @@ class Driver(threading.Thread):
                 self._retrying = self._transport.retry()
                 self._note_lost()
             if self._woken in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._woken, 4096)
                 self._take_posted()
             if self._directory is not None and self._directory.socket in ready:
                 self._serve_directory(self._directory)
@@ -135,6 +154,7 @@ class Driver(threading.Thread):
                 self._watch_peers()
             if len(ready) > (self._woken in ready):
                 self._take_arrived(ready)
+                self._take_posted()
             self._fire_timers()
 
     def _serve_directory(self, directory: Directory) -> None:
@@ -165,8 +185,6 @@ class Driver(threading.Thread):
         return max(0, int(1000 * (self._timers[0][0] - time.monotonic())) + 1)
 
     def _take_posted(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._woken, 4096)
         while not self._inbox.empty():
             self._handle(self._inbox.get_nowait())
 

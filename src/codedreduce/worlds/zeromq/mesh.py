@@ -18,6 +18,12 @@ from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.zeromq.carrier import CONTROL, DATA, Arrived, Carrier, Endpoints, Unsent, name_of
 from codedreduce.worlds.zeromq.sockets import Context, Socket, connections, mutual, reach
 
+#: Messages that are taken from a socket before the others are looked at again.
+AT_ONCE = 16
+
+#: As plain numbers, as in `carrier`.
+_EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
+
 #: Milliseconds between two looks at whatever else there is to see while connections are awaited.
 LOOK_EVERY = 200
 
@@ -105,9 +111,12 @@ class Mesh(Carrier):
         return node if len(name) == 4 and node in self._peers else None
 
     def receive(self, ready: Container[object]) -> Iterator[Arrived]:
-        """A message from each socket that has one, small messages first; what cannot be read is skipped."""
+        """Messages of each socket that has some, small messages first; what cannot be read is skipped."""
         for plane, socket in enumerate(self.sockets):
             if socket in ready:
-                arrived = self._take(socket, plane)
-                if arrived is not None:
-                    yield arrived
+                for _ in range(AT_ONCE):
+                    arrived = self._take(socket, plane)
+                    if arrived is not None:
+                        yield arrived
+                    if not int(socket.get(_EVENTS)) & _READABLE:  # costs a tenth of asking all sockets
+                        break

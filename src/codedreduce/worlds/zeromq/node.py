@@ -20,8 +20,10 @@ from codedreduce.protocol.events import (
     Ended,
     EveryoneIn,
     Finished,
+    Gathered,
     Leave,
     Note,
+    Overtaken,
     Pack,
     Packed,
     Renewed,
@@ -130,7 +132,7 @@ class Node:
             transport.connect(find(self._context, run.meeting, registration))
         transport.wait_until_connected(run.meeting.all_within, look)
         self._computing = Computing(number, self._buffers, self._gradient, self._injector, self._record)
-        machine = machine_for(number, run.plan, run.settings)
+        machine = machine_for(number, run.plan, run.settings, self._buffers.rooms)
         self._driver = Driver(
             machine, transport, self._computing.tell, directory, orphaned_after=run.meeting.orphaned_after
         )
@@ -214,12 +216,20 @@ class Node:
             model = sent
         elif isinstance(self.machine, Rank) and is_compared(self._round):
             digest = digest_of(model)
-        self._talking.post(Begin(round=self._round, model=model, digest=digest))
+        self._talking.post_begin(Begin(round=self._round, model=model, digest=digest))
         for news in self._computing.news(self._talking.post, self._look):
             if isinstance(news, Aggregated) and news.round == self._round:
                 return RoundResult(
                     round=news.round, vector=news.vector, seconds=time.monotonic() - begin, residual=news.residual,
                     late=news.late,
+                )  # fmt: skip
+            if isinstance(news, Gathered) and news.round == self._round:
+                vector = self._buffers.take(news)
+                if vector is None:  # this process was stopped for some rounds: it goes on with another's state
+                    self._talking.post(Overtaken(round=news.round))
+                    return self.aggregate(model)
+                return RoundResult(
+                    round=news.round, vector=vector, seconds=time.monotonic() - begin, late=news.late
                 )  # fmt: skip
             found = self._beside_a_sum(news)
             if found is not None:

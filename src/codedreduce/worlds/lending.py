@@ -1,0 +1,75 @@
+"""Where a rank's vectors lie when others read them there, though nobody waits until they have.
+
+A rank has slots in its arena: some for parts that it computes, and one for each round whose sums it holds, of which it
+writes only the chunks that it keeps. Every slot has one writer, its rank, and a stamp: the round of what lies in it,
+changed before anything is written. Whoever was told of a chunk of a round reads it, and then looks whether the stamp is
+still of that round; if not, what was read is worth nothing. That is all that readers and writers know of each other: a
+process that is stopped anywhere, for however long, can spoil nothing but its own memory.
+
+A part's slot is used again two rounds later. Who begins a round has the sum of the one before, and rank 0 that of
+all earlier ones: only ranks that are behind, or keepers that were replaced, can still want it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
+
+from codedreduce.protocol import Settings
+from codedreduce.vectors import Vector
+
+if TYPE_CHECKING:
+    from codedreduce.worlds.buffers import Arena
+
+#: Vectors that a rank lends in two rounds; more of them, which only much work for others makes, travel as bytes.
+PARTS = 6
+
+#: Rounds until a part's slot is used again.
+APART = 2
+
+
+class Lending:
+    """A rank's slots, and what it knows of those of others."""
+
+    lends: ClassVar[bool] = True
+
+    def __init__(self, arena: Arena, settings: Settings, rounds_held: int) -> None:
+        self._arena = arena
+        self._settings = settings
+        self._rounds_held = rounds_held
+        self._stamps = [-APART] * self.slots_for(rounds_held)
+        self._allocated: set[tuple[int, int]] = set()  # chunks of slots
+
+    @staticmethod
+    def slots_for(rounds_held: int) -> int:
+        """How many slots there are."""
+        return PARTS + rounds_held
+
+    def part_room(self, round_: int) -> Vector | None:
+        """Room for the next vector that is computed in a round, if there is some left."""
+        for slot in range(PARTS):
+            if self._stamps[slot] <= round_ - APART:
+                return self._arena.vector(slot) if self._take(slot, round_, 0, self._settings.length, 0) else None
+        return None
+
+    def sum_room(self, round_: int, index: int) -> Vector | None:
+        """Room for a chunk of a round's sum, if there is some to be had."""
+        slot = PARTS + round_ % self._rounds_held
+        where = self._settings.chunk_slice(index)
+        return self._arena.vector(slot)[where] if self._take(slot, round_, where.start, where.stop, index) else None
+
+    def _take(self, slot: int, round_: int, start: int, stop: int, index: int) -> bool:
+        if (slot, index) not in self._allocated:
+            try:
+                self._arena.allocate(slot, start, stop)
+            except OSError:  # it then lies elsewhere, and travels
+                return False
+            self._allocated.add((slot, index))
+        if self._stamps[slot] != round_:
+            self._stamps[slot] = round_
+            self._arena.stamp(slot, round_)
+        return True
+
+    def are_intact(self, round_: int, chunks: Iterable[Vector]) -> bool:
+        """Whether all of these, which came as chunks of a round, have not been written into since."""
+        return all(self._arena.is_stamped(chunk, round_) for chunk in chunks)
