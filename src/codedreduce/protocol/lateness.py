@@ -129,7 +129,8 @@ class Lateness:
 
     def _held_up(self) -> float:
         """How long a small message may be held up behind vectors that are on their way."""
-        return BEHIND_VECTORS * (self._links.vector if self._links.is_known else self._settings.unknown_seconds)
+        unknown = 0.0 if self._links.is_known else self._settings.unknown_seconds
+        return BEHIND_VECTORS * max(self._links.vector, unknown)
 
     def seems_stuck(self, hand: Hand, now: float) -> bool:
         """Whether a rank that was under way has done nothing for too long."""

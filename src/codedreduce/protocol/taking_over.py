@@ -272,7 +272,7 @@ class TakingOver:
         later = now + hand.blocks * hand.pace(self._lateness.slowdown) + NOT_BEGUN * self._lateness.margin(hand)
         later = max(later, now + LATER * (now - hand.since))
         helpers = self._helpers(order.part.unit, now)
-        vector = self._links.vector if self._links.is_known else self._pace.usual() or 0.0
+        vector = max(self._links.vector, 0.0 if self._links.is_known else self._pace.usual() or 0.0)
         relief = relieve(rest, helpers, vector, self._plan.workers) if helpers else None
         if relief is None:
             return later
