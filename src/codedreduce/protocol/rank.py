@@ -472,7 +472,8 @@ class Rank(Machine):
         return self.round < self._go.round or (self._end is not None and self.round <= self._end)
 
     def _ask_later(self, now: float, actions: list[AnyAction]) -> None:
-        actions.append(SetTimer(name=BEHIND, at=now + max(ASK_AFTER, 0.5 * self._round_took) * (1 + self._tries)))
+        a_round = self._round_took or now - self._began_at  # of the first one it is known how long it has taken so far
+        actions.append(SetTimer(name=BEHIND, at=now + max(ASK_AFTER, 0.5 * a_round) * (1 + self._tries)))
 
     def _catch_up(self, now: float, actions: list[AnyAction]) -> None:
         """Ask keepers for what is missing of a past round's sum."""
