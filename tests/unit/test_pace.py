@@ -53,7 +53,7 @@ def test_only_a_rank_that_always_begins_late_is_known_to() -> None:
 @pytest.mark.parametrize("vector", [0.01, 0.3, 2.0])
 def test_a_vector_s_seconds_are_learnt_from_a_calm_round(vector: float) -> None:
     links = Links(6)
-    links.begin([1 / 6] * 6)
+    links.begin([range(rank, rank + 1) for rank in range(6)])
     for rank in range(6):
         links.sends(rank, 1.0)
     assert not links.is_known
@@ -64,10 +64,10 @@ def test_a_vector_s_seconds_are_learnt_from_a_calm_round(vector: float) -> None:
 
 def test_a_link_carries_one_vector_after_the_other() -> None:
     links = Links(2)
-    links.begin([0.5, 0.5])
+    links.begin([range(0, 1), range(1, 2)])
     links.sends(1, 1.0)
     links.over(1.0, 2.0)
-    links.begin([0.5, 0.5])
+    links.begin([range(0, 1), range(1, 2)])
     links.sends(1, 5.0)
     links.sends(1, 5.0)
     assert links.free_at(1) == pytest.approx(5.0 + 2 * links.vector)

@@ -101,19 +101,19 @@ class Coordinating:
                 keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
                 self._say(rank, keep, now, actions)
 
-    def _hear_of(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank has shown that it is at the current round."""
+    def _hear_of(self, rank: int, now: float, actions: list[AnyAction], did: Order | None = None) -> None:
+        """A rank has shown that it is at the current round, perhaps by what it has done."""
         was_there = self._standing.is_current(rank)
         self._standing.heard(rank, now)
         if not was_there and self._is_on:
-            self._is_back(rank, now, actions)
+            self._is_back(rank, now, actions, did)
 
-    def _is_back(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+    def _is_back(self, rank: int, now: float, actions: list[AnyAction], did: Order | None) -> None:
         """A rank is at the current round, and was not: what it still owes may not have reached it.
 
         And what nobody who was there could do may be its to do.
         """
-        parts = self._work.given_again(rank, now)
+        parts = self._work.given_again(rank, now, did)
         if parts:
             self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now, actions)
         for unit in list(self._units):
@@ -211,7 +211,7 @@ class Coordinating:
         order = hand.find(part)
         if order is None and (part.unit not in self._units or self._units[part.unit].has(part)):
             return  # it was said before, or does not matter
-        self._hear_of(rank, now, actions)
+        self._hear_of(rank, now, actions, order)
         self._work.budget.save()
         self._links.sends(rank, now)
         is_first = self._pace.usual() is None

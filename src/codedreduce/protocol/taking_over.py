@@ -107,15 +107,17 @@ class TakingOver:
         self._note(hand, now)
         self._say(rank, Do(generation=self.generation, round=self.round, parts=parts), now, actions)
 
-    def given_again(self, rank: int, now: float) -> tuple[Part, ...]:
-        """What a rank that is back was given, from now on."""
+    def given_again(self, rank: int, now: float, did: Order | None = None) -> tuple[Part, ...]:
+        """What a rank that is back was given, from now on; but for what it has just done."""
         hand = self.hands.of(rank)
-        for order in hand.orders:
-            order.given = now
-        hand.done, hand.heard, hand.asked = 0, None, None
-        if hand.orders:
+        owed = [order for order in hand.orders if order is not did]
+        hand.heard, hand.asked = None, None
+        if owed:
+            for order in owed:
+                order.given = now
+            hand.done = 0
             self._lateness.expect(hand, now)
-        return tuple(order.part for order in hand.orders)
+        return tuple(order.part for order in owed)
 
     def is_idle(self, rank: int) -> None:
         """A rank could be given something, if it has nothing and is not stuck."""
