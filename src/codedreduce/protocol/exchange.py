@@ -32,6 +32,7 @@ class Exchange:
         self.stripes = Stripes(plan, settings)
         self.keeper = Keeper(plan.workers, plan.blocks, self.stripes.rounds_held, settings.wire)
         self.sum = Assembly(settings.after + 1, settings)
+        self._next: Assembly | None = None  # the sum of the round that follows, if it comes before this one is through
         self._last: tuple[int, Vector] | None = None  # a round's whole sum
         self._keeps_last = any(len(plan.group(unit)) < plan.workers for unit in plan.computing)
         self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, Vector]] = OrderedDict()
@@ -61,8 +62,9 @@ class Exchange:
             self._last = (self.sum.round, self.sum.vector.copy())
 
     def expect(self, round_: int) -> None:
-        """The rank waits for the sum of this round next."""
-        self.sum = Assembly(round_, self._settings)
+        """The rank waits for the sum of this round next; some of it may be here."""
+        ahead, self._next = self._next, None
+        self.sum = ahead if ahead is not None and ahead.round == round_ else Assembly(round_, self._settings)
 
     def _is_wanted(self, message: AnyChunk) -> bool:
         """Whether a chunk that waits to be sent is of use in a round that begins."""
@@ -148,9 +150,13 @@ class Exchange:
     # -- sums
 
     def sum_came(self, round_: int, index: int, data: Vector) -> None:
-        """A chunk of a sum is here."""
+        """A chunk of a sum is here: of this rank's own round, or of the next, which may be on: it is not sent twice."""
         if round_ == self.sum.round:
             self.sum.add(index, data)
+        elif round_ == self.sum.round + 1:
+            if self._next is None:
+                self._next = Assembly(round_, self._settings)
+            self._next.add(index, data)
 
     def has(self, chunks: Iterable[int]) -> bool:
         """Whether these chunks of the sum of the rank's own round are here."""
