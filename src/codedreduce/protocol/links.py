@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
 
 #: Rounds that are remembered. The quickest counts: what else makes a sum late is not the vector's length.
 REMEMBERED = 32
@@ -30,7 +31,9 @@ class Links:
         self._seconds: deque[float] = deque(maxlen=REMEMBERED)
         self.vector: float = 0.0
         self.is_known = False
-        self._stripes: Sequence[range] = ()
+        self._chunks = 1
+        self._keepers_after: Sequence[int] = [0] * ranks  # how many keep something, of those that follow a rank
+        self._awaited: tuple[float, float] | None = None  # first: with which part of a vector, since when
         self._kept: Sequence[float] = [0.0] * ranks
         self._sent: list[tuple[int, float]] = []
         self._sent_by: dict[int, list[float]] = {}
@@ -38,16 +41,23 @@ class Links:
     def begin(self, stripes: Sequence[range]) -> None:
         """A round begins, in which ranks keep these chunks of the vector."""
         chunks = sum(map(len, stripes)) or 1
-        self._stripes = stripes
         self._kept = [len(stripe) / chunks for stripe in stripes]
         self._sent = []
         self._sent_by = {}
+        self._awaited = None
         if not self.is_known:
             self.vector = 0.0
+            self._chunks = chunks
+            self._keepers_after = list(accumulate((bool(stripe) for stripe in reversed(stripes)), initial=0))[-2::-1]
 
     def sends(self, rank: int, now: float) -> None:
         """A rank begins to send a vector."""
         self._sent.append((rank, now))
+        if rank and rank not in self._sent_by and self._kept[0] and not self.is_known:
+            self.look(now)
+            part = self._sent_with(rank, 0)
+            if self._awaited is None or part <= self._awaited[0]:
+                self._awaited = (part, now)
         self._sent_by.setdefault(rank, []).append(now)
 
     def came(self, rank: int, place: int, now: float) -> None:
@@ -59,17 +69,19 @@ class Links:
         self.is_known = True
 
     def look(self, now: float) -> None:
-        """See how long a vector takes at least, while nothing has come."""
-        if not self.is_known and self._kept[0]:
-            waited = ((now - sent[0]) / self._sent_with(rank, 0) for rank, sent in self._sent_by.items() if rank)
-            self.vector = max(waited, default=0.0)
+        """See how long a vector takes at least, while nothing has come of what should come first."""
+        if not self.is_known and self._awaited is not None:
+            part, since = self._awaited
+            self.vector = max(self.vector, (now - since) / part)
 
     def _sent_with(self, rank: int, place: int) -> float:
-        """Which part of a vector has left a rank with that chunk of rank 0's stripe: see `Stripes.in_order`."""
-        others = [stripe for one, stripe in enumerate(self._stripes) if one != rank]
-        before = sum(min(len(stripe), place) for stripe in others)
-        before += sum(1 for stripe in self._stripes[rank + 1 :] if len(stripe) > place)
-        return (before + 1) / (sum(map(len, others)) or 1)
+        """Which part of a vector has left a rank with that chunk of rank 0's stripe, if all stripes are alike.
+
+        They are while nothing is known. In which order chunks are sent is said by `Stripes.in_order`.
+        """
+        others = max(1, self._keepers_after[0] + bool(self._kept[0]) - 1)
+        sent = place * others + self._keepers_after[rank] + 1
+        return min(1.0, sent / (self._chunks * (1 - self._kept[rank]) or 1.0))
 
     def free_at(self, rank: int) -> float:
         """When the parts that a rank has sent so far will have left it."""

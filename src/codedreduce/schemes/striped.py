@@ -156,7 +156,7 @@ class StripedPlan(Plan):
         return weights
 
     def stripes(self, chunks: int, weights: list[int]) -> tuple[range, ...]:
-        """Which chunks each rank keeps; rank 0, which learns from what comes how long vectors take, no fewer than others.
+        """Which chunks each rank keeps; rank 0, which learns from them how long vectors take, no fewer than others.
 
         >>> from codedreduce import Striped
         >>> plan = Striped(4).plan(samples=400)
