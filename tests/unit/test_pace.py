@@ -76,7 +76,7 @@ def test_a_link_carries_one_vector_after_the_other() -> None:
 
 @pytest.mark.parametrize("vector", [0.01, 0.3, 30.0])
 def test_chunks_show_what_a_vector_takes_before_the_first_round_is_over(vector: float) -> None:
-    links = Links(6)
+    links = Links(6, unknown=2.0)
     links.begin([range(2 * rank, 2 * rank + 2) for rank in range(6)])
     for rank in range(6):
         links.sends(rank, 1.0)
@@ -91,6 +91,15 @@ def test_chunks_show_what_a_vector_takes_before_the_first_round_is_over(vector: 
     links.over_with_help()
     links.begin([range(rank, rank + 1) for rank in range(6)])
     assert links.vector == pytest.approx(vector)
+
+
+def test_what_does_not_come_at_all_is_not_waited_for_without_end() -> None:
+    links = Links(6, unknown=2.0)
+    links.begin([range(rank, rank + 1) for rank in range(6)])
+    links.sends(5, 1.0)
+    links.look(1e6)
+    assert links.vector == pytest.approx(10.0)
+    assert links.end() == 1.0
 
 
 def test_while_nothing_is_sent_nothing_is_known_of_vectors() -> None:

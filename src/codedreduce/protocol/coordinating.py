@@ -62,7 +62,7 @@ class Coordinating:
         self._tell_self = tell
         self._standing = Standing()
         self._pace = Pace(plan.workers)
-        self._links = Links(plan.workers)
+        self._links = Links(plan.workers, settings.unknown_seconds)
         self._lateness = Lateness(settings, self._pace, self._links)
         self._work = TakingOver(plan, self._standing, self._pace, self._links, self._lateness, self._say)
         self._start = Starting(plan, settings, self._pace, self._links)

@@ -6,8 +6,8 @@ vector takes is learnt from when that was.
 
 Until a round has shown it, chunks do. A rank sends in a known order, so a chunk of its part that reaches rank 0 tells
 how much of the vector has left, and the time since it said that the part was done how long that took. Of what several
-senders show the quickest counts. While nothing has come, what is waited for longest tells how long a vector takes at
-least.
+senders show the quickest counts. While nothing has come, the chunk that should be first tells how long a vector takes
+at least; but not for longer than `unknown` seconds, for it may be lost.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ HALVINGS = 16
 class Links:
     """The links out of all ranks, in this round, and a vector's seconds as recent rounds have shown them."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, unknown: float = 0.5) -> None:
         self._ranks = ranks
+        self._unknown = unknown
         self._seconds: deque[float] = deque(maxlen=REMEMBERED)
         self.vector: float = 0.0
         self.is_known = False
@@ -72,7 +73,7 @@ class Links:
         """See how long a vector takes at least, while nothing has come of what should come first."""
         if not self.is_known and self._awaited is not None:
             part, since = self._awaited
-            self.vector = max(self.vector, (now - since) / part)
+            self.vector = max(self.vector, min(now - since, self._unknown) / part)
 
     def _sent_with(self, rank: int, place: int) -> float:
         """Which part of a vector has left a rank with that chunk of rank 0's stripe, if all stripes are alike.
@@ -92,7 +93,7 @@ class Links:
 
     def end(self, *, at_all: bool = False) -> float:
         """When the sum should be at rank 0; or at all ranks: what rank 0 keeps must leave it for that."""
-        return self._end(self.vector, at_all=at_all)
+        return self._end(self.vector if self.is_known else 0.0, at_all=at_all)
 
     def _end(self, vector: float, *, at_all: bool = False) -> float:
         kept = self._kept if at_all else [0.0, *self._kept[1:]]
