@@ -28,11 +28,12 @@ def ratio(one: list[float], other: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(one, other, strict=True))
 
 
-def save(path: Path | None, results: dict[str, Any]) -> None:
+def save(path: Path | None, results: dict[str, Any], *, quietly: bool = False) -> None:
     """Write results with the machine they were measured on."""
     if path is None:
         return
     machine = {"python": platform.python_version(), "cores": os.cpu_count(), "processor": platform.machine()}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"machine": machine, **results}, indent=1) + "\n")
-    print(f"wrote {path}")
+    if not quietly:
+        print(f"wrote {path}")

@@ -280,3 +280,48 @@ def test_what_a_message_costs_does_not_grow_with_the_ranks() -> None:
         return (time.process_time() - start) / ranks
 
     assert min(seconds(800) for _ in range(2)) < 10 * max(seconds(50) for _ in range(3))
+
+
+def test_whoever_is_back_by_what_it_has_done_is_not_given_that_again(desk: Desk) -> None:
+    desk.begin(4, 30.0)
+    actions: list[AnyAction] = []
+    desk.lead.status(3, Status(round=3), 30.1, actions)  # it has not got the last sum
+    desk.said.clear()
+    desk.done(3, desk.own(3), 1.2)
+    assert desk.lead.is_current(3)
+    assert not desk.hear_all(Do)
+
+
+def test_nothing_is_taken_from_a_rank_under_way_before_it_is_known_what_a_vector_takes() -> None:
+    desk = Desk()
+    desk.begin(1, 0.0)
+    for rank in (0, 1, 2):
+        desk.done(rank, desk.own(rank), 1.0)
+    desk.look(2.5)
+    for rank in (3, 4, 5):
+        desk.status(rank, 2, 2.6)
+    assert not desk.hear_all(Do)
+    desk.lead.part_came(2, desk.own(2), 0, 2.7)
+    desk.look(3.5)
+    for rank in (3, 4, 5):
+        desk.status(rank, 3, 3.6)
+    assert desk.hear_all(Do)
+
+
+def test_nobody_is_stuck_before_it_is_late_by_half_a_vector() -> None:
+    desk = Desk()
+    for round_ in range(1, 4):
+        desk.begin(round_, 10.0 * round_)
+        desk.all_done()
+        desk.lead.over(desk.began + 1.0 + 2 * 4.0 * 5 / 6)  # a vector takes 4 s
+    desk.begin(4, 40.0)
+    for rank in range(5):
+        desk.done(rank, desk.own(rank), 1.0)
+    for after in (1.5, 2.0, 2.4):
+        desk.look(after)
+        desk.status(5, 0, after)
+    assert not desk.hear_all(Do)
+    for after in (3.5, 4.5, 5.0):
+        desk.look(after)
+        desk.status(5, 0, after)
+    assert desk.hear_all(Do)

@@ -36,3 +36,17 @@ def test_where_not_all_can_read_all_it_gives_the_sum_until_the_next_round_begins
 
 def test_else_only_keepers_do() -> None:
     assert not sent(with_the_sum("rank").hears(0, said.Want(round=1, chunks=(0,))), said.SumChunk)
+
+
+def test_what_comes_of_the_next_sum_is_kept_for_when_this_one_is_through() -> None:
+    talk = led_to("rank", RankState.WORKING)
+    talk.go(round_=2)  # it was overtaken
+    chunks = range(talk.machine.settings.chunks)
+    for round_ in (2, 1):
+        for index in chunks:
+            talk.hears(1, said.SumChunk(round=round_, index=index), float(round_))
+    talk.begin()
+    sums = of_type(talk.done, happening.Aggregated)
+    assert [one.round for one in sums] == [1, 2]
+    assert (sums[1].vector == 2.0).all()
+    assert not [want for want in sent(talk.done, said.Want) if want.message.round == 2]

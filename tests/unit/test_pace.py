@@ -53,7 +53,7 @@ def test_only_a_rank_that_always_begins_late_is_known_to() -> None:
 @pytest.mark.parametrize("vector", [0.01, 0.3, 2.0])
 def test_a_vector_s_seconds_are_learnt_from_a_calm_round(vector: float) -> None:
     links = Links(6)
-    links.begin([1 / 6] * 6)
+    links.begin([range(rank, rank + 1) for rank in range(6)])
     for rank in range(6):
         links.sends(rank, 1.0)
     assert not links.is_known
@@ -64,14 +64,52 @@ def test_a_vector_s_seconds_are_learnt_from_a_calm_round(vector: float) -> None:
 
 def test_a_link_carries_one_vector_after_the_other() -> None:
     links = Links(2)
-    links.begin([0.5, 0.5])
+    links.begin([range(0, 1), range(1, 2)])
     links.sends(1, 1.0)
     links.over(1.0, 2.0)
-    links.begin([0.5, 0.5])
+    links.begin([range(0, 1), range(1, 2)])
     links.sends(1, 5.0)
     links.sends(1, 5.0)
     assert links.free_at(1) == pytest.approx(5.0 + 2 * links.vector)
     assert links.end(at_all=True) > links.free_at(1)
+
+
+@pytest.mark.parametrize("vector", [0.01, 0.3, 30.0])
+def test_chunks_show_what_a_vector_takes_before_the_first_round_is_over(vector: float) -> None:
+    links = Links(6, unknown=2.0)
+    links.begin([range(2 * rank, 2 * rank + 2) for rank in range(6)])
+    for rank in range(6):
+        links.sends(rank, 1.0)
+    links.look(1.0 + vector / 20)  # rank 5 sends to rank 0 first, and nothing has come
+    assert not links.is_known
+    assert links.vector == pytest.approx(vector / 2)
+    links.came(5, 0, 1.0 + vector / 10)
+    assert links.is_known
+    assert links.vector == pytest.approx(vector)
+    links.came(1, 1, 1.0 + 10 * vector)  # its link is slow; that is not what a vector takes
+    assert links.vector == pytest.approx(vector)
+    links.over_with_help()
+    links.begin([range(rank, rank + 1) for rank in range(6)])
+    assert links.vector == pytest.approx(vector)
+
+
+def test_what_does_not_come_at_all_is_not_waited_for_without_end() -> None:
+    links = Links(6, unknown=2.0)
+    links.begin([range(rank, rank + 1) for rank in range(6)])
+    links.sends(5, 1.0)
+    links.look(1e6)
+    assert links.vector == pytest.approx(10.0)
+    assert links.end() == 1.0
+
+
+def test_while_nothing_is_sent_nothing_is_known_of_vectors() -> None:
+    links = Links(3)
+    links.begin([range(0, 1), range(1, 2), range(2, 3)])
+    links.sends(0, 1.0)
+    links.look(5.0)
+    assert links.vector == 0.0
+    links.came(1, 0, 5.0)  # of which nobody has said that it was done
+    assert not links.is_known
 
 
 # -- who takes part

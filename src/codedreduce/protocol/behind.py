@@ -74,7 +74,9 @@ class Behind:
 
     def ask_later(self, now: float, actions: list[AnyAction]) -> None:
         """Ask for what is missing if it has not come by then."""
-        wait = max(ASK_AFTER, 0.5 * self._place.round_took) * (1 + self._tries)
+        place = self._place
+        a_round = place.round_took or now - place.began_at  # of the first one it is known how long it has taken so far
+        wait = max(ASK_AFTER, 0.5 * a_round) * (1 + self._tries)
         actions.append(SetTimer(name=BEHIND, at=now + wait))
 
     def catch_up(self, now: float, actions: list[AnyAction]) -> None:

@@ -62,7 +62,7 @@ class Coordinating:
         self._tell_self = tell
         self._standing = Standing()
         self._pace = Pace(plan.workers)
-        self._links = Links(plan.workers)
+        self._links = Links(plan.workers, settings.unknown_seconds)
         self._lateness = Lateness(settings, self._pace, self._links)
         self._work = TakingOver(plan, self._standing, self._pace, self._links, self._lateness, self._say)
         self._start = Starting(plan, settings, self._pace, self._links)
@@ -101,19 +101,19 @@ class Coordinating:
                 keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
                 self._say(rank, keep, now, actions)
 
-    def _hear_of(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank has shown that it is at the current round."""
+    def _hear_of(self, rank: int, now: float, actions: list[AnyAction], did: Order | None = None) -> None:
+        """A rank has shown that it is at the current round, perhaps by what it has done."""
         was_there = self._standing.is_current(rank)
         self._standing.heard(rank, now)
         if not was_there and self._is_on:
-            self._is_back(rank, now, actions)
+            self._is_back(rank, now, actions, did)
 
-    def _is_back(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+    def _is_back(self, rank: int, now: float, actions: list[AnyAction], did: Order | None) -> None:
         """A rank is at the current round, and was not: what it still owes may not have reached it.
 
         And what nobody who was there could do may be its to do.
         """
-        parts = self._work.given_again(rank, now)
+        parts = self._work.given_again(rank, now, did)
         if parts:
             self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now, actions)
         for unit in list(self._units):
@@ -172,7 +172,7 @@ class Coordinating:
         loads = self._start.share_out(self._standing.taking_part(), self.present)
         self._weights = weights = self._start.weights(loads)
         self._sums = MissingSums(stripes=self._start.stripes(weights), vector_is_known=self._links.is_known)
-        self._links.begin([len(stripe) / self._settings.chunks for stripe in self._sums.stripes])
+        self._links.begin(self._sums.stripes)
         own = Go()
         for rank in sorted(self.present):
             parts = tuple(loads[rank].parts()) if rank in loads else ()
@@ -211,7 +211,7 @@ class Coordinating:
         order = hand.find(part)
         if order is None and (part.unit not in self._units or self._units[part.unit].has(part)):
             return  # it was said before, or does not matter
-        self._hear_of(rank, now, actions)
+        self._hear_of(rank, now, actions, order)
         self._work.budget.save()
         self._links.sends(rank, now)
         is_first = self._pace.usual() is None
@@ -293,6 +293,11 @@ class Coordinating:
             self._work.is_idle(rank)
             self.look(now, actions)
 
+    def part_came(self, rank: int, part: Part, index: int, now: float) -> None:
+        """A chunk of what a rank computed has come to rank 0, which keeps it."""
+        if part.unit == rank and part.first == 0 and self._is_on and index in self._sums.stripes[0]:
+            self._links.came(rank, index, now)
+
     # -- who is late
 
     def look(self, now: float, actions: list[AnyAction]) -> None:
@@ -301,6 +306,7 @@ class Coordinating:
             return  # rank 0 has answered itself
         if self._late_timer <= now:
             self._late_timer = float("inf")
+        self._links.look(now)
         self._look_at(self._work.look(now, actions), now, actions)
         for rank in self._work.take_silent():
             for stripe in self._sums.kept_by(rank):
@@ -320,7 +326,7 @@ class Coordinating:
     # -- when all is computed
 
     def _patience(self, now: float) -> float:
-        """How much longer than now the sum may take before keepers are asked."""
+        """How much longer than now, when all is computed, the sum may take before keepers are asked."""
         settings, so_far = self._settings, now - self._began
         usual = median(self._tails) if self._tails else max(settings.unknown_seconds, 2 * so_far)
         expected = max(usual, self._links.end(at_all=True) - now, self._resent - now)
@@ -337,6 +343,10 @@ class Coordinating:
         """All units are done, and chunks of the sum are still missing: find out why, and do something about it."""
         if self._units_done_at is None:
             return  # the timer of a round before
+        due = self._units_done_at + self._patience(self._units_done_at)
+        if now < due:  # by now it is known how long vectors take
+            actions.append(SetTimer(name=TAIL, at=due))
+            return
         actions.append(SetTimer(name=TAIL, at=now + self._more_patience(now)))
         steps = self._sums.steps(missing, own_lacks, self.present)
         for keeper, chunks in steps.want:
@@ -416,8 +426,10 @@ class Coordinating:
         if self._units_done_at is not None and self._sums.is_as_planned:
             self._tails.append(now - self._units_done_at)
             self._links.over(self._units_done_at, now)
-        elif self._units_done_at is not None and not self._tails:
-            self._tails.append(now - self._units_done_at)  # it took so long with help: at least it may take as long
+        else:
+            if self._units_done_at is not None and not self._tails:
+                self._tails.append(now - self._units_done_at)  # it took so long with help: at least it may
+            self._links.over_with_help()
         for hand in self._work.hands.all():
             for order in hand.orders:
                 if not order.helps and not order.is_trial:

@@ -36,6 +36,7 @@ class Exchange:
         self.stripes = Stripes(plan, settings)
         self.keeper = Keeper(plan.workers, plan.blocks, self.stripes.rounds_held, settings.wire, rooms)
         self.sum = Assembly(settings.after + 1, settings, rooms)
+        self._next: Assembly | None = None  # the sum of the round that follows, if it comes before this one is through
         self._last: tuple[int, Vector] | None = None  # a round's whole sum
         self._whole: OrderedDict[int, Vector] = OrderedDict()  # sums of past rounds, on rank 0
         self._keeps_last = any(len(plan.group(unit)) < plan.workers for unit in plan.computing)
@@ -75,8 +76,11 @@ class Exchange:
                 self._whole.popitem(last=False)
 
     def expect(self, round_: int) -> None:
-        """The rank waits for the sum of this round next."""
-        self.sum = Assembly(round_, self._settings, self._rooms)
+        """The rank waits for the sum of this round next; some of it may be here."""
+        ahead, self._next = self._next, None
+        if ahead is None or ahead.round != round_:
+            ahead = Assembly(round_, self._settings, self._rooms)
+        self.sum = ahead
 
     def _is_wanted(self, message: AnyChunk) -> bool:
         """Whether a chunk that waits to be sent is of use in a round that begins."""
@@ -162,9 +166,13 @@ class Exchange:
     # -- sums
 
     def sum_came(self, round_: int, index: int, data: Vector) -> None:
-        """A chunk of a sum is here."""
+        """A chunk of a sum is here: of this rank's own round, or of the next, which may be on: it is not sent twice."""
         if round_ == self.sum.round:
             self.sum.add(index, data)
+        elif round_ == self.sum.round + 1:
+            if self._next is None:
+                self._next = Assembly(round_, self._settings, self._rooms)
+            self._next.add(index, data)
 
     def has(self, chunks: Iterable[int]) -> bool:
         """Whether these chunks of the sum of the rank's own round are here."""

@@ -6,7 +6,8 @@ mostly sending; as long as the work itself while there is no history.
 
 - A quarter of it later a rank is asked how far it is, as soon as somebody is idle: that costs two small messages.
   Whoever answers is alive, and what it has not begun can be taken from it without doing anything twice.
-- Half of it later a rank that answers and has not begun is taken to be stuck: others do all of its work.
+- Half of it later a rank that answers and has not begun is taken to be stuck: others do all of its work. That is a
+  vector more on a helper's link, so a rank is not taken to be stuck before it is late by half of what a vector takes.
 - When all of it has passed, or as much as the quicker ranks usually are apart, and as much as they began late in this
   round, a rank that does not answer is taken to be stuck, too. One that answers that it is at an earlier round is given
   twice as long.
@@ -28,6 +29,9 @@ from codedreduce.protocol.settings import Settings
 #: Parts of the margin after which a rank is asked; and after which one is stuck that has not begun, that is silent, or
 #: that has not got the last sum.
 ASKED, NOT_BEGUN, SILENT, BEHIND = 0.25, 0.5, 1.0, 2.0
+
+#: What somebody else does in a rank's place travels as one more vector: how late the rank must be, as a part of that.
+WORTH_A_VECTOR = 0.5
 
 #: The margin as a part of the time that a round takes: as a part of the head start.
 OF_A_ROUND = 0.5
@@ -113,6 +117,8 @@ class Lateness:
         """When such a part of a rank's margin has passed."""
         expected = self.slowdown * (hand.expected - hand.since)
         late = part * self.margin(hand)
+        if part >= NOT_BEGUN:
+            late = max(late, WORTH_A_VECTOR * self._links.vector)
         if part >= SILENT:  # what it has in hand may be done twice
             late = max(late, self._pace.spread() * expected) + (0.0 if hand.delivered else self._delay)
         return hand.since + expected + late
@@ -129,11 +135,13 @@ class Lateness:
 
     def _held_up(self) -> float:
         """How long a small message may be held up behind vectors that are on their way."""
-        return BEHIND_VECTORS * (self._links.vector if self._links.is_known else self._settings.unknown_seconds)
+        unknown = 0.0 if self._links.is_known else self._settings.unknown_seconds
+        return BEHIND_VECTORS * max(self._links.vector, unknown)
 
     def seems_stuck(self, hand: Hand, now: float) -> bool:
         """Whether a rank that was under way has done nothing for too long."""
-        return now > hand.moved + BLOCKS_WITHOUT_NEWS * hand.pace(self.slowdown) + NOT_BEGUN * self.margin(hand)
+        late = max(NOT_BEGUN * self.margin(hand), WORTH_A_VECTOR * self._links.vector)
+        return now > hand.moved + BLOCKS_WITHOUT_NEWS * hand.pace(self.slowdown) + late
 
     # -- the agenda
 

@@ -3,12 +3,18 @@
 A rank's link out carries the vectors of its parts, one after the other, and then the sum of its stripe, to all others.
 A sum is sent when the last part has come. A round is over when the link that has most to carry is through; how long a
 vector takes is learnt from when that was.
+
+Until a round has shown it, chunks do. A rank sends in a known order, so a chunk of its part that reaches rank 0 tells
+how much of the vector has left, and the time since it said that the part was done how long that took. Of what several
+senders show the quickest counts. While nothing has come, the chunk that should be first tells how long a vector takes
+at least; but not for longer than `unknown` seconds, for it may be lost.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
 
 #: Rounds that are remembered. The quickest counts: what else makes a sum late is not the vector's length.
 REMEMBERED = 32
@@ -20,33 +26,74 @@ HALVINGS = 16
 class Links:
     """The links out of all ranks, in this round, and a vector's seconds as recent rounds have shown them."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, unknown: float = 0.5) -> None:
         self._ranks = ranks
+        self._unknown = unknown
         self._seconds: deque[float] = deque(maxlen=REMEMBERED)
         self.vector: float = 0.0
         self.is_known = False
+        self._chunks = 1
+        self._keepers_after: Sequence[int] = [0] * ranks  # how many keep something, of those that follow a rank
+        self._awaited: tuple[float, float] | None = None  # first: with which part of a vector, since when
         self._kept: Sequence[float] = [0.0] * ranks
-        self._free: dict[int, float] = {}
         self._sent: list[tuple[int, float]] = []
+        self._sent_by: dict[int, list[float]] = {}
 
-    def begin(self, kept: Sequence[float]) -> None:
-        """A round begins, in which each rank keeps such a part of the vector."""
-        self._kept = kept
-        self._free = {}
+    def begin(self, stripes: Sequence[range]) -> None:
+        """A round begins, in which ranks keep these chunks of the vector."""
+        chunks = sum(map(len, stripes)) or 1
+        self._kept = [len(stripe) / chunks for stripe in stripes]
         self._sent = []
+        self._sent_by = {}
+        self._awaited = None
+        if not self.is_known:
+            self.vector = 0.0
+            self._chunks = chunks
+            self._keepers_after = list(accumulate((bool(stripe) for stripe in reversed(stripes)), initial=0))[-2::-1]
 
     def sends(self, rank: int, now: float) -> None:
         """A rank begins to send a vector."""
         self._sent.append((rank, now))
-        self._free[rank] = max(self._free.get(rank, 0.0), now) + self.vector
+        if rank and rank not in self._sent_by and self._kept[0] and not self.is_known:
+            self.look(now)
+            part = self._sent_with(rank, 0)
+            if self._awaited is None or part <= self._awaited[0]:
+                self._awaited = (part, now)
+        self._sent_by.setdefault(rank, []).append(now)
+
+    def came(self, rank: int, place: int, now: float) -> None:
+        """Of the first vector that a rank sends in this round, that chunk of rank 0's stripe has come."""
+        if self._seconds or rank not in self._sent_by:
+            return
+        seconds = (now - self._sent_by[rank][0]) / self._sent_with(rank, place)
+        self.vector = min(seconds, self.vector) if self.is_known else seconds
+        self.is_known = True
+
+    def look(self, now: float) -> None:
+        """See how long a vector takes at least, while nothing has come of what should come first."""
+        if not self.is_known and self._awaited is not None:
+            part, since = self._awaited
+            self.vector = max(self.vector, min(now - since, self._unknown) / part)
+
+    def _sent_with(self, rank: int, place: int) -> float:
+        """Which part of a vector has left a rank with that chunk of rank 0's stripe, if all stripes are alike.
+
+        They are while nothing is known. In which order chunks are sent is said by `Stripes.in_order`.
+        """
+        others = max(1, self._keepers_after[0] + bool(self._kept[0]) - 1)
+        sent = place * others + self._keepers_after[rank] + 1
+        return min(1.0, sent / (self._chunks * (1 - self._kept[rank]) or 1.0))
 
     def free_at(self, rank: int) -> float:
         """When the parts that a rank has sent so far will have left it."""
-        return self._free.get(rank, 0.0)
+        free = 0.0
+        for when in self._sent_by.get(rank, ()):
+            free = max(free, when) + self.vector
+        return free
 
     def end(self, *, at_all: bool = False) -> float:
         """When the sum should be at rank 0; or at all ranks: what rank 0 keeps must leave it for that."""
-        return self._end(self.vector, at_all=at_all)
+        return self._end(self.vector if self.is_known else 0.0, at_all=at_all)
 
     def _end(self, vector: float, *, at_all: bool = False) -> float:
         kept = self._kept if at_all else [0.0, *self._kept[1:]]
@@ -55,7 +102,7 @@ class Links:
     def resent(self, part: int, of: int, now: float) -> float:
         """When such a part of the vector, of which every vector is sent again to another keeper, should be summed."""
         again = part / of * self.vector
-        return max([now, *self._free.values()]) + again * (len(self._sent) + self._ranks)
+        return max([now, *map(self.free_at, self._sent_by)]) + again * (len(self._sent) + self._ranks)
 
     def over(self, units_done: float, now: float) -> None:
         """The sum is there: see how long a vector takes."""
@@ -63,7 +110,15 @@ class Links:
         for _ in range(HALVINGS if self._ranks > 1 else 0):
             middle = (low + high) / 2
             low, high = (middle, high) if self._end(middle) < now else (low, middle)
-        self._seconds.append(high)
+        self._learn(high)
+
+    def over_with_help(self) -> None:
+        """The sum is there, after something was done about it: what its chunks have shown is all that is known."""
+        if self.is_known and not self._seconds:
+            self._learn(self.vector)
+
+    def _learn(self, seconds: float) -> None:
+        self._seconds.append(seconds)
         self.vector = min(self._seconds)
         self.is_known = True
 

@@ -254,6 +254,8 @@ class Rank(Machine):
         self._finish_round(now, actions)
 
     def _on_part(self, chunk: PartChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
+        if self.lead is not None and chunk.round == self.round:
+            self.lead.part_came(sender, Part(chunk.unit, chunk.first, chunk.last), chunk.index, now)
         self._exchange.part_came(chunk, data, actions)
         self._finish_round(now, actions)
 

@@ -6,6 +6,8 @@ while somebody has blocks to spare, and a rank that awakes helps with what was t
 What ranks say may get lost, and there may be nobody who could do their work: after a while all that are late are asked
 again, and then now and then.
 
+Nothing is taken from a rank that is under way before it is known how long a vector takes: what is taken travels as one.
+
 Asking a rank that may be at work is a bet, as under the parents of a tree: few are made where they do not pay
 (`Budget`). Taking from one that has said how far it is, is none.
 """
@@ -107,15 +109,17 @@ class TakingOver:
         self._note(hand, now)
         self._say(rank, Do(generation=self.generation, round=self.round, parts=parts), now, actions)
 
-    def given_again(self, rank: int, now: float) -> tuple[Part, ...]:
-        """What a rank that is back was given, from now on."""
+    def given_again(self, rank: int, now: float, did: Order | None = None) -> tuple[Part, ...]:
+        """What a rank that is back was given, from now on; but for what it has just done."""
         hand = self.hands.of(rank)
-        for order in hand.orders:
-            order.given = now
-        hand.done, hand.heard, hand.asked = 0, None, None
-        if hand.orders:
+        owed = [order for order in hand.orders if order is not did]
+        hand.heard, hand.asked = None, None
+        if owed:
+            for order in owed:
+                order.given = now
+            hand.done = 0
             self._lateness.expect(hand, now)
-        return tuple(order.part for order in hand.orders)
+        return tuple(order.part for order in owed)
 
     def is_idle(self, rank: int) -> None:
         """A rank could be given something, if it has nothing and is not stuck."""
@@ -268,11 +272,13 @@ class TakingOver:
         order = hand.to_relieve()
         if order is None:
             return float("inf")
+        if not is_stuck and not self._links.is_known:  # what blocks would cost that travel alone
+            return now + LATER * (now - hand.since) + self._lateness.least
         rest = self._rest(hand, order, now, is_stuck=is_stuck)
         later = now + hand.blocks * hand.pace(self._lateness.slowdown) + NOT_BEGUN * self._lateness.margin(hand)
         later = max(later, now + LATER * (now - hand.since))
         helpers = self._helpers(order.part.unit, now)
-        vector = self._links.vector if self._links.is_known else self._pace.usual() or 0.0
+        vector = self._links.vector or self._pace.usual() or 0.0
         relief = relieve(rest, helpers, vector, self._plan.workers) if helpers else None
         if relief is None:
             return later

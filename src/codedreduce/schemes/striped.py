@@ -170,7 +170,7 @@ class StripedPlan(Plan):
         return weights
 
     def stripes(self, chunks: int, weights: list[int]) -> tuple[range, ...]:
-        """Which chunks each rank keeps.
+        """Which chunks each rank keeps; rank 0, which learns from them how long vectors take, no fewer than others.
 
         >>> from codedreduce import Striped
         >>> plan = Striped(4).plan(samples=400)
@@ -178,7 +178,7 @@ class StripedPlan(Plan):
         (range(0, 2), range(2, 4), range(4, 4), range(4, 8))
         """
         total = sum(weights) or 1
-        bounds = [0, *(reached * chunks // total for reached in accumulate(weights))]
+        bounds = [0, *(-(-reached * chunks // total) for reached in accumulate(weights))]
         if not sum(weights):
             bounds = [0] + [chunks] * self.workers  # somebody must
         return tuple(range(one, other) for one, other in pairwise(bounds))
