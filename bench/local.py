@@ -96,13 +96,13 @@ def aggregate_ms(scheme: Scheme, length: int, repeats: int, *, shared_memory: bo
     return statistics.median(times)
 
 
-def aggregation() -> list[dict[str, Any]]:
+def aggregation(turns: int = 5) -> list[dict[str, Any]]:
     """Nobody late, all nodes with the new model: against Gloo and MPI."""
     rows = []
     for length, repeats in ((5000, 100), (4_000_000, 8), (16_000_000, 5)):
         names = ("shared_memory", "striped", "sockets", "gloo", "mpich")
         runs: dict[str, list[float]] = {name: [] for name in names}
-        for _ in range(5):
+        for _ in range(turns):
             runs["shared_memory"].append(aggregate_ms(EIGHT, length, repeats))
             runs["striped"].append(aggregate_ms(Striped(8), length, repeats))
             runs["gloo"].append(run_gloo(8, length, repeats))
@@ -276,7 +276,7 @@ def main() -> None:
     for name in options.parts or PARTS:
         print(name, flush=True)
         results[name] = PARTS[name]()
-    save(options.out, results)
+        save(options.out, results)
 
 
 if __name__ == "__main__":

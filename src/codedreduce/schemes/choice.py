@@ -65,7 +65,7 @@ def choose(
     tree = default_scheme(workers, stragglers)
     assert isinstance(tree, CodedReduce)
     if shared_memory:
-        reason = "with memory shared vectors do not travel over a tree, and it has fewer messages to handle"
+        reason = "with memory shared vectors do not travel; a tree has fewer messages, and one root takes the step"
         return Choice(tree, reason)
     size = length * itemsize
     in_stripes = striped_seconds(workers, size, rate)
