@@ -73,6 +73,7 @@ class Coordinating:
         self._began = 0.0
         self._units: dict[int, Unit[None]] = {}  # those that are not complete
         self._units_done_at: float | None = None
+        self._sum_due = 0.0  # when keepers are asked what they lack, if the sum is not there
         self._providers: dict[int, tuple[int, float]] = {}  # who said last that it did some of a unit, and when
         self._late_timer = float("inf")
         self._weights: tuple[tuple[int, int], ...] = ()  # of stripes, as the round began
@@ -230,7 +231,8 @@ class Coordinating:
             self._add(part, order, now, actions)
         if not self._units and self._units_done_at is None:
             self._units_done_at = now
-            actions.append(SetTimer(name=TAIL, at=now + self._patience(now)))
+            self._sum_due = now + self._patience(now)
+            actions.append(SetTimer(name=TAIL, at=self._sum_due))
         self.look(now, actions)
 
     def _learn(self, hand: Hand, order: Order | None, part: Part, block: float, now: float) -> None:
@@ -344,7 +346,8 @@ class Coordinating:
         if self._units_done_at is None:
             return  # the timer of a round before
         due = self._units_done_at + self._patience(self._units_done_at)
-        if now < due:  # by now it is known how long vectors take
+        if due > max(now, self._sum_due):  # since then chunks have shown how long vectors take
+            self._sum_due = due
             actions.append(SetTimer(name=TAIL, at=due))
             return
         actions.append(SetTimer(name=TAIL, at=now + self._more_patience(now)))
