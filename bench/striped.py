@@ -343,6 +343,10 @@ FAULTY = (Case(6, 2_000_000, 100e6, unit=0.1, steps=30), Case(6, 100_000, 100e6,
 TROUBLES = ("stall:0.25", "stall:1", "slow:3", "kill", "link:10")
 
 
+#: Sides that are so much slower that one run of each says enough.
+ONCE = ("tree",)
+
+
 def usual(seconds: list[float], skip: int = 1) -> float:
     """The median step, the first ones left out."""
     return statistics.median(seconds[skip:]) if len(seconds) > skip else float("nan")
@@ -353,9 +357,10 @@ def calm(sides: list[str], most: int, repeats: int) -> Iterator[dict[str, Any]]:
     for case in [one for one in CALM if one.ranks <= most and one.parameters <= most * 1e6]:
         print(f"\n{case}; vector {case.wire:.2f} s, limit {case.limit:.2f} s")
         runs: dict[str, list[list[float]]] = {}
-        for _ in range(repeats):
+        for turn in range(repeats):
             for side in sides:
-                runs.setdefault(side, []).append(run_side(side, case)["seconds"])
+                if not turn or side not in ONCE:
+                    runs.setdefault(side, []).append(run_side(side, case)["seconds"])
         row: dict[str, Any] = {"case": asdict(case), "limit": case.limit, "sides": {}}
         for side, found in runs.items():
             steps = [usual(seconds) for seconds in found]
