@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.forked import run_forked
 
 import codedreduce as cr
 from codedreduce.errors import UsageError
@@ -94,5 +96,27 @@ def test_another_scheme_or_seed_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_to_resume_without_a_folder_is_refused() -> None:
-    with pytest.raises(UsageError, match="needs checkpoints"):
+    with pytest.raises(UsageError, match="checkpoints must be named"):
         trained(SCHEMES["striped"], resume=True)
+
+
+def test_under_a_launcher_ranks_take_the_state_of_rank_0(tmp_path: Path) -> None:
+    """The others have no checkpoint, and begin with the model and optimizer that the script made."""
+    scheme, kept = SCHEMES["striped"], tmp_path / "kept"
+    expected = trained(scheme).parameters
+
+    def script(rounds: int, *, resume: bool) -> Callable[[], None]:
+        def run() -> None:
+            result = trained(scheme, kept if os.environ["RANK"] == "0" else None, rounds, resume=resume and is_first())
+            np.save(tmp_path / f"{os.environ['RANK']}.npy", result.parameters)
+
+        return run
+
+    def is_first() -> bool:
+        return os.environ["RANK"] == "0"
+
+    for rounds, resume in ((14, False), (ROUNDS, True)):
+        outcome = run_forked(script(rounds, resume=resume), 3, {})
+        assert outcome.codes == dict.fromkeys(range(3), 0), outcome.errors
+    for rank in range(3):
+        assert np.load(tmp_path / f"{rank}.npy").tobytes() == expected.tobytes()

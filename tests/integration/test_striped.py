@@ -227,7 +227,7 @@ class Taken(Bits):
 
         def count(chunk, sender, *rest) -> None:
             gave[sender] += 1
-            if self.kills and sum(gave.values()) == 20 and sender:
+            if self.kills and world._number == 3 and sum(gave.values()) == 20 and sender:
                 os.kill(int((self.folder / f"process-{sender}").read_text()), signal.SIGKILL)
                 (self.folder / "killed").write_text(str(sender))
             on_state(chunk, sender, *rest)

@@ -21,7 +21,7 @@ from codedreduce.lab import DEFAULT_NAME
 from codedreduce.protocol.settings import Excess
 from codedreduce.schemes.choice import choose
 from codedreduce.schemes.names import parse_scheme, parse_tree
-from codedreduce.training.checkpoints import KEPT, Saving, When
+from codedreduce.training.checkpoints import KEPT, saving_to
 from codedreduce.training.data import synthetic
 from codedreduce.training.files import open_data
 from codedreduce.training.loop import Job, TrainingResult, run_job
@@ -78,7 +78,7 @@ def train(
     job = Job(
         objective=objective, source=source, rounds=rounds, batch=batch, seed=seed, scheme=chosen, delays=inject,
         optimizer=parse_optimizer(optimizer, lr), excess=Excess(on_excess, parse_seconds(say_waiting_after)),
-        saving=_saving(checkpoints, checkpoint_every, keep, resume=resume),
+        saving=saving_to(checkpoints, checkpoint_every, keep, resume=resume),
     )  # fmt: skip
     job = replace(job, site=chosen_lab(in_lab, lab_name, len(job.plan().nodes)))
     job.injection()
@@ -96,14 +96,6 @@ def train(
             console.print(f"wrote {path}")
     if result.interrupted:
         raise typer.Exit(130)
-
-
-def _saving(folder: Path | None, every: str, keep: int, *, resume: bool) -> Saving | None:
-    if folder is None:
-        if resume:
-            raise UsageError("--resume needs --checkpoints, the folder they are in")
-        return None
-    return Saving(folder=folder, when=When.parse(every), keep=keep, resume=resume)
 
 
 def _run(job: Job, console: Console) -> TrainingResult:

@@ -55,6 +55,12 @@ class Behind:
         """The round is over: of the next one nothing was asked for."""
         self._tries = 0
 
+    def begin_after(self, round_: int) -> None:
+        """This rank comes when the others are through with a round: it takes the state that they had then."""
+        self._place.come_after(round_)
+        self._exchange.expect(round_ + 1)
+        self.must_renew = True
+
     def was_overtaken(self, now: float, actions: list[AnyAction]) -> None:
         """A later round has begun while this rank waits for its sum, which may be on its way."""
         self._tries = 0
@@ -110,6 +116,8 @@ class Behind:
 
     def on_want(self, message: Want, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Send what is here of a sum. Of a past round all of a stripe is, or none: this rank did not keep it."""
+        if self._leading is not None:
+            self._leading.hear_of(sender)
         is_here = self._exchange.send_sums(sender, message.round, message.chunks, actions)
         if not is_here and message.round < self._place.go.round:
             past = Past(generation=self._place.generation, round=message.round)
@@ -174,7 +182,8 @@ class Behind:
     def on_offer(self, message: StateOffer, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Another has its state to give; it must be later than this rank's own, and one is needed."""
         place = self._place
-        if place.state is not RENEWING or not place.round - 1 <= message.round <= place.go.round:
+        latest = max(place.go.round, place.end or 0, place.round - 1)
+        if place.state is not RENEWING or not place.round - 1 <= message.round <= latest:
             actions.append(Transmit(to=sender, message=Take(generation=place.generation, round=message.round)))
             return
         offer = Offer(message.round, message.of, message.digest)

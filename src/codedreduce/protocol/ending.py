@@ -15,8 +15,9 @@ from codedreduce.protocol.rank_table import ENDING, JOINING, LEFT, READY, WORKIN
 #: A timer: a rank that ends has waited long enough for the others.
 ENDED = "ended"
 
-#: Seconds that ranks which are behind have to catch up when a run ends.
+#: Seconds that ranks which are behind have to catch up when a run ends; as long again while they do, so often at most.
 GRACE = 5.0
+GRACES = 12
 
 
 class Ending:
@@ -32,6 +33,7 @@ class Ending:
         self._leading = leading
         self._go_on = go_on
         self._why = "the run is over"
+        self._graces = 0
         self.refused: str | None = None
         self.left_alone: str | None = None  # why this rank may not leave by itself
 
@@ -50,7 +52,8 @@ class Ending:
             actions.append(Transmit(to=0, message=Have(generation=self._place.generation, round=through)))
             return
         self._leading.tell_all(End(generation=self._place.generation, round=through), actions)
-        actions.append(SetTimer(name=ENDED, at=now + max(GRACE, 3 * self._place.round_took)))
+        self._leading.some_catch_up()
+        self._wait(now, actions)
         self.leave_if_all_through(actions)
 
     def leave_if_all_through(self, actions: list[AnyAction]) -> None:
@@ -64,9 +67,17 @@ class Ending:
         self._leading.through(sender)
         self.leave_if_all_through(actions)
 
-    def is_late(self, actions: list[AnyAction]) -> None:
-        """Whoever is not through by now is not waited for."""
-        if self._place.state is ENDING:
+    def _wait(self, now: float, actions: list[AnyAction]) -> None:
+        self._graces += 1
+        actions.append(SetTimer(name=ENDED, at=now + max(GRACE, 3 * self._place.round_took)))
+
+    def is_late(self, now: float, actions: list[AnyAction]) -> None:
+        """Whoever is not through by now, and has not been heard of, is not waited for."""
+        if self._place.state is not ENDING:
+            return
+        if self._leading is not None and self._graces < GRACES and self._leading.some_catch_up():
+            self._wait(now, actions)
+        else:
             self._say_goodbye(actions)
 
     # -- the run is over

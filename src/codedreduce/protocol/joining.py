@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codedreduce.protocol.behind import Behind
 from codedreduce.protocol.doing import Doing
 from codedreduce.protocol.events import AnyAction, EveryoneIn, SetTimer, Transmit
 from codedreduce.protocol.exchange import Exchange
@@ -22,11 +23,14 @@ HELLO_AGAIN = 2.0
 class Joining:
     """A rank other than the first, before it is in, and over every new connection to the first."""
 
-    def __init__(self, place: Place, plan: StripedPlan, settings: Settings, exchange: Exchange, doing: Doing) -> None:
+    def __init__(
+        self, place: Place, plan: StripedPlan, settings: Settings, exchange: Exchange, doing: Doing, behind: Behind
+    ) -> None:
         self._place = place
         self._run = run_name(plan, settings)
         self._exchange = exchange
         self._doing = doing
+        self._behind = behind
         self._hellos = 0  # that were not answered
 
     def say_hello(self, now: float, actions: list[AnyAction]) -> None:
@@ -49,6 +53,8 @@ class Joining:
         self._hellos = 0
         if place.state is JOINING:
             place.become(RESTING)
+            if message.round > place.round:  # it comes late, or the others went on from a checkpoint
+                self._behind.begin_after(message.round)
             actions.append(EveryoneIn())
         elif place.state is ENDING:
             actions.append(Transmit(to=0, message=Have(generation=place.generation, round=place.round)))

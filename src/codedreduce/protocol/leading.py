@@ -6,6 +6,7 @@ from codedreduce.protocol.coordinating import Coordinating
 from codedreduce.protocol.events import AnyAction, EveryoneIn, Note, Transmit
 from codedreduce.protocol.membership import Roster, run_name
 from codedreduce.protocol.messages import AnyMessage, Done, Give, Hello, Late, Refuse, Renew, Status
+from codedreduce.protocol.place import Place
 from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.witness import Witness
 from codedreduce.schemes import StripedPlan
@@ -24,18 +25,19 @@ class Leading:
         self._generation = settings.generation
         self._first = settings.after + 1  # the first round
         self._through: set[int] = set()  # with the last round
+        self._spoke: set[int] = set()  # those of whom something was heard since somebody last looked
         self._odd: set[int] = set()  # ranks whose state nobody should take
         self._is_odd = False  # rank 0 itself, and it is known what is right
         self._taking: set[int] = set()  # ranks to whom others were asked to give their state
 
     # -- who is in
 
-    def greet(self, rank: int, hello: Hello, round_: int, actions: list[AnyAction]) -> bool:
-        """Answer a hello; whether the rank is in."""
-        answer = self._roster.answer(rank, hello, self._generation, self._coordinating.round)
+    def greet(self, rank: int, hello: Hello, place: Place, actions: list[AnyAction]) -> bool:
+        """Answer a hello, and say which round rank 0 is through with; whether the rank is in."""
+        answer = self._roster.answer(rank, hello, self._generation, place.through)
         actions.append(Transmit(to=rank, message=answer))
         if isinstance(answer, Refuse):
-            actions.append(Note(kind="refused", reason=answer.reason, round=round_, nodes=(rank,)))
+            actions.append(Note(kind="refused", reason=answer.reason, round=place.round, nodes=(rank,)))
             return False
         self._through.discard(rank)
         return True
@@ -61,10 +63,20 @@ class Leading:
         """Whether everyone who is in has had its last round."""
         return set(self._roster.present()) <= self._through
 
+    def hear_of(self, rank: int) -> None:
+        """A rank is there, and does something."""
+        self._spoke.add(rank)
+
+    def some_catch_up(self) -> bool:
+        """Whether somebody is not through, and something was heard of it since this was last asked."""
+        spoke, self._spoke = self._spoke, set()
+        return not spoke.isdisjoint(set(self._roster.present()) - self._through)
+
     # -- what they say
 
     def on_status(self, message: Status, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank says how far it is; everyone is in when all have begun the first round."""
+        self.hear_of(rank)
         lead = self._coordinating
         is_first = message.round == self._first > lead.round
         if is_first and self._roster.ready(rank) and self._roster.complete:
@@ -83,6 +95,7 @@ class Leading:
 
     def on_late(self, message: Late, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank was late."""
+        self.hear_of(rank)
         actions.append(was_late(message, rank))
 
     def compare(self, rank: int, round_: int, digest: str, actions: list[AnyAction]) -> None:

@@ -14,6 +14,7 @@ class Place:
         self.node = node
         self.state: RankState = JOINING
         self.round = settings.after  # the one this rank's own model is in, or has last been in
+        self.first = settings.after + 1  # the first round of this rank
         self.generation = settings.generation
         self.go = Go()  # the last round that the coordinator has let begin, as far as this rank knows
         self.end: int | None = None  # the round after which the run is over, if that is known
@@ -40,6 +41,11 @@ class Place:
         self.state = RESTING
         self.round = round_
 
+    def come_after(self, round_: int) -> None:
+        """This rank comes when others are through with a round."""
+        self.rest_after(round_)
+        self.first = round_ + 1
+
     def leave(self) -> int:
         """The script leaves its loop; after which round."""
         if self.state not in (RESTING, ENDING):
@@ -59,6 +65,11 @@ class Place:
     def is_to_end(self, round_: int) -> None:
         """The run is over after a round."""
         self.end = round_
+
+    @property
+    def through(self) -> int:
+        """The last round that this rank is through with."""
+        return self.round if self.state in (JOINING, RESTING, ENDING) else self.round - 1
 
     @property
     def is_on(self) -> bool:

@@ -85,8 +85,8 @@ class Rank(Machine):
         self._links = links = Outboxes([peer for peer in plan.computing if peer != node], settings.window)
         self._exchange = exchange = Exchange(node, plan, settings, links, rooms)
         self._doing = doing = Doing(place, plan, settings, exchange, self.lead)
-        self._joining = Joining(place, plan, settings, exchange, doing)
         self._behind = Behind(place, links, exchange, doing, self._leading, self._finish_round)
+        self._joining = Joining(place, plan, settings, exchange, doing, self._behind)
         self._giving = Giving(place, links, settings)
         self._ending = Ending(place, doing, self._behind, self._leading, self._go_on)
 
@@ -131,7 +131,7 @@ class Rank(Machine):
 
     def is_to_wait(self, round_: int) -> bool:
         """Whether nothing comes of it that the script begins this round, until the coordinator lets it begin."""
-        is_first = round_ <= self.settings.after + 1
+        is_first = round_ <= self._place.first
         is_calm = self.lead is None and not self._behind.must_renew and self._place.end is None
         return is_calm and not is_first and self.begun == round_ - 1
 
@@ -181,6 +181,8 @@ class Rank(Machine):
         self._place.begin(event.round, now)
         self._doing.use(event.model, event.digest)
         self._giving.begin(event.round, actions)
+        if self.lead is None and not self.begun:  # everyone is in when all have said this
+            self._doing.tell_status(actions)
         if self._behind.must_renew:
             self._behind.renew(now, actions)
             return
@@ -192,8 +194,6 @@ class Rank(Machine):
                 return
             self._take_go(self.lead.begin(event.round, now, actions), now, actions)
             return
-        if event.round == self.settings.after + 1:  # everyone is in when all have said this
-            self._doing.tell_status(actions)
         if self._ending.is_past:
             self._ending.tell_script(actions)
         elif not self._finish_round(now, actions):
@@ -288,7 +288,7 @@ class Rank(Machine):
     def _on_hello(self, message: Hello, sender: int, now: float, actions: list[AnyAction]) -> None:
         assert self.lead is not None
         assert self._leading is not None
-        if self._leading.greet(sender, message, self.round, actions):
+        if self._leading.greet(sender, message, self._place, actions):
             self._links.find(sender)
             self._giving.lost(sender)
             self.lead.came(sender, now, actions)
@@ -297,6 +297,7 @@ class Rank(Machine):
 
     def _on_renew(self, message: Renew, sender: int, now: float, actions: list[AnyAction]) -> None:
         assert self._leading is not None
+        self._leading.hear_of(sender)
         if not self._leading.find_givers(sender, self.round, actions):
             self._giving.promise(sender, actions)
 
@@ -322,7 +323,7 @@ class Rank(Machine):
         elif event.name == GREETING:
             self._joining.look(now, actions)
         elif event.name == ENDED:
-            self._ending.is_late(actions)
+            self._ending.is_late(now, actions)
         elif self.lead is not None and self.state is WORKING:
             missing = self._exchange.sum.missing()
             if event.name == LATE:

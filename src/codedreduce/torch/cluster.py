@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,6 +20,8 @@ from codedreduce.schemes.choice import choose_to_replicate
 from codedreduce.torch.layout import Layout
 from codedreduce.torch.replica import TorchReplica
 from codedreduce.torch.unit import BETWEEN_ROUNDS, Losses, Training, UnitGradient, seed_everything
+from codedreduce.training.checkpoints import saving_to
+from codedreduce.training.kept import Kept
 from codedreduce.training.rounds import Round, rounds
 from codedreduce.vectors import Vector
 from codedreduce.worlds.alone import Alone
@@ -27,7 +30,7 @@ from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.journal import Journal, OnNote, RoundLog, listening
 from codedreduce.worlds.run import Run
 from codedreduce.worlds.world import World
-from codedreduce.worlds.zeromq.node import Node, is_compared, root_of
+from codedreduce.worlds.zeromq.node import Node, root_of
 
 log = logging.getLogger("codedreduce")
 
@@ -147,6 +150,9 @@ class Cluster:
         device: torch.device | str | None = None,
         wire: str | None = None,
         state: Sequence[Any] = (),
+        checkpoints: str | Path | None = None,
+        checkpoint_every: int | str = "60s",
+        resume: bool = False,
     ) -> Iterator[Step]:
         """Yield once a round, with the mean gradient of its batch in every parameter's `.grad`.
 
@@ -161,6 +167,10 @@ class Cluster:
         (`batch_indices`). `micro_batch` bounds how many samples go through the model at once. `device` is where the
         model and the batches are moved. `wire="bfloat16"` halves what travels: it is rounded on the way, in the same
         way whoever straggles.
+
+        With `checkpoints`, a folder, rank 0 writes the model and `state` there every so many rounds
+        (`checkpoint_every=100`) or seconds (`"60s"`), when the loop body is through, and after the last round;
+        `resume=True` goes on from the last one, on all ranks.
 
         What cannot work (BatchNorm in training mode, a loss that is not per sample, a dataset without indices, another
         model on another node) raises here, on every node, before the first round.
@@ -178,6 +188,16 @@ class Cluster:
         training.rehearse()
         plan = _scheme_for(self._scheme, wire).plan(samples=batch_size)
         replica = TorchReplica(model, state)
+        saving = saving_to(checkpoints, checkpoint_every, resume=resume)
+        subject = _subject(training, layout, wire)
+        journal = Journal(remember=REMEMBERED)
+        if self._membership is not None:
+            journal = Journal(listening(on_note=self._on_note), remember=REMEMBERED)
+        kept = None
+        if saving is not None and self.is_root:
+            if not state:
+                log.warning("checkpoints have nothing but the model: name the optimizer in train(..., state=[...])")
+            kept = Kept(saving, _kept_as(training, layout, plan, wire, state), replica, journal, ".pt")
         if self._membership is None:
 
             def enter(
@@ -185,19 +205,21 @@ class Cluster:
             ) -> tuple[World, ReadModel]:
                 return Alone(plan, gradient, layout.length, layout.dtype, after), lambda vector: None
 
-            return self._train_where_it_is(training, replica, Journal(remember=REMEMBERED), enter)
+            return self._train_where_it_is(training, replica, journal, enter, kept)
         self._membership.check(plan)
-        journal = Journal(listening(on_note=self._on_note), remember=REMEMBERED)
         if isinstance(plan, StripedPlan):
-            return self._as_rank(training, replica, plan, wire, journal)
-        run = self._run(training, layout, plan, wire)
+            return self._as_rank(training, replica, plan, wire, journal, kept)
         if self._membership.rank:
-            return self._serve(training, layout, run, self._membership)
-        return self._train(training, layout, root_of(run, journal), journal)
+            return self._serve(training, layout, self._run(layout, plan, wire, subject), self._membership)
 
-    def _run(self, training: Training, layout: Layout, plan: Plan, wire: str | None, after: int = 0) -> Run:
+        def root(after: int) -> contextlib.AbstractContextManager[World]:
+            return root_of(self._run(layout, plan, wire, subject, after), journal)
+
+        return self._train(training, layout, root, journal, kept)
+
+    def _run(self, layout: Layout, plan: Plan, wire: str | None, subject: str, after: int = 0) -> Run:
         assert self._membership is not None
-        meeting = replace(self._membership.meeting, run=self._name(), subject=_subject(training, layout, wire))
+        meeting = replace(self._membership.meeting, run=self._name(), subject=subject)
         return Run.of(
             meeting, plan, layout.length, dtype=layout.dtype, wire=wire, excess=self._membership.excess, after=after
         )  # fmt: skip
@@ -210,33 +232,46 @@ class Cluster:
         return name if self._trainings == 1 else f"{name}-{self._trainings}"
 
     def _train(
-        self, training: Training, layout: Layout, where: contextlib.AbstractContextManager[World], journal: Journal
-    ) -> Iterator[Step]:
+        self, training: Training, layout: Layout, root: Callable[[int], contextlib.AbstractContextManager[World]],
+        journal: Journal, kept: Kept | None,
+    ) -> Iterator[Step]:  # fmt: skip
         """On the root of a tree, which alone steps."""
         vector = np.zeros(layout.length, dtype=layout.dtype)
         with contextlib.ExitStack() as stack:
             self._running = stack
-            world = stack.enter_context(where)
-            for round_ in rounds(world, journal, training.steps, vector, layout.read_model):
+            after = stack.enter_context(kept).resume() if kept is not None else 0
+            world = stack.enter_context(root(after))
+            for round_ in rounds(world, journal, training.steps, vector, layout.read_model, after):
                 yield _step(round_.over(layout.write_gradients(round_.total, training.batch_size)), round_, journal)
+                if kept is not None:
+                    kept.after(round_.number, is_last=round_.number == training.steps)
             self._running = None
 
     def _train_where_it_is(
-        self, training: Training, replica: TorchReplica, journal: Journal, enter: Enter
+        self, training: Training, replica: TorchReplica, journal: Journal, enter: Enter, kept: Kept | None
     ) -> Iterator[Step]:
         """In a process alone, and on every rank: the parameters are as the script leaves them.
 
         When a script changes what is trainable, it does so on all ranks, and all lay the vector out anew; also one that
         fell behind, and is told by another's state what is trainable.
         """
-        after = 0
+        with contextlib.ExitStack() as folder:
+            after = folder.enter_context(kept).resume() if kept is not None else 0
+            yield from self._rounds_where_it_is(training, replica, journal, enter, kept, after)
+
+    def _rounds_where_it_is(
+        self, training: Training, replica: TorchReplica, journal: Journal, enter: Enter, kept: Kept | None, after: int
+    ) -> Iterator[Step]:
+        """Until all are taken. Also if a checkpoint was after the last one: the other ranks must be told so."""
+        has_met = False
 
         def renewed(round_: int) -> bool:
             nonlocal after
             after = round_
             return layout.is_current()
 
-        while after < training.steps:
+        while after < training.steps or not has_met:
+            has_met = True
             layout = Layout(training.model)
             vector = np.zeros(layout.length, dtype=layout.dtype)
             with contextlib.ExitStack() as stack:
@@ -248,6 +283,8 @@ class Cluster:
                     replica.has_stepped = True
                     seed_everything(training.seed, after, BETWEEN_ROUNDS)
                     yield _step(over, round_, journal)
+                    if kept is not None:
+                        kept.after(after, is_last=after == training.steps)
                     if not layout.is_current():
                         break
                 else:
@@ -256,9 +293,12 @@ class Cluster:
             self._running = None
 
     def _as_rank(
-        self, training: Training, replica: TorchReplica, plan: StripedPlan, wire: str | None, journal: Journal
-    ) -> Iterator[Step]:
+        self, training: Training, replica: TorchReplica, plan: StripedPlan, wire: str | None, journal: Journal,
+        kept: Kept | None,
+    ) -> Iterator[Step]:  # fmt: skip
         """Every rank yields."""
+        subject = _subject(training, Layout(training.model), wire)  # as the script made it, not as a checkpoint has it
+        entered = False
         assert self._membership is not None
         membership = self._membership
         if membership.meeting.same_machine and "OMP_NUM_THREADS" not in os.environ:
@@ -268,7 +308,10 @@ class Cluster:
         def enter(
             stack: contextlib.ExitStack, layout: Layout, gradient: UnitGradient, after: int
         ) -> tuple[World, ReadModel]:
-            run = self._run(training, layout, plan, wire, after)
+            nonlocal entered
+            now = _subject(training, layout, wire) if entered else subject
+            entered = True
+            run = self._run(layout, plan, wire, now, after)
             node = Node(
                 run, membership.rank, gradient=gradient, replica=replica, injection=injection, journal=journal
             )  # fmt: skip
@@ -277,12 +320,12 @@ class Cluster:
             node.wait_for_all()
 
             def read_model(vector: Vector) -> None:
-                if is_compared(node.next_round):  # nobody else reads it
+                if node.compares_next:  # nobody else reads it
                     layout.read_model(vector)
 
             return node, read_model
 
-        return self._train_where_it_is(training, replica, journal, enter)
+        return self._train_where_it_is(training, replica, journal, enter, kept)
 
     def _look_how_it_left(self, node: Node) -> None:
         self._left_alone = node.left_alone
@@ -311,6 +354,15 @@ def _step(over: RoundLog, round_: Round, journal: Journal) -> Step:
         round=over.round, loss=over.loss, seconds=round_.result.seconds, late=over.late, saved=journal.saved,
         residual=over.residual,
     )  # fmt: skip
+
+
+def _kept_as(training: Training, layout: Layout, plan: Plan, wire: str | None, state: Sequence[Any]) -> dict[str, str]:
+    """What a checkpoint is of: whatever the bits of a training follow from, but the number of its steps."""
+    return {
+        "model": layout.structure(), "samples": str(len(training.dataset)), "batch": str(training.batch_size),
+        "micro-batch": str(training.micro_batch or "none"), "seed": str(training.seed), "scheme": str(plan.scheme),
+        "wire": wire or "as they are", "state": ", ".join(type(one).__name__ for one in state) or "none",
+    }  # fmt: skip
 
 
 def _subject(training: Training, layout: Layout, wire: str | None) -> str:

@@ -52,6 +52,12 @@ class Layout:
         count = len(self.parameters)
         return f"a model with {count} trainable parameters, {self.numbers} numbers, digest {code:08x}"
 
+    def structure(self) -> str:
+        """What stays the same while a model is trained, in words: names, shapes and types."""
+        text = "\n".join(f"{name} {tuple(one.shape)} {one.dtype}" for name, one in self._model.state_dict().items())
+        count = len(list(self._model.parameters()))
+        return f"{type(self._model).__name__} with {count} parameters, structure {zlib.crc32(text.encode()):08x}"
+
     def is_current(self) -> bool:
         """Whether the model's trainable parameters are still those that were laid out."""
         now = [one for one in self._model.parameters() if one.requires_grad]

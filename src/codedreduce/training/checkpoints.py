@@ -98,6 +98,15 @@ class Saving:
     resume: bool = False
 
 
+def saving_to(folder: str | Path | None, every: int | str, keep: int = KEPT, *, resume: bool) -> Saving | None:
+    """What is asked for by words; None if no folder is named."""
+    if folder is None:
+        if resume:
+            raise UsageError("to resume, checkpoints must be named: the folder they are in")
+        return None
+    return Saving(folder=Path(folder), when=When.parse(every), keep=keep, resume=resume)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A state that was read: after which round, and as it was packed."""

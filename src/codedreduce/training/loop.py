@@ -19,7 +19,7 @@ from codedreduce.protocol.settings import WAIT_ON, Excess
 from codedreduce.schemes import MasterWorker, Plan, Scheme, Striped, StripedPlan, TreePlan
 from codedreduce.schemes.choice import choose
 from codedreduce.schemes.names import DEFAULT_WORKERS, default_scheme
-from codedreduce.training.checkpoints import Saving, When
+from codedreduce.training.checkpoints import Saving, saving_to
 from codedreduce.training.data import Shape, Source
 from codedreduce.training.gradient import BatchGradient
 from codedreduce.training.kept import Kept
@@ -186,7 +186,7 @@ def train(
         objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, start=start,
         delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),
         shared_memory=shared_memory, excess=_excess(membership, on_excess, say_waiting_after),
-        saving=_saving(checkpoints, checkpoint_every, resume=resume),
+        saving=saving_to(checkpoints, checkpoint_every, resume=resume),
     )  # fmt: skip
     on_note = on_note or (lambda note: logging.getLogger("codedreduce").warning(note.reason))
     return run_job(job, on_round=on_round, on_note=on_note, membership=membership)
@@ -207,14 +207,6 @@ def _default(objective: Objective, data: Source, membership: Membership | None, 
     if membership is None or membership.rank == 0:
         logging.getLogger("codedreduce").info("%s: %s", scheme, choice.reason)
     return scheme
-
-
-def _saving(folder: str | Path | None, every: int | str, *, resume: bool) -> Saving | None:
-    if folder is None:
-        if resume:
-            raise UsageError("resume needs checkpoints=, the folder they are in")
-        return None
-    return Saving(folder=Path(folder), when=When.parse(every), resume=resume)
 
 
 def _excess(membership: Membership | None, do: str | None, after: float | None) -> Excess:

@@ -212,7 +212,7 @@ class SimulatedCluster:
         is_late = len(self._nodes.joined) == len(self._nodes.numbers)
         self._nodes.joined.add(node)
         if is_late:
-            self._begin_at(node, 1)
+            self._begin_at(node, self._nodes.machine(node).round + 1)
 
     def _pack(self, node: int, action: Pack) -> None:
         """The state of a simulated rank is the round it is in, in several pieces."""

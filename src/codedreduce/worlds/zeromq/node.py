@@ -82,6 +82,7 @@ class Node:
         self._look = look
         self._looked_at = 0.0
         self._round = run.settings.after
+        self._first = run.settings.after + 1  # the first round
         self._at_once = True
         self._stack = ExitStack()
 
@@ -174,6 +175,11 @@ class Node:
         return self._round + 1
 
     @property
+    def compares_next(self) -> bool:
+        """Whether the model that `aggregate` is given next is compared with those of others."""
+        return is_compared(self._round + 1, self._first)
+
+    @property
     def left_alone(self) -> str | None:
         """Why this rank should not have left when it did, if it should not."""
         machine = self._driver.machine if self._driver is not None else None
@@ -197,7 +203,11 @@ class Node:
 
         for news in self._computing.news(self._talking.post, look):
             if isinstance(news, EveryoneIn):
+                self._round = max(self._round, first.round)  # the others may have begun after a checkpoint
+                self._first = self._round + 1
                 return
+            if isinstance(news, Pack):  # some need the state before all are in
+                self._pack(after=self._round)
             self._hear(news)
             if isinstance(news, Note) and news.kind == "refused":
                 raise JoinRefused(news.reason)
@@ -214,7 +224,7 @@ class Node:
             sent = self._buffers.room(self._round)
             sent[:] = model
             model = sent
-        elif isinstance(self.machine, Rank) and is_compared(self._round):
+        elif isinstance(self.machine, Rank) and is_compared(self._round, self._first):
             digest = digest_of(model)
         self._talking.post_begin(Begin(round=self._round, model=model, digest=digest))
         for news in self._computing.news(self._talking.post, self._look):
@@ -264,6 +274,12 @@ class Node:
         if isinstance(news, Note):
             self._journal.note(time.monotonic(), self._number, news)
         elif isinstance(news, Finished):
+            machine = self.machine
+            if isinstance(machine, Rank) and machine.ended_after is not None:
+                raise CodedReduceError(
+                    f"rank {self._number} was behind, in round {self._round}, when the run ended after round "
+                    f"{machine.ended_after}, and was not waited for: its model is not the final one"
+                )
             raise CodedReduceError(f"node {self._number} stopped: {news.reason}")
 
     def serve(self) -> Finished:
@@ -278,13 +294,13 @@ class Node:
         return finished
 
 
-def is_compared(round_: int) -> bool:
+def is_compared(round_: int, first: int = 1) -> bool:
     """Whether ranks compare their models before a round: before the first two, and now and then.
 
     >>> [round_ for round_ in range(1, 200) if is_compared(round_)]
     [1, 2, 64, 128, 192]
     """
-    return round_ <= 2 or round_ % COMPARED_EVERY == 0
+    return round_ <= first + 1 or round_ % COMPARED_EVERY == 0
 
 
 def digest_of(model: Vector) -> str:

@@ -1,0 +1,128 @@
+"""PyTorch trainings that go on from checkpoints, with the bits of those that never stopped."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import codedreduce.torch as cr
+from codedreduce import CodedReduce, Scheme, Tree
+from codedreduce.errors import UsageError
+
+from .test_torch_striped import digest
+from .torch_model import BATCH, Model, data, losses, run_forked
+
+RANKS = 3
+
+
+def script(
+    folder: Path | None, out: Path, steps: int, scheme: Scheme | None = None, dies_in: int = 0, **options: object
+) -> Callable[[], None]:
+    """Trains with an optimizer and a scheduler that remember, and leaves the bits it ends with, one file a rank."""
+
+    def run() -> None:
+        model = Model(dropout=0.2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        kept = {"checkpoints": folder, "checkpoint_every": 2} if folder is not None else {}
+        rounds = []
+        with cr.join(scheme) as cluster:
+            for step in cluster.train(
+                model, data(), losses, BATCH, steps, seed=3, state=[optimizer, scheduler], **kept, **options
+            ):
+                optimizer.step()
+                scheduler.step()
+                rounds.append(step.round)
+                if cluster.is_root and step.round == dies_in:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            (out / f"{cluster.rank}").write_text(f"{digest(*model.parameters())} {rounds}")
+
+    return run
+
+
+def results(out: Path, ranks: int = RANKS) -> list[tuple[str, str]]:
+    found = [(out / f"{rank}").read_text().split(" ", 1) for rank in range(ranks)]
+    return [(bits, rounds) for bits, rounds in found]
+
+
+def run(what: Callable[[], None], ranks: int = RANKS) -> None:
+    outcome = run_forked(what, ranks, {})
+    assert outcome.codes == dict.fromkeys(range(ranks), 0), outcome.errors
+
+
+def test_alone(tmp_path: Path) -> None:
+    script(None, tmp_path, 9)()
+    ((expected, _),) = results(tmp_path, 1)
+    script(tmp_path / "kept", tmp_path, 5)()
+    script(tmp_path / "kept", tmp_path, 9, resume=True)()
+    assert results(tmp_path, 1) == [(expected, "[6, 7, 8, 9]")]
+
+
+def test_in_stripes_all_ranks_go_on(tmp_path: Path) -> None:
+    """Only rank 0 reads the checkpoint: the others begin as the script made them, and take its state."""
+    run(script(None, tmp_path, 9))
+    (expected, _), *_ = results(tmp_path)
+    run(script(tmp_path / "kept", tmp_path, 5))
+    run(script(tmp_path / "kept", tmp_path, 9, resume=True))
+    assert results(tmp_path) == [(expected, "[6, 7, 8, 9]")] * RANKS
+
+
+def test_in_stripes_when_all_is_done_all_ranks_have_it(tmp_path: Path) -> None:
+    run(script(tmp_path / "kept", tmp_path, 5))
+    (expected, _), *_ = results(tmp_path)
+    run(script(tmp_path / "kept", tmp_path, 5, resume=True))
+    assert results(tmp_path) == [(expected, "[]")] * RANKS
+
+
+def test_in_stripes_after_rank_0_was_killed(tmp_path: Path) -> None:
+    run(script(None, tmp_path, 9))
+    (expected, _), *_ = results(tmp_path)
+    outcome = run_forked(script(tmp_path / "kept", tmp_path, 9, dies_in=7), RANKS, {"CODEDREDUCE_ORPHANED_AFTER": "3"})
+    assert outcome.codes[0] == -signal.SIGKILL
+    run(script(tmp_path / "kept", tmp_path, 9, resume=True))
+    found = results(tmp_path)
+    assert {bits for bits, _ in found} == {expected}
+    assert found[0][1] in (
+        "[7, 8, 9]",
+        "[5, 6, 7, 8, 9]",
+    )  # the checkpoint of round 6, or the one before if it was torn
+
+
+def test_over_a_tree(tmp_path: Path) -> None:
+    tree = CodedReduce(Tree.regular(fanout=2, depth=1), 1)
+
+    def root_only(steps: int, **options: object) -> str:
+        run(script(options.pop("folder", None), tmp_path, steps, tree, **options))  # type: ignore[arg-type]
+        return results(tmp_path, 1)[0]
+
+    expected, _ = root_only(9)
+    root_only(5, folder=tmp_path / "kept")
+    assert root_only(9, folder=tmp_path / "kept", resume=True) == (expected, "[6, 7, 8, 9]")
+
+
+def test_a_checkpoint_is_what_torch_reads(tmp_path: Path) -> None:
+    script(tmp_path / "kept", tmp_path, 4)()
+    found = torch.load(tmp_path / "kept" / "round-00000004.pt", weights_only=True)
+    model = Model(dropout=0.2)
+    model.load_state_dict(found["model"])
+    assert digest(*model.parameters()) == results(tmp_path, 1)[0][0]
+
+
+def test_another_seed_or_model_is_refused(tmp_path: Path) -> None:
+    script(tmp_path / "kept", tmp_path, 2)()
+    with cr.join() as cluster, pytest.raises(UsageError, match="seed '3', now '4'"):
+        next(iter(cluster.train(
+            Model(dropout=0.2), data(), losses, BATCH, 4, seed=4, checkpoints=tmp_path / "kept", resume=True
+        )))  # fmt: skip
+    model = torch.nn.Sequential(torch.nn.Linear(10, 4))
+    with cr.join() as cluster, pytest.raises(UsageError, match="model 'Model"):
+        next(iter(cluster.train(
+            model, data(), losses_of_rows, BATCH, 4, seed=3, checkpoints=tmp_path / "kept", resume=True
+        )))  # fmt: skip
+
+
+def losses_of_rows(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    return model(batch[0]).square().sum(1)
