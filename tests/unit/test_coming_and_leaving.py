@@ -1,0 +1,58 @@
+"""Ranks that come late take the others' state; those that catch up when a run ends are waited for."""
+
+from codedreduce.protocol import events as happening
+from codedreduce.protocol import messages as said
+from codedreduce.protocol.ending import ENDED, GRACES
+from codedreduce.protocol.rank_table import RankState
+from tests.unit.conversation import Talk, led_to, of_type, sent
+
+
+def fire(talk: Talk) -> list[object]:
+    return talk.happens(happening.TimerFired(name=ENDED))
+
+
+def test_who_is_silent_when_a_run_ends_is_not_waited_for() -> None:
+    talk = led_to("coordinator", RankState.ENDING)
+    assert of_type(fire(talk), happening.Finished)
+
+
+def test_who_catches_up_is_waited_for_as_long_as_it_does() -> None:
+    talk = led_to("coordinator", RankState.ENDING)
+    for message in (said.Status(round=0), said.Want(round=0, chunks=(0,)), said.Renew(round=0), said.Status(round=0)):
+        talk.hears(2, message)
+        (again,) = of_type(fire(talk), happening.SetTimer)
+        assert again.name == ENDED
+    assert of_type(fire(talk), happening.Finished)
+
+
+def test_but_not_for_ever() -> None:
+    talk = led_to("coordinator", RankState.ENDING)
+    for _ in range(GRACES - 1):
+        talk.hears(2, said.Status(round=0))
+        assert not of_type(fire(talk), happening.Finished)
+    talk.hears(2, said.Status(round=0))
+    assert of_type(fire(talk), happening.Finished)
+
+
+def test_those_that_are_through_hold_up_nobody() -> None:
+    talk = led_to("coordinator", RankState.ENDING)
+    talk.hears(2, said.Status(round=0))
+    talk.hears(2, said.Have(round=0))
+    assert of_type(fire(talk), happening.Finished)
+
+
+def test_a_rank_that_comes_late_begins_where_the_others_are_and_takes_their_state() -> None:
+    talk = led_to("rank", RankState.JOINING)
+    talk.hears(0, said.Welcome(round=7))
+    assert talk.machine.round == 7
+    begun = talk.begin()
+    assert talk.machine.round == 8
+    assert talk.machine.state is RankState.RENEWING
+    assert [one.message.round for one in sent(begun, said.Renew)] == [8]
+    assert not of_type(begun, happening.Compute)
+    talk.hears(0, said.StateOffer(round=7, of=1, digest="the state"))
+    (renewed,) = of_type(talk.hears(0, said.StateChunk(round=7, index=0, of=1), 3.0), happening.Renewed)
+    assert renewed.round == 7
+    talk.begin()
+    talk.go(round_=8)
+    assert talk.machine.state is RankState.WORKING
