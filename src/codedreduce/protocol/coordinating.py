@@ -327,18 +327,22 @@ class Coordinating:
 
     # -- when all is computed
 
+    def _usual(self, guess: float) -> float:
+        """How long a sum takes when all is computed; in the first round two vectors, if it is known what one takes."""
+        if self._tails:
+            return median(self._tails)
+        return 2 * self._links.vector if self._links.is_known else max(self._settings.unknown_seconds, guess)
+
     def _patience(self, now: float) -> float:
         """How much longer than now, when all is computed, the sum may take before keepers are asked."""
         settings, so_far = self._settings, now - self._began
-        usual = median(self._tails) if self._tails else max(settings.unknown_seconds, 2 * so_far)
-        expected = max(usual, self._links.end(at_all=True) - now, self._resent - now)
+        expected = max(self._usual(2 * so_far), self._links.end(at_all=True) - now, self._resent - now)
         return max(PATIENCE * expected, 0.5 * settings.head_start * so_far, settings.least_head_start, LEAST_PATIENCE)
 
     def _more_patience(self, now: float) -> float:
         """How much longer it may take when something was done about it; the longer, the longer it has taken."""
         settings, so_far = self._settings, now - self._began
-        usual = median(self._tails) if self._tails else max(settings.unknown_seconds, 0.5 * so_far)
-        expected = max(usual, self._links.end(at_all=True) - now, self._resent - now)
+        expected = max(self._usual(0.5 * so_far), self._links.end(at_all=True) - now, self._resent - now)
         return max(MORE_PATIENCE * PATIENCE * expected, LONGER * so_far, settings.least_head_start, LEAST_PATIENCE)
 
     def sum_is_late(self, missing: Iterable[int], own_lacks: list[int], now: float, actions: list[AnyAction]) -> None:
