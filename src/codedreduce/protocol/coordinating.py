@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from statistics import median
 
+from codedreduce.protocol.deliveries import Deliveries
 from codedreduce.protocol.events import AnyAction, Note, SetTimer, Transmit
 from codedreduce.protocol.hands import Hand, Order
 from codedreduce.protocol.keeping import Unit
@@ -63,6 +64,7 @@ class Coordinating:
         self._standing = Standing()
         self._pace = Pace(plan.workers)
         self._links = Links(plan.workers, settings.unknown_seconds)
+        self._deliveries = Deliveries()
         self._lateness = Lateness(settings, self._pace, self._links)
         self._work = TakingOver(plan, self._standing, self._pace, self._links, self._lateness, self._say)
         self._start = Starting(plan, settings, self._pace, self._links)
@@ -174,6 +176,7 @@ class Coordinating:
         self._weights = weights = self._start.weights(loads)
         self._sums = MissingSums(stripes=self._start.stripes(weights), vector_is_known=self._links.is_known)
         self._links.begin(self._sums.stripes)
+        self._deliveries.begin()
         own = Go()
         for rank in sorted(self.present):
             parts = tuple(loads[rank].parts()) if rank in loads else ()
@@ -215,6 +218,7 @@ class Coordinating:
         self._hear_of(rank, now, actions, order)
         self._work.budget.save()
         self._links.sends(rank, now)
+        self._deliveries.sends(rank, now)
         is_first = self._pace.usual() is None
         if done.block:  # else others did it: it has the sum of the round
             self._learn(hand, order, part, max(done.block, SHORTEST), now)
@@ -299,6 +303,7 @@ class Coordinating:
         """A chunk of what a rank computed has come to rank 0, which keeps it."""
         if part.unit == rank and part.first == 0 and self._is_on and index in self._sums.stripes[0]:
             self._links.came(rank, index, now)
+            self._deliveries.came(rank, now)
 
     # -- who is late
 
@@ -442,6 +447,8 @@ class Coordinating:
                 if not order.helps and not order.is_trial:
                     self.late.add(hand.rank)
                     self._pace.held_up(hand.rank, hand.done, now - order.given)
+        for rank in self._deliveries.over(now - self._began):
+            self._standing.leave_out(rank)
         self._lateness.over(now - self._began)
         self._work.begin(self.round, now)
         self._units = {}
