@@ -1,6 +1,6 @@
 """Where a step of stripes goes on a rank's link: every chunk, and how busy the link is, one step of a calm lab.
 
-python -m bench.link [--ranks 6] [--parameters 2000000] [--rate 100e6] [--rank 0] [--rank 2 --figure docs/link.png] [--out FILE]
+python -m bench.link [--ranks 6] [--parameters 2000000] [--rate 100e6] [--rank 2] [--figure FILE.png] [--out FILE]
 
 As root. The rank's chunks are noted when its node hands them to ZeroMQ, and when it gets them; the bytes of its link
 are the kernel's counters of its interface, read every 5 ms. Of all steps the one is shown that took the median.
