@@ -24,7 +24,7 @@ LAYERS = (
     {"worlds/simulated", "worlds/zeromq"},
     {"training"},
     {"torch", "lab"},
-    {"comparison"},
+    {"chaos", "comparison"},
     {"report"},
     {"__init__"},
     {"cli"},

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from codedreduce.cli import lab
+from codedreduce.cli.chaos import chaos
 from codedreduce.cli.draw import draw
 from codedreduce.cli.race import race
 from codedreduce.cli.replay import replay
@@ -31,6 +32,7 @@ app.command(context_settings={"ignore_unknown_options": True, "allow_intersperse
 app.command()(draw)
 app.command()(simulate)
 app.command()(replay)
+app.command()(chaos)
 app.add_typer(lab.app, name="lab")
 
 

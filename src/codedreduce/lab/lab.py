@@ -6,6 +6,7 @@ by any process, also after a crash. For a lab NAME and its node 3:
     cdr-NAME                  the bridge
     codedreduce-NAME-3        the namespace, with `lo` and `eth0`
     cdr-NAME-3                the bridge's end of the node's cable; what leaves here enters the node
+    cdr-NAME-p                a second bridge, once some nodes were parted from the others
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from codedreduce.errors import LabFailed, UsageError
@@ -120,6 +121,10 @@ class Lab:
     def _bridge(self) -> str:
         return f"cdr-{self.name}"
 
+    @property
+    def _second_bridge(self) -> str:
+        return f"cdr-{self.name}-p"
+
     def _cable(self, node: int) -> str:
         return f"cdr-{self.name}-{node}"
 
@@ -176,6 +181,19 @@ class Lab:
     def set_link(self, node: int, *, up: bool) -> None:
         """Pull a node's cable, or put it back."""
         run(["ip", "link", "set", self._cable(self._checked(node)), "up" if up else "down"])
+
+    def part(self, nodes: Iterable[int]) -> None:
+        """Put nodes on a bridge of their own: they reach each other, and not the rest."""
+        if not os.path.exists(f"/sys/class/net/{self._second_bridge}"):
+            batch("ip", [f"link add {self._second_bridge} type bridge", f"link set {self._second_bridge} up"])
+        self._plug_in(nodes, self._second_bridge)
+
+    def join(self, nodes: Iterable[int]) -> None:
+        """Put nodes back on the bridge where the others are."""
+        self._plug_in(nodes, self._bridge)
+
+    def _plug_in(self, nodes: Iterable[int], bridge: str) -> None:
+        batch("ip", [f"link set {self._cable(self._checked(node))} master {bridge}" for node in nodes])
 
     def pause(self, node: int, *, paused: bool = True) -> list[int]:
         """Stop all processes of a node, or let them go on; whom it met."""
@@ -258,7 +276,7 @@ def _remove(name: str) -> int:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
     namespaces.wait_until_gone(living)
-    cables = [entry for entry in os.listdir("/sys/class/net") if re.fullmatch(rf"cdr-{name}(-\d+)?", entry)]
+    cables = [entry for entry in os.listdir("/sys/class/net") if re.fullmatch(rf"cdr-{name}(-\d+|-p)?", entry)]
     if cables:  # first, so that nothing is left when a namespace lives on in a process that cannot be ended
         batch_anyway("ip", [f"link del {entry}" for entry in sorted(cables, reverse=True)])
     if mine:

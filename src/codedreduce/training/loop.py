@@ -34,7 +34,7 @@ from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.journal import Journal, OnNote, OnRound, RoundLog, listening
 from codedreduce.worlds.run import FLOAT32, Meeting, Run
 from codedreduce.worlds.site import Site
-from codedreduce.worlds.world import World
+from codedreduce.worlds.world import World, leads
 from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
 from codedreduce.worlds.zeromq.node import Node, digest_of, rank_of, root_of
 
@@ -77,6 +77,7 @@ class Job:
     excess: Excess = WAIT_ON  # what a round does when more are late than tolerated
     site: Site | None = None  # where the processes are, if not simply on this machine
     saving: Saving | None = None  # checkpoints, if any
+    until: Callable[[RoundLog], bool] | None = None  # asked after every round, by whoever leads, whether it is enough
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -161,6 +162,7 @@ def train(
     checkpoints: str | Path | None = None,
     checkpoint_every: int | str = "60s",
     resume: bool = False,
+    until: Callable[[RoundLog], bool] | None = None,
 ) -> TrainingResult:
     """Train a model on this machine: the first node here (the root of a tree, or rank 0), the others in processes.
 
@@ -174,6 +176,7 @@ def train(
 
     With `checkpoints`, a folder, the first node writes the state there every so many rounds (`checkpoint_every=100`) or
     seconds (`"60s"`), and at the end; `resume` goes on from the last one, with the bits of a run that never stopped.
+    `until` is asked after every round, where the run is led, and ends it before `rounds` when it says so.
 
     Under a launcher (`codedreduce run`, torchrun, mpiexec) every process calls this with the same arguments: rank 0 is
     the root and returns the result, the others serve until the run is over and return the model they began with. With
@@ -186,7 +189,7 @@ def train(
         objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, start=start,
         delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),
         shared_memory=shared_memory, excess=_excess(membership, on_excess, say_waiting_after),
-        saving=saving_to(checkpoints, checkpoint_every, resume=resume),
+        saving=saving_to(checkpoints, checkpoint_every, resume=resume), until=until,
     )  # fmt: skip
     on_note = on_note or (lambda note: logging.getLogger("codedreduce").warning(note.reason))
     return run_job(job, on_round=on_round, on_note=on_note, membership=membership)
@@ -308,9 +311,12 @@ def _train(
                 f"round {round_.number}: the gradient is not finite; take a smaller learning rate, or look at the data",
             )
         job.optimizer.step(model, mean[:-1])
-        round_.over(float(mean[-1]))
+        log = round_.over(float(mean[-1]))
+        is_last = round_.number == job.rounds or (job.until is not None and leads(world) and job.until(log))
         if kept is not None:
-            kept.after(round_.number, is_last=round_.number == job.rounds)
+            kept.after(round_.number, is_last=is_last)
+        if is_last:
+            return
 
 
 def reference_run(job: Job, rounds: int) -> tuple[Vector, float]:

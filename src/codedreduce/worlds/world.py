@@ -44,6 +44,11 @@ class World(Protocol):
         """One round: the gradient sum of the whole batch under this model."""
 
 
+def leads(world: World) -> bool:
+    """Whether a run is led from this process: the root's, a coordinator's, or the only one. It may move."""
+    return bool(getattr(world, "leads", True))
+
+
 class Replica(Protocol):
     """What every rank of a striped run has and steps by itself: the model, and whatever goes with it."""
 

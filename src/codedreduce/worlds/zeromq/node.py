@@ -170,6 +170,11 @@ class Node:
         return self._talking.machine
 
     @property
+    def leads(self) -> bool:
+        """Whether the run is led from here."""
+        return self._number == self._run.plan.first_node
+
+    @property
     def next_round(self) -> int:
         """The round that `aggregate` begins next."""
         return self._round + 1

@@ -1,0 +1,103 @@
+"""What the processes of a run under chaos write down, in a folder they share, and what is read there.
+
+`rounds-RANK`: a line for every round that is over at a rank. `final-RANK.npy`: the model it ended with. `stop`: made by
+whoever watches, when it is enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class Done(NamedTuple):
+    """A round was over at a rank, at a time of this machine's clock; whether the rank led."""
+
+    round: int
+    at: float
+    leads: bool
+    rank: int
+
+
+class Diary:
+    """One process's side."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rank = os.environ.get("RANK", "0")
+        self._lines = (folder / f"rounds-{self._rank}").open("a", buffering=1)
+
+    def round(self, number: int, *, leads: bool) -> None:
+        """A round is over here."""
+        self._lines.write(f"{number} {time.monotonic():.4f} {int(leads)}\n")
+
+    def is_to_stop(self) -> bool:
+        """Whether it is enough."""
+        return (self._folder / "stop").exists()
+
+    def end(self, model: Array) -> None:
+        """The run is over here, with this model."""
+        beside = self._folder / f"final-{self._rank}.part"
+        with beside.open("wb") as file:
+            np.save(file, model)
+        beside.rename(self._folder / f"final-{self._rank}.npy")
+
+
+class Failing:
+    """Raises MemoryError at the next look after SIGUSR1."""
+
+    def __init__(self) -> None:
+        self._is_asked = False
+        signal.signal(signal.SIGUSR1, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self._is_asked = True
+
+    def look(self) -> None:
+        """Fail, if that was asked for."""
+        if self._is_asked:
+            self._is_asked = False
+            raise MemoryError("asked to fail, by SIGUSR1")
+
+
+class Diaries:
+    """The side of whoever watches: all diaries, read as they grow."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+
+    def stop(self) -> None:
+        """It is enough."""
+        (self._folder / "stop").touch()
+
+    def news(self) -> Iterator[Done]:
+        """What has been written since last asked."""
+        for path in sorted(self._folder.glob("rounds-*")):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                text = file.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._read[path] = self._read.get(path, 0) + len(whole)
+            rank = int(path.name.removeprefix("rounds-"))
+            for line in whole.decode().splitlines():
+                with contextlib.suppress(ValueError):  # a line that a kill cut short
+                    number, at, leads = line.split()
+                    yield Done(int(number), float(at), leads == "1", rank)
+
+    def finals(self) -> dict[int, Array]:
+        """The models that ranks ended with."""
+        found = {}
+        for path in self._folder.glob("final-*.npy"):
+            found[int(path.stem.removeprefix("final-"))] = np.load(path)
+        return found

@@ -1,0 +1,89 @@
+"""What goes wrong when: drawn by a seed before the run begins, so that it can be written down and done again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import msgspec
+import numpy as np
+
+from codedreduce.errors import UsageError
+
+#: kill: SIGKILL; whoever started the process starts another. stop: SIGSTOP, and SIGCONT later. cut: the cable is
+#: pulled, and put back. slow: the link has a hundredth of its rate for a while. reset: one of the node's TCP
+#: connections is broken. fail: the next computation raises MemoryError. partition: some nodes can reach each other, but
+#: not the rest. leave: SIGTERM, as a spot machine gets it; another process comes later.
+Kind = Literal["kill", "stop", "cut", "slow", "reset", "fail", "partition", "leave"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+#: How often each is drawn, and how many seconds it lasts: at least, and on average beyond that.
+_WEIGHT: dict[Kind, float] = {
+    "kill": 5, "stop": 4, "cut": 3, "slow": 2, "reset": 2, "fail": 2, "partition": 1, "leave": 1,
+}  # fmt: skip
+_LASTS: dict[Kind, tuple[float, float]] = {
+    "kill": (4.0, 0.0), "stop": (0.2, 2.0), "cut": (0.5, 3.0), "slow": (1.0, 3.0), "reset": (1.0, 0.0),
+    "fail": (0.5, 0.0), "partition": (1.0, 3.0), "leave": (4.0, 0.0),
+}  # fmt: skip
+
+#: At most this part of the nodes has something wrong with it at a time: more than half must be able to agree.
+AT_ONCE = 1 / 3
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """Something happens to some nodes, so many seconds after the first round, and is over after so many more."""
+
+    at: float
+    kind: Kind
+    nodes: tuple[int, ...]
+    seconds: float
+
+    @property
+    def until(self) -> float:
+        """When it is over."""
+        return self.at + self.seconds
+
+
+def drawn(nodes: int, seconds: float, seed: int, *, every: float = 1.0, kinds: Sequence[Kind] = KINDS) -> list[Fault]:
+    """A schedule for nodes 0, 1, ...: every so many seconds something, at a node with which nothing is wrong yet.
+
+    >>> schedule = drawn(7, 60.0, seed=1)
+    >>> len(schedule), schedule == drawn(7, 60.0, seed=1)
+    (60, True)
+    """
+    random = np.random.default_rng([seed, nodes])
+    most = max(1, int(AT_ONCE * nodes))
+    weights = np.array([_WEIGHT[kind] for kind in kinds])
+    found: list[Fault] = []
+    for at in np.arange(0.0, seconds, every):
+        busy = {node for fault in found if fault.until > at for node in fault.nodes}
+        free = [node for node in range(nodes) if node not in busy]
+        room = most - len(busy)
+        kind = kinds[int(random.choice(len(kinds), p=weights / weights.sum()))]
+        count = int(random.integers(2, max(3, most))) if kind == "partition" else 1
+        if count > room:
+            if "reset" not in kinds:
+                continue
+            kind, count = "reset", 1  # nothing that lasts
+        least, beyond = _LASTS[kind]
+        lasts = least + (float(random.exponential(beyond)) if beyond else 0.0)
+        chosen = tuple(sorted(int(node) for node in random.choice(free, size=count, replace=False)))
+        found.append(Fault(at=float(at), kind=kind, nodes=chosen, seconds=round(min(lasts, 6 * (least + beyond)), 2)))
+    return found
+
+
+def write(path: Path, schedule: Iterable[Fault]) -> None:
+    """Write a schedule down, a line for each fault."""
+    path.write_text("".join(msgspec.json.encode(fault).decode() + "\n" for fault in schedule))
+
+
+def read(path: Path) -> list[Fault]:
+    """A schedule that was written down."""
+    try:
+        lines = path.read_text().splitlines()
+        return [msgspec.json.decode(line, type=Fault) for line in lines if line.strip()]
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"{path} is not a schedule of faults: {error}") from None

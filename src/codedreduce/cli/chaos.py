@@ -1,0 +1,150 @@
+"""`codedreduce chaos`: a run to which something happens every second, and whether it came through."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from codedreduce.chaos import running, schedule
+from codedreduce.chaos.running import Outcome, Progress, Setup
+from codedreduce.chaos.schedule import KINDS, Fault, Kind
+from codedreduce.cli.files import open_to_write
+from codedreduce.errors import CodedReduceError, UsageError
+from codedreduce.lab import check_available
+from codedreduce.schemes.names import parse_tree
+from codedreduce.units import human_seconds
+from codedreduce.units import rate as parse_rate
+from codedreduce.units import seconds as parse_seconds
+
+
+def chaos(
+    minutes: Annotated[float, typer.Option(help="How long.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the schedule of faults.")] = 0,
+    workers: Annotated[int, typer.Option("-n", "--workers", help="Ranks of a striped run.")] = 20,
+    tree: Annotated[str | None, typer.Option(help="A tree and its root instead: FANOUTxDEPTH.")] = None,
+    pytorch: Annotated[bool, typer.Option("--torch", help="Train in PyTorch instead of NumPy.")] = False,
+    every: Annotated[str, typer.Option(help="Time from one fault to the next.")] = "1s",
+    only: Annotated[str | None, typer.Option(help=f"Only these faults: {', '.join(KINDS)}.")] = None,
+    rate: Annotated[str, typer.Option(help="Of every node's link.")] = "100mbit",
+    trace: Annotated[Path | None, typer.Option(help="Write the schedule here, to do it again.")] = None,
+    replay: Annotated[Path | None, typer.Option(help="Do what a schedule says that --trace wrote.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="Keep what the processes wrote in this folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the result here, as JSON.")] = None,
+    lab_name: Annotated[str, typer.Option("--lab-name", help="What the lab it makes is called.")] = "chaos",
+) -> None:
+    """Kill, stop, cut off and restore real processes in a lab, the root's too, and compare with an undisturbed run.
+
+    Prints rounds, faults, the longest pause, rounds lost, and whether the model has the same bits. Needs root.
+    """
+    check_available()
+    if not minutes > 0:
+        raise UsageError(f"chaos takes some minutes, got {minutes:g}")
+    count = workers if tree is None else parse_tree(tree, 1).workers
+    seconds = 60 * minutes
+    with tempfile.TemporaryDirectory(prefix="codedreduce-chaos-") as scratch:
+        folder = keep or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.glob("rounds-*")):
+            raise UsageError(f"{folder} has what processes of another chaos wrote; name another folder")
+        setup = Setup(
+            workers=count, shape=tree, kind="torch" if pytorch else "numpy", rate=parse_rate(rate), folder=folder,
+            lab=lab_name, seed=seed,
+        )  # fmt: skip
+        faults = _faults(setup, replay, seconds, seed, parse_seconds(every), _kinds(only))
+        if trace is not None:
+            schedule.write(trace, faults)
+        outcome = _run(setup, faults, seconds)
+    console = Console(highlight=False)
+    console.print(_summary(outcome))
+    if out is not None:
+        with open_to_write(out) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(outcome), indent=1).decode() + "\n")
+        console.print(f"wrote {out}")
+    if not outcome.is_good:
+        raise CodedReduceError("the run did not keep what is promised; see above")
+
+
+def _kinds(only: str | None) -> tuple[Kind, ...]:
+    chosen = tuple(kind for kind in KINDS if only is None or kind in only.split(","))
+    unknown = set(only.split(",")) - set(KINDS) if only else set()
+    if unknown:
+        raise UsageError(f"unknown fault {sorted(unknown)[0]!r}; there are {', '.join(KINDS)}")
+    return chosen
+
+
+def _faults(
+    setup: Setup, replay: Path | None, seconds: float, seed: int, every: float, kinds: tuple[Kind, ...]
+) -> list[Fault]:
+    if not every > 0:
+        raise UsageError("faults need some time between them: --every 1s")
+    found = (
+        schedule.read(replay) if replay else schedule.drawn(setup.processes, seconds, seed, every=every, kinds=kinds)
+    )
+    beyond = sorted({node for fault in found for node in fault.nodes if not 0 <= node < setup.processes})
+    if beyond:
+        raise UsageError(f"the schedule is of more nodes than the {setup.processes} of this run: it names {beyond}")
+    return found
+
+
+def _run(setup: Setup, faults: list[Fault], seconds: float) -> Outcome:
+    console = Console(highlight=False)
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+
+        def look(progress: Progress) -> None:
+            live.update(_view(setup, progress))
+
+        return running.run(setup, faults, seconds, look)
+
+
+def _view(setup: Setup, progress: Progress) -> Group:
+    """How it stands: a line of figures, and a letter for every node."""
+    last = progress.pauses()[-20:]
+    line = (
+        f"{progress.elapsed:4.0f} of {progress.seconds:.0f} s   round {progress.rounds}   "
+        f"{sum(progress.faults.values())} of {progress.planned} faults   {progress.lost} rounds lost   "
+        f"a round {human_seconds(sum(last) / len(last)) if last else '-'}   "
+        f"longest pause {human_seconds(max(progress.pauses(), default=0.0))}   rank {progress.leader} leads"
+    )
+    nodes = Text("nodes  ")
+    for node in range(setup.processes):
+        kind = progress.wrong.get(node)
+        nodes.append(f"{node}:{kind} " if kind else f"{node} ", style="bold yellow" if kind else "dim")
+    return Group(Text(line), nodes)
+
+
+def _summary(outcome: Outcome) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(outcome.faults.items()))
+    rows = [
+        ("run", f"{outcome.scheme}, {outcome.workers} workers, {outcome.kind}, {outcome.seconds:.0f} s"),
+        ("faults survived", f"{outcome.survived}: {kinds}"),
+        ("rounds", f"{outcome.rounds}, a median {human_seconds(outcome.median_round)} each"),
+        ("rounds lost", str(outcome.rounds_lost)),
+        ("longest pause", human_seconds(outcome.longest_pause)),
+    ]
+    if outcome.root_kills:
+        rows.append(
+            (
+                "whoever led was killed",
+                f"{outcome.root_kills} times; the next round at most "
+                f"{human_seconds(outcome.longest_after_root_kill)} later"
+                + (f"; {outcome.rounds_again} rounds done again" if outcome.rounds_again else ""),
+            )
+        )
+    rows += [
+        ("the same bits as undisturbed", f"{'yes' if outcome.same_bits else 'NO'}, at {outcome.finished} processes"),
+        ("left behind", f"{outcome.left_processes} processes, {outcome.left_files} files in /dev/shm"),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    return table
