@@ -29,7 +29,7 @@ from codedreduce.protocol import Settings
 from codedreduce.schemes import Piece
 from codedreduce.training import SGD, LogisticRegression, synthetic
 from codedreduce.training.loop import Job, run_job
-from codedreduce.worlds.buffers import FOLDER
+from codedreduce.worlds.arena import arenas_of
 from codedreduce.worlds.run import Run
 from codedreduce.worlds.tuning import LOCAL_CHUNK
 from codedreduce.worlds.world import Gradient, World
@@ -234,7 +234,7 @@ def resident() -> dict[str, Any]:
                 cluster.aggregate(model)
             time.sleep(0.5)  # others are behind rank 0 by what a round takes
             held = (np.array([_anonymous_and_all(pid) for pid in pids]) - begun) / (4 * length)
-            kept = sum(path.stat().st_blocks * 512 for path in FOLDER.glob(f"{cluster.run.meeting.run}-*"))
+            kept = sum(arenas_of(f"{cluster.run.meeting.run}-").values())
             cluster.aggregate(model)
         found[name] = {
             "own": [float(one) for one in held[:, 0]], "resident": [float(one) for one in held[:, 1]],

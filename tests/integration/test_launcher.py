@@ -17,6 +17,7 @@ from codedreduce import MasterWorker, Striped
 from codedreduce.errors import UsageError
 from codedreduce.training import SGD, LogisticRegression, synthetic
 from codedreduce.training.loop import Job
+from codedreduce.worlds.arena import arenas_of
 from codedreduce.worlds.environment import read_membership
 
 from .test_cli_draw import codedreduce
@@ -98,22 +99,51 @@ def test_a_worker_with_another_seed_is_refused_on_both_sides(tmp_path: Path) -> 
 
 
 def test_memory_is_not_shared_where_that_is_not_wanted(tmp_path: Path) -> None:
-    """Whatever starts the processes: no file in memory while rounds run."""
+    """Whatever starts the processes: no such memory while rounds run."""
     before = """
-from pathlib import Path
+from codedreduce.worlds.arena import arenas_of
 def seen():
-    return [path.name for path in Path("/dev/shm").glob(os.environ["CODEDREDUCE_RUN"] + "-*")]
+    return arenas_of(os.environ["CODEDREDUCE_RUN"] + "-")
 """
     path = script(tmp_path, before, rounds=3)
     text = Path(path).read_text()
     for shared, expected in (("True", 7), ("False", 0)):
         changed = text.replace(
-            "on_round=on_round", f"on_round=lambda log: print('files', len(seen())), shared_memory={shared}"
+            "on_round=on_round", f"on_round=lambda log: print('arenas', len(seen())), shared_memory={shared}"
         )
         Path(path).write_text(changed)
         run = codedreduce("run", "--tree", "2x2", path)
         assert run.returncode == 0, run.stdout + run.stderr
-        assert run.stdout.count(f"files {expected}\n") == 3, run.stdout
+        assert run.stdout.count(f"arenas {expected}\n") == 3, run.stdout
+
+
+def test_a_process_in_another_pid_namespace_is_told_why_it_cannot_join(tmp_path: Path) -> None:
+    """It could not open the others' memory. Without shared memory it can take part."""
+    apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("namespaces cannot be made here")
+    path = script(tmp_path, rounds=3)
+    for shared, code, message in (
+        ("1", 1, "node 1 shares memory of PID namespace"),
+        ("0", 0, "rounds 3"),
+    ):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        base = {
+            **os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+            "CODEDREDUCE_TREE": "1x1", "CODEDREDUCE_STRAGGLERS": "0", "CODEDREDUCE_SHARED_MEMORY": shared,
+        }  # fmt: skip
+        worker = subprocess.Popen(
+            [*apart, sys.executable, path], env={**base, "RANK": "1"}, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        root = subprocess.run(
+            [sys.executable, path], env={**base, "RANK": "0"}, capture_output=True, text=True, timeout=60, check=False
+        )
+        out, _ = worker.communicate(timeout=60)
+        assert (root.returncode, worker.returncode) == (code, code), root.stdout + root.stderr + out
+        assert message in root.stdout + root.stderr
 
 
 def test_a_run_over_machines_has_chunks_for_a_network() -> None:
@@ -250,7 +280,7 @@ def test_interrupted_training_leaves_a_usable_model(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from codedreduce.cli import main; main()", "train", "--tree", "2x2"]
     command += ["--rounds", "1000000", "--save", str(model)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: len(list(Path("/dev/shm").glob(f"codedreduce-{process.pid}-*"))) == 7)  # root and workers are up
+    wait_until(lambda: len(arenas_of(f"codedreduce-{process.pid}-")) == 7)  # root and workers are up
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, out + err

@@ -1,5 +1,6 @@
 """Real processes: what happens when they stall, stop, die, raise, or get rubbish."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -7,7 +8,6 @@ import socket
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -18,6 +18,7 @@ from codedreduce import CodedReduce, MasterWorker, RingAllReduce, Tree
 from codedreduce.errors import TooManyStragglers, UsageError, WorkerFailed
 from codedreduce.protocol import Settings
 from codedreduce.schemes import Piece
+from codedreduce.worlds.arena import arenas_of
 from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.journal import Journal, Lateness, listening
 from codedreduce.worlds.run import Meeting, Run
@@ -44,7 +45,8 @@ def expect_whole_batch(vector: np.ndarray) -> None:
 @pytest.fixture(autouse=True)
 def nothing_is_left():
     yield
-    assert not list(Path("/dev/shm").glob(f"codedreduce-{os.getpid()}-*"))
+    gc.collect()
+    assert not arenas_of(f"codedreduce-{os.getpid()}-")
     children = psutil.Process().children()
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
 

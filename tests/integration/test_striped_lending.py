@@ -1,5 +1,6 @@
 """Stripes in shared memory: whoever is stopped wherever, for many rounds, nobody believes what it then does."""
 
+import gc
 import os
 import signal
 import threading
@@ -13,7 +14,8 @@ import pytest
 from codedreduce.errors import WorkerFailed
 from codedreduce.protocol import keeping, settings
 from codedreduce.schemes import Piece
-from codedreduce.worlds.buffers import FOLDER, Buffers
+from codedreduce.worlds.arena import arenas_of
+from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.lending import Lending
 from codedreduce.worlds.zeromq.local import LocalCluster
 
@@ -30,9 +32,9 @@ def few_rounds_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    before = set(FOLDER.glob("codedreduce-*"))
     yield
-    assert set(FOLDER.glob("codedreduce-*")) <= before
+    gc.collect()
+    assert not arenas_of(f"codedreduce-{os.getpid()}-")
 
 
 def stop_here_once(bits: Bits, name: str) -> None:
@@ -169,7 +171,7 @@ def test_nothing_is_left_of_a_run(tmp_path: Path, how: Callable[[LocalCluster, i
 
     def meanwhile(cluster: LocalCluster, round_: int) -> None:
         if round_ == 2:
-            seen.append(len(list(FOLDER.glob(f"{cluster.run.meeting.run}-*"))))
+            seen.append(len(arenas_of(f"{cluster.run.meeting.run}-")))
         if how is not None:
             how(cluster, round_)
 

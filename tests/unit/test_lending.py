@@ -1,11 +1,11 @@
 """Memory that is lent: nothing is believed that was made of what its owner has written into since."""
 
-import contextlib
 import errno
+import gc
 import os
-import subprocess
-from pathlib import Path
+import resource
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,8 +18,8 @@ from codedreduce.protocol.keeping import Keeper
 from codedreduce.protocol.rank_table import RankState
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector
-from codedreduce.worlds import buffers as where
-from codedreduce.worlds.buffers import Buffers, remove_arenas
+from codedreduce.worlds.arena import arenas_of
+from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.lending import APART, PARTS
 from codedreduce.worlds.run import Meeting, Run
 from tests.unit.conversation import led_to, sent
@@ -38,7 +38,9 @@ def two():
     yield pair
     for one in pair:
         one.close()
-    assert not list(where.FOLDER.glob(f"{NAME}-*"))
+    del pair, one
+    gc.collect()
+    assert not arenas_of(NAME)
 
 
 def lent(owner: Buffers, reader: Buffers, chunk: Vector) -> Vector:
@@ -168,67 +170,50 @@ def test_an_overtaken_rank_takes_anothers_state() -> None:
     assert sent(actions, said.Renew)
 
 
-@contextlib.contextmanager
-def small_folder(folder: Path, size: str):
-    """A file system in memory that is soon full."""
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("mounting is not allowed here")
+def test_no_memory_to_begin_with_is_an_error() -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 10, before[1]))
     try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
-
-
-def test_no_memory_to_begin_with_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(where, "FOLDER", tmp_path)
-    with small_folder(tmp_path, "16k"):
-        with pytest.raises(UsageError, match="MB of shared memory are not to be had in"):
+        with pytest.raises(UsageError, match=r"MB of shared memory are not to be had \(File too large\).*=False"):
             Buffers(RUN, 0)
-        assert list(tmp_path.iterdir()) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not arenas_of(NAME)
 
 
-def test_memory_that_runs_out_later_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_runs_out_later_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no room in shared memory travels as bytes: writing where there is none would end the process."""
-    monkeypatch.setattr(where, "FOLDER", tmp_path)
-    with small_folder(tmp_path, "28k"):
-        one = Buffers(RUN, 0)
-        vectors = [one.room(1) for _ in range(3)]
-        for vector in vectors:
-            vector[:] = 1
-        assert [one.refer(vector) is not None for vector in vectors] == [True, True, False]
-        assert one.rooms.sum_room(1, 0) is None
-        keeper = Keeper(units=1, blocks=1, rounds_held=4, rooms=one.rooms)
-        keeper.begin(1, range(1))
-        total = keeper.add(Part(0, 0, 1), 0, vectors[0][:1500])
-        assert total is not None
-        assert one.refer(total) is None
-        del total, vectors, keeper
-        one.close()
-
-
-def test_an_arena_is_its_users_alone_and_no_link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(where, "FOLDER", tmp_path)
-    trap = tmp_path / "trap"
-    trap.write_bytes(b"precious")
-    link = tmp_path / f"{NAME}-0-{os.getpid()}"
-    link.symlink_to(trap)
     one = Buffers(RUN, 0)
-    assert trap.read_bytes() == b"precious"
-    assert link.stat().st_mode & 0o777 == 0o600
+    allocate = os.posix_fallocate
+    left = 2
+
+    def soon_full(file: int, offset: int, length: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        allocate(file, offset, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", soon_full)
+    vectors = [one.room(1) for _ in range(3)]
+    for vector in vectors:
+        vector[:] = 1
+    assert [one.refer(vector) is not None for vector in vectors] == [True, True, False]
+    assert one.rooms.sum_room(1, 0) is None
+    keeper = Keeper(units=1, blocks=1, rounds_held=4, rooms=one.rooms)
+    keeper.begin(1, range(1))
+    total = keeper.add(Part(0, 0, 1), 0, vectors[0][:1500])
+    assert total is not None
+    assert one.refer(total) is None
     one.close()
 
 
-def test_a_full_file_system_while_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(UsageError, match=r"No space left on device.*shared_memory=False"):
-        Buffers(RUN, 0)
-    assert not list(where.FOLDER.glob(f"{NAME}-*"))
+def test_an_arena_is_its_users_alone_and_has_no_name(two) -> None:
+    one, _ = two
+    process, file = msgspec.msgpack.decode(one.refer(one.room(1)))[1:3]
+    assert process == os.getpid()
+    assert os.fstat(file).st_mode & 0o777 == 0o600
+    assert os.fstat(file).st_nlink == 0
 
 
 def test_what_shares_memory() -> None:
@@ -237,4 +222,3 @@ def test_what_shares_memory() -> None:
     assert not Run.of(Meeting(run="x", same_machine=False), PLAN, 10).shares_memory
     assert not Run.of(Meeting(run="x"), PLAN, 10, wire="bfloat16").shares_memory
     assert not Run.of(Meeting(run="x"), Striped(1).plan(samples=4), 10).shares_memory
-    remove_arenas(NAME)

@@ -19,7 +19,7 @@ from codedreduce.protocol import Settings
 from codedreduce.vectors import Vector
 
 if TYPE_CHECKING:
-    from codedreduce.worlds.buffers import Arena
+    from codedreduce.worlds.arena import Arena
 
 #: Vectors that a rank lends in two rounds; more of them, which only much work for others makes, travel as bytes.
 PARTS = 6

@@ -1,4 +1,4 @@
-"""Processes of this machine that belong to one run: started, watched, ended however the run ends, cleaned up after."""
+"""Processes of this machine that belong to one run: started, watched, and ended however the run ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from multiprocessing.process import BaseProcess
 from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import UsageError, WorkerFailed
-from codedreduce.worlds.buffers import remove_arenas
 
 #: Moves the calling process to its place, given its number.
 Place = Callable[[int], None]
@@ -99,7 +98,7 @@ class Processes:
         return found
 
     def end(self, grace: float) -> None:
-        """Give all so many seconds to leave, end those that have not, and take away what they left behind."""
+        """Give all so many seconds to leave, end those that have not."""
         deadline = time.monotonic() + grace
         for process in self._forked.values():
             process.join(timeout=max(0.0, deadline - time.monotonic()))
@@ -120,7 +119,6 @@ class Processes:
             os.close(self._words)
             os.close(self._words_end)
             self._words = -1
-        remove_arenas(self.run)
 
 
 def die_with_parent() -> None:

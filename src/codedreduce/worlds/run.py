@@ -12,10 +12,14 @@ from codedreduce.protocol import Settings
 from codedreduce.protocol.settings import WAIT_ON, Excess
 from codedreduce.schemes import Plan, StripedPlan
 from codedreduce.worlds.addresses import own_address
+from codedreduce.worlds.arena import memory_space
 from codedreduce.worlds.tuning import settings_for
 
 Dtype = np.dtype[np.generic]
 FLOAT32: Dtype = np.dtype(np.float32)
+
+#: In a subject, between what is trained and where memory is shared.
+SHARING = "; shares "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +72,8 @@ class Run:
             plan, length, shared_memory=run.shares_memory, same_machine=meeting.same_machine,
             itemsize=(travels_as or dtype).itemsize, excess=excess,
         )  # fmt: skip
-        return replace(run, settings=replace(settings, wire=travels_as, after=after))
+        settings = replace(settings, wire=travels_as, after=after)
+        return replace(run, meeting=_saying_whose_memory(meeting, run.shares_memory), settings=settings)
 
     @property
     def shares_memory(self) -> bool:
@@ -76,6 +81,27 @@ class Run:
         if isinstance(self.plan, StripedPlan) and self.plan.workers == 1:
             return False  # with whom?
         return self.meeting.shared_memory and self.meeting.same_machine and self.wire is None
+
+
+def _saying_whose_memory(meeting: Meeting, is_shared: bool) -> Meeting:
+    """A node that could not read the others' memory, or they not its, is then refused when it joins."""
+    whose = f"memory of PID namespace {memory_space()}" if is_shared else "no memory"
+    return replace(meeting, subject=f"{meeting.subject}{SHARING}{whose}") if meeting.subject else meeting
+
+
+def difference(node: int, has: str, root_has: str) -> str:
+    """Why a node whose subject is not the root's cannot be in.
+
+    >>> difference(3, "seed 1; shares no memory", "seed 0; shares no memory")
+    'node 3 has seed 1, and the root seed 0'
+    """
+    (mine, _, my_memory), (roots, _, its_memory) = has.rpartition(SHARING), root_has.rpartition(SHARING)
+    if mine != roots or not mine:
+        return f"node {node} has {mine or has}, and the root {roots or root_has}"
+    return (
+        f"node {node} shares {my_memory}, and the root {its_memory}: they cannot read each other's; "
+        "let all share none (CODEDREDUCE_SHARED_MEMORY=0)"
+    )
 
 
 def _wire_dtype(name: str | None) -> Dtype | None:

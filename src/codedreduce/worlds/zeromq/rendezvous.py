@@ -9,7 +9,7 @@ import msgspec
 import zmq
 
 from codedreduce.errors import CodedReduceError, JoinRefused, UsageError, WireError
-from codedreduce.worlds.run import Meeting
+from codedreduce.worlds.run import Meeting, difference
 from codedreduce.worlds.zeromq.carrier import Endpoints
 from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, bound, knocking
 
@@ -94,7 +94,7 @@ class Directory:
                 self._answer(identity, Answer(None, "the root belongs to another run", final=False))
                 continue
             if registration.subject != self._meeting.subject:
-                why = f"node {registration.node} has {registration.subject}, and the root {self._meeting.subject}"
+                why = difference(registration.node, registration.subject, self._meeting.subject)
                 self.refused.append((registration.node, why))
                 self._last_refusal = why
                 self._answer(identity, Answer(None, why))
