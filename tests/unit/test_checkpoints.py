@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ def state(value: int, size: int = 1000) -> np.ndarray[tuple[int], np.dtype[np.ui
 def written(folder: Path, *rounds: int, keep: int = 3) -> None:
     for round_ in rounds:
         with Checkpoints(Saving(folder=folder, keep=keep), SUBJECT) as checkpoints:
-            checkpoints.write(round_, state(round_))
+            checkpoints.write(round_, partial(state, round_))
 
 
 def latest(folder: Path, said: list[str] | None = None) -> int | None:
@@ -115,9 +116,9 @@ def test_a_full_disk_is_said_and_the_last_whole_one_stays(tmp_path: Path) -> Non
     try:
         said: list[str] = []
         with Checkpoints(Saving(folder=tmp_path), SUBJECT, say=said.append) as checkpoints:
-            checkpoints.write(1, state(1))
+            checkpoints.write(1, partial(state, 1))
         with Checkpoints(Saving(folder=tmp_path), SUBJECT, say=said.append) as checkpoints:
-            checkpoints.write(2, state(2, size=1 << 20))
+            checkpoints.write(2, partial(state, 2, size=1 << 20))
         assert len(said) == 1
         assert "round 2" in said[0]
         assert "No space left" in said[0]
@@ -130,7 +131,7 @@ def test_a_full_disk_is_said_and_the_last_whole_one_stays(tmp_path: Path) -> Non
 def test_while_one_is_written_the_newest_waits(tmp_path: Path) -> None:
     with Checkpoints(Saving(folder=tmp_path, keep=100), SUBJECT) as checkpoints:
         for round_ in range(1, 51):
-            checkpoints.write(round_, state(round_))
+            checkpoints.write(round_, partial(state, round_))
     assert latest(tmp_path) == 50
 
 
@@ -138,7 +139,7 @@ def test_when_one_is_due(tmp_path: Path) -> None:
     with Checkpoints(Saving(folder=tmp_path, when=When(rounds=10)), SUBJECT) as checkpoints:
         assert not checkpoints.is_due(9)
         assert checkpoints.is_due(10)
-        checkpoints.write(12, state(12))
+        checkpoints.write(12, partial(state, 12))
         assert not checkpoints.is_due(21)
         assert checkpoints.is_due(22)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,16 +34,20 @@ class TorchReplica:
         self._state = tuple(state)
         self.has_stepped = False
 
-    def pack(self) -> np.ndarray[Any, Any]:
-        """All of it, as it is now."""
-        packed = {
+    def _now(self) -> dict[str, Any]:
+        return {
             "model": self._model.state_dict(),
             "trainable": [one.requires_grad for one in self._model.parameters()],
             "state": [one.state_dict() for one in self._state],
         }
-        buffer = io.BytesIO()
-        torch.save(packed, buffer)
-        return np.frombuffer(buffer.getbuffer(), dtype=np.uint8)
+
+    def pack(self) -> np.ndarray[Any, Any]:
+        """All of it, as it is now."""
+        return _packed(self._now())
+
+    def copy(self) -> Callable[[], np.ndarray[Any, Any]]:
+        """A copy of all of it, to be packed when there is time."""
+        return partial(_packed, copy.deepcopy(self._now()))
 
     def unpack(self, state: np.ndarray[Any, Any]) -> None:
         """Be as another was."""
@@ -56,3 +62,9 @@ class TorchReplica:
                 "this rank fell behind and takes the model of another, but not the optimizer's state, which the run "
                 "does not know: name it in train(..., state=[optimizer, ...])"
             )
+
+
+def _packed(state: dict[str, Any]) -> np.ndarray[Any, Any]:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return np.frombuffer(buffer.getbuffer(), dtype=np.uint8)

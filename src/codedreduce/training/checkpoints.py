@@ -135,7 +135,7 @@ class Checkpoints:
         self._say = say
         self._lock: IO[str] | None = None
         self._changed = threading.Condition()
-        self._waiting: tuple[int, Vector] | None = None  # what the writing thread is to write next
+        self._waiting: tuple[int, Callable[[], Vector]] | None = None  # what the writing thread is to write next
         self._over = False
         self._writer: threading.Thread | None = None
         self._last = 0  # the round of the last one
@@ -184,10 +184,10 @@ class Checkpoints:
         """Whether a checkpoint is to be written after a round."""
         return self._saving.when.is_due(round_=round_, last=self._last, elapsed=time.monotonic() - self._last_at)
 
-    def write(self, round_: int, state: Vector) -> None:
-        """Have a state written, which must not change any more; this does not wait for it."""
+    def write(self, round_: int, packed: Callable[[], Vector]) -> None:
+        """Have a state packed, which must not change any more, and written; this does not wait for it."""
         with self._changed:
-            self._waiting = (round_, state)
+            self._waiting = (round_, packed)
             self._changed.notify()
         if self._writer is None:  # not before: processes are forked until the first round begins
             self._writer = threading.Thread(target=self._write_all, name="codedreduce-checkpoints", daemon=True)
@@ -200,12 +200,13 @@ class Checkpoints:
                 self._changed.wait_for(lambda: self._waiting is not None or self._over)
                 if self._waiting is None:
                     return
-                round_, state = self._waiting
+                round_, packed = self._waiting
                 self._waiting = None
             try:
-                self._write_one(round_, state)
-            except OSError as error:
-                self._say(f"the checkpoint of round {round_} could not be written to {self.folder}: {error.strerror}")
+                self._write_one(round_, packed())
+            except Exception as error:  # whatever it is, the training goes on
+                why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+                self._say(f"the checkpoint of round {round_} could not be written to {self.folder}: {why}")
                 with contextlib.suppress(OSError):
                     self._remove(round_)
 

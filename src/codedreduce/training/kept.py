@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from codedreduce.protocol.events import Note
 from codedreduce.training.checkpoints import Checkpoints, Saving, Subject
+from codedreduce.vectors import Vector
 from codedreduce.worlds.journal import Journal
-from codedreduce.worlds.world import Replica
+
+
+class Copied(Protocol):
+    """What is kept: something that can be copied, and be made as it was."""
+
+    def copy(self) -> Callable[[], Vector]:
+        """A copy as it is between two rounds, which is packed when it is called, in another thread."""
+
+    def unpack(self, state: Vector) -> None:
+        """Be as it was."""
 
 
 class Kept:
     """A replica and its checkpoints. What a person should hear of them is told to the journal."""
 
     def __init__(
-        self, saving: Saving, subject: Subject, replica: Replica, journal: Journal, suffix: str = ".npz"
+        self, saving: Saving, subject: Subject, replica: Copied, journal: Journal, suffix: str = ".npz"
     ) -> None:
         self._replica = replica
         self._journal = journal
@@ -50,4 +61,4 @@ class Kept:
         """A round is over, and its step taken: keep the state if it is time, and after the last one."""
         self._round = round_
         if is_last or self._checkpoints.is_due(round_):
-            self._checkpoints.write(round_, self._replica.pack())
+            self._checkpoints.write(round_, self._replica.copy())

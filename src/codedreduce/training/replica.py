@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,12 +26,17 @@ class ModelReplica:
         self.model = model
         self.optimizer = optimizer
 
+    def _arrays(self) -> dict[str, Any]:
+        state: dict[str, Any] = getattr(self.optimizer, "state_dict", dict)()
+        return {"model": self.model} | {f"optimizer.{name}": state[name] for name in state}
+
     def pack(self) -> Vector:
         """The model and what the optimizer remembers."""
-        state: dict[str, Any] = getattr(self.optimizer, "state_dict", dict)()
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, model=self.model, **{f"optimizer.{name}": state[name] for name in state})
-        return np.frombuffer(buffer.getbuffer(), dtype=np.uint8)
+        return _packed(self._arrays())
+
+    def copy(self) -> Callable[[], Vector]:
+        """A copy, to be packed when there is time."""
+        return partial(_packed, {name: np.array(array) for name, array in self._arrays().items()})
 
     def unpack(self, state: Vector) -> None:
         """Be as another was."""
@@ -38,3 +45,9 @@ class ModelReplica:
             load = getattr(self.optimizer, "load_state_dict", None)
             if load is not None:
                 load({name.removeprefix("optimizer."): archive[name] for name in archive if name != "model"})
+
+
+def _packed(arrays: dict[str, Any]) -> Vector:
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    return np.frombuffer(buffer.getbuffer(), dtype=np.uint8)
