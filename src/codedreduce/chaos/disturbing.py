@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -17,6 +20,9 @@ from codedreduce.lab.tools import run
 #: By how much a slow link is slower.
 SLOWER = 100
 
+#: Seconds that processes have to end when the run is over.
+LAST_WORDS = 5.0
+
 
 class Disturbing:
     """Whoever is at it on a lab's nodes. What is not over can be taken back at any time (`restore`)."""
@@ -26,6 +32,8 @@ class Disturbing:
         self._rate = rate
         self._random = np.random.default_rng([seed, 1])
         self._on: list[Fault] = []
+        self._started_as: dict[int, tuple[list[str], dict[str, str]]] = {}  # the processes that left, by node
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def wrong(self) -> Iterator[tuple[int, str]]:
         """The nodes with which something is wrong, and what."""
@@ -57,6 +65,7 @@ class Disturbing:
             case "kill":
                 return self._signal(node, signal.SIGKILL)
             case "leave":
+                self._remember(node)
                 return self._signal(node, signal.SIGTERM)
             case "fail":
                 return self._signal(node, signal.SIGUSR1)
@@ -83,8 +92,40 @@ class Disturbing:
                 lab.set_rate(node, self._rate)
             case "partition":
                 lab.join(fault.nodes)
+            case "leave":
+                self._start_again(node)
             case _:
                 pass
+
+    def _remember(self, node: int) -> None:
+        """How the process of a node was started."""
+        for process in processes_in(self._lab.namespace(node))[:1]:
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[:-1]
+                variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+                pairs = (one.decode().partition("=") for one in variables if one)
+                self._started_as[node] = [word.decode() for word in words], {name: value for name, _, value in pairs}
+
+    def _start_again(self, node: int) -> None:
+        """Another process in place of one that left, as somebody would start it by hand; unless there is one."""
+        if node not in self._started_as or processes_in(self._lab.namespace(node)):
+            return
+        command, variables = self._started_as[node]
+        self._started.append(
+            subprocess.Popen(
+                command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                preexec_fn=lambda: self._lab.enter(node),
+            )
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Wait a little for the processes that were started here, and end those that stay."""
+        deadline = time.monotonic() + LAST_WORDS
+        for process in self._started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+            process.kill()
+            process.wait()
 
     def _signal(self, node: int, number: signal.Signals) -> bool:
         found = processes_in(self._lab.namespace(node))

@@ -154,9 +154,10 @@ def run(setup: Setup, schedule: Sequence[Fault], seconds: float, look: Callable[
     try:
         with _started(setup) as process:
             _wait_for_first_round(process, diaries, progress, look, setup)
-            _disturb(setup, lab, process, schedule, seconds, diaries, progress, root_kills, look)
-            diaries.stop()
-            _wait_for_end(process, diaries, progress, look, setup)
+            with contextlib.closing(Disturbing(lab, setup.rate, setup.seed)) as disturbing:
+                _disturb(setup, disturbing, process, schedule, seconds, diaries, progress, root_kills, look)
+                diaries.stop()
+                _wait_for_end(process, diaries, progress, look, setup)
     finally:
         left = lab.down()
     finals = diaries.finals()
@@ -216,10 +217,9 @@ def _wait_for_first_round(
 
 
 def _disturb(
-    setup: Setup, lab: Lab, process: subprocess.Popen[bytes], schedule: Sequence[Fault], seconds: float,
+    setup: Setup, disturbing: Disturbing, process: subprocess.Popen[bytes], schedule: Sequence[Fault], seconds: float,
     diaries: Diaries, progress: Progress, root_kills: list[float], look: Callable[[Progress], None],
 ) -> None:  # fmt: skip
-    disturbing = Disturbing(lab, setup.rate, setup.seed)
     begin = time.monotonic()
     coming = sorted(schedule, key=lambda fault: fault.at)
     going: list[Fault] = []
