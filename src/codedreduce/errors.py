@@ -11,7 +11,7 @@
      +-- TooManyStragglers         more workers are missing than the code tolerates
      +-- Diverged                  the gradient is not finite
      +-- LabFailed                 the kernel, or iproute2, would not do what a lab needs
-     +-- WorkerFailed              a worker raised an error, and with it the run is over
+     +-- WorkerFailed              a worker raised an error, and so did who was asked instead: the run is over
      +-- ProtocolError             a machine was fed something that cannot happen: a fault of ours, or of a world's
      +-- PeerError                 a neighbour erred
           +-- WireError            its bytes are not a message
@@ -120,7 +120,7 @@ class JoinRefused(PeerError):
 
 
 class WorkerFailed(CodedReduceError):
-    """A worker raised an error, and with it the run is over."""
+    """A worker raised an error, nobody else could do its work, and with that the run is over."""
 
     def __init__(self, node: int, message: str) -> None:
         super().__init__(f"worker {node} failed: {message}")

@@ -40,8 +40,9 @@ def rounded(vector: Vector, dtype: npt.DTypeLike | None) -> Vector:
 
 
 def is_finite(vector: Vector) -> bool:
-    """Whether no number of a vector is infinite, or none."""
-    return bool(np.isfinite(vector).all())
+    """Whether no number of a vector is infinite, or none: as good as always to be seen of their sum alone."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(vector.sum()) or np.isfinite(vector).all())
 
 
 def combine(vectors: Sequence[Vector], weights: Sequence[float] | None, out: Vector) -> Vector:

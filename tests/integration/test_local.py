@@ -14,7 +14,7 @@ import psutil
 import pytest
 import zmq
 
-from codedreduce import CodedReduce, MasterWorker, RingAllReduce, Tree
+from codedreduce import CodedReduce, RingAllReduce, Tree
 from codedreduce.errors import TooManyStragglers, UsageError, WorkerFailed
 from codedreduce.protocol import Settings
 from codedreduce.schemes import Piece
@@ -120,32 +120,17 @@ def test_a_stall_does_not_outlast_its_round() -> None:
     assert any(late.seconds > 50 for late in heard), "what waiting would have cost is measured"
 
 
-def test_a_worker_that_raises_ends_the_run() -> None:
-    def broken(piece: Piece, model: np.ndarray, round_: int, out: np.ndarray, node: int) -> None:
-        if node == 5 and round_ == 3:
-            raise ValueError("this sample is cursed")
-        counting(piece, model, round_, out, node)
+def test_an_error_before_the_first_round_ends_the_run() -> None:
+    class Broken:
+        def prepare(self, node: int) -> None:
+            if node == 4:
+                raise ValueError("no data here")
 
-    with LocalCluster.of(MasterWorker(6).plan(samples=60), broken, SETTINGS) as cluster:
-        cluster.aggregate(MODEL)
-        cluster.aggregate(MODEL)
-        with pytest.raises(WorkerFailed, match="worker 5 failed: ValueError: this sample is cursed"):
-            cluster.aggregate(MODEL)
+        def __call__(self, piece: Piece, model: np.ndarray, round_: int, out: np.ndarray, node: int) -> None:
+            counting(piece, model, round_, out, node)
 
-
-def test_a_worker_that_raises_is_noticed_when_nobody_waits_for_it() -> None:
-    def broken(piece: Piece, model: np.ndarray, round_: int, out: np.ndarray, node: int) -> None:
-        if node == 4:
-            raise ValueError("only here")
-        counting(piece, model, round_, out, node)
-
-    def run() -> None:
-        with LocalCluster.of(PLAN, broken, SETTINGS) as cluster:
-            for _ in range(500):
-                cluster.aggregate(MODEL)
-
-    with pytest.raises(WorkerFailed, match="worker 4 failed: ValueError: only here"):
-        run()
+    with pytest.raises(WorkerFailed, match="worker 4 failed: ValueError: no data here"):
+        LocalCluster.of(PLAN, Broken(), SETTINGS).__enter__()
 
 
 def test_more_dead_than_tolerated_ends_the_run() -> None:

@@ -9,7 +9,7 @@ from codedreduce.worlds.simulated import Recorder, SimulatedCluster
 from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario, write_trace
 
 #: Faults that make a node late; the others only make its messages strange.
-DISABLING = ("crash", "pause", "cut", "slow", "corrupt", "reorder")
+DISABLING = ("crash", "pause", "cut", "slow", "corrupt", "reorder", "fail")
 
 
 #: Seconds after which every fault that passes has passed, and what it left on the wires, too.
@@ -22,7 +22,9 @@ def check_run(scenario: Scenario) -> Recorder:
     recorder = cluster.run(scenario.rounds, latest=ENDLESS / 2)
     plan = scenario.plan()
     touched = {fault.node for fault in scenario.faults if fault.kind in DISABLING}
-    if plan.tolerates(touched):
+    if recorder.troubles:
+        check_failure(scenario, recorder)
+    elif plan.tolerates(touched):
         assert len(recorder.rounds) == scenario.rounds, f"waited for a straggler: {notes(recorder)}"
         assert all(record.residual == 0 for record in recorder.rounds)
     elif len(recorder.rounds) < scenario.rounds and scenario.on_excess == "wait":
@@ -33,6 +35,18 @@ def check_run(scenario: Scenario) -> Recorder:
         check_end(cluster, scenario)
     check_gradients(plan, scenario, recorder)
     return recorder
+
+
+def check_failure(scenario: Scenario, recorder: Recorder) -> None:
+    """A run that ends because nobody could compute something names those who failed, which are two or all there are."""
+    plan = scenario.plan()
+    named = {node for node, _ in recorder.troubles}
+    assert named <= {fault.node for fault in scenario.faults if fault.kind == "fail"}
+    assert len(named) > 1 or not any(len(plan.group(node)) > 1 for node in named)
+    if any(fault.kind in ("cut", "reorder", "corrupt") for fault in scenario.faults):
+        return  # it may be said later than the end, or never arrive
+    failed = {node for _, _, note in recorder.notes if note.kind == "failed" for node in note.nodes}
+    assert named & failed, "and it was said when it happened"
 
 
 def check_end(cluster: SimulatedCluster, scenario: Scenario) -> None:

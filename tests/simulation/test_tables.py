@@ -17,7 +17,7 @@ from codedreduce.protocol.machine import OWN, Row, State, diagram
 from codedreduce.protocol.messages import DATA, Message
 from codedreduce.protocol.rank_table import RankState
 from codedreduce.protocol.root import RootState
-from codedreduce.protocol.worker import WorkerState
+from codedreduce.protocol.worker_table import WorkerState
 from codedreduce.vectors import Vector
 from codedreduce.worlds.simulated import Fault
 from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario, random_striped
@@ -96,6 +96,12 @@ def by_hand() -> None:
     by_hand_with_ranks()
     led_to("leaf", WorkerState.JOINING).hears(1, said.Refuse(reason="another plan"))
     led_to("root", RootState.SETTLING).all_deliver()
+    for state in (RootState.COLLECTING, RootState.SETTLING):
+        led_to("root", state).hears(1, said.Failure(round=1, troubles=((3, "no"), (4, "no")), ends=True))
+        led_to("root of a star", state).hears(1, said.Unable(round=1, task=1, troubles=((1, "no"),)))
+    talk = led_to("eager inner worker", WorkerState.WORKING)
+    for child in (5, 6):
+        talk.hears(child, said.Unable(round=1, task=talk.machine.below.ledger.assignments()[0][1]))
     Talk(Worker(1, MasterWorker(2).plan(samples=14), Settings(length=4))).model(1)  # quicker than the welcome
 
 

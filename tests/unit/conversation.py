@@ -21,7 +21,7 @@ from codedreduce.protocol.membership import run_name
 from codedreduce.protocol.rank_table import RankState
 from codedreduce.protocol.ring import RingState
 from codedreduce.protocol.root import RootState
-from codedreduce.protocol.worker import WorkerState
+from codedreduce.protocol.worker_table import WorkerState
 from codedreduce.schemes.names import parse_tree
 
 #: Three chunks, of which two are sent at a time: what cannot be sent yet waits.

@@ -31,6 +31,8 @@ MESSAGES: list[said.AnyMessage] = [
     *(said.Enough(round=r, task=t) for r in (0, 1) for t in (1, 3)),
     said.Settle(round=1),
     said.Late(round=1, node=4, seconds=0.5),
+    *(said.Unable(round=r, task=t, troubles=w) for r in (0, 1) for t in (3, 99) for w in ((), ((3, "no"), (99, "")))),
+    *(said.Failure(round=r, troubles=((3, "no"),), ends=e) for r in (0, 1) for e in (False, True)),
     said.RingChunk(round=1, segment=0, index=0, finished=False),
     said.RingChunk(round=1, segment=99, index=7, finished=True),
     said.Welcome(generation=5),
@@ -66,6 +68,8 @@ NODES = (0, 1, 2, 3, 4, 5, 16, LARGEST)
 WORDS = ("", "no", "x" * 1000)
 LATE = ((), (), (1,), (4, 2), (0,), (99, 3), (LARGEST,) * 4096)
 
+TROUBLES = ((), ((3, "no"),), ((1, "no"), (4, "x" * 400)), ((LARGEST, ""), (0, "no")), ((2, "no"),) * 16)
+
 UNITS = (0, 0, 1, 1, 2, 2, 3, LARGEST)
 BLOCKS = (0, 1, 1, 2, 2, 2, 3, 4, 4096)
 PARTS = (
@@ -97,6 +101,8 @@ def choices(plan: str, likely: Sequence[int]) -> Choices:
         said.Enough: {"task": tasks},
         said.Settle: {},
         said.Late: {"node": NODES, "seconds": SECONDS},
+        said.Unable: {"task": tasks, "troubles": TROUBLES},
+        said.Failure: {"troubles": TROUBLES, "ends": (False, False, True)},
         said.RingChunk: {"segment": (0, 0, 1, 1, 2, 2, 3, LARGEST), "index": INDICES, "finished": (False, True)},
         said.Go: {"parts": PARTS, "keepers": ((), (), ((0, 0), (1, 4096)), ((0, 0), (1, 0), (2, 0)), ((LARGEST, 1),))},
         said.Do: {"parts": PARTS},

@@ -15,7 +15,7 @@ from codedreduce.protocol.membership import run_name
 from codedreduce.protocol.outbox import Outbox
 from codedreduce.protocol.root import RootState
 from codedreduce.protocol.shares import Arrival, Shares
-from codedreduce.protocol.worker import WorkerState
+from codedreduce.protocol.worker_table import WorkerState
 from tests.unit.conversation import PROGRESSIVE, SETTINGS, Talk, led_to, of_type, sent, state_of, worth
 
 VECTOR = np.ones(10, np.float32)

@@ -23,6 +23,8 @@ from codedreduce.protocol.messages import (
     Refuse,
     Send,
     ShareChunk,
+    Trouble,
+    Unable,
     Welcome,
 )
 from codedreduce.protocol.outbox import Outbox
@@ -176,6 +178,24 @@ class Collecting:
     def own_is_done(self, now: float, actions: list[AnyAction]) -> None:
         """The node has computed its own unit: whoever was asked for it in the meantime can stop."""
         self.dismiss(self.ledger.own_done(), self.plan.delegated(self.ledger.shares.task), now, actions)
+
+    # -- somebody fails
+
+    def unable(self, unable: Unable, child: int, now: float, actions: list[AnyAction]) -> tuple[Trouble, ...]:
+        """A child cannot do a task; who failed at it, if that means that nobody can."""
+        if unable.round != self.round:
+            return ()
+        troubles = tuple(trouble for trouble in unable.troubles if self.plan.is_worker(trouble[0]))
+        self._look(self.ledger.failed(child, unable.task, troubles or ((child, "no reason given"),), now), actions)
+        self.late.add(child)
+        return self.ledger.beyond_help()
+
+    def own_failed(self, trouble: Trouble, now: float, actions: list[AnyAction]) -> tuple[Trouble, ...]:
+        """The node failed at its own unit, which a child can do; who failed at it, if that means that nobody can."""
+        assert self.ledger.shares.own is not None, "only where a child can do it"
+        self._look(self.ledger.failed(self.node, self.ledger.shares.own.task, (trouble,), now), actions)
+        self.late.add(self.node)
+        return self.ledger.beyond_help()
 
     def _look(self, moment: float | None, actions: list[AnyAction]) -> None:
         if moment is not None and not self.ledger.shares.satisfied:

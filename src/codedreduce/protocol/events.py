@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from codedreduce.protocol.messages import AnyMessage
+from codedreduce.protocol.messages import AnyMessage, Trouble
 from codedreduce.schemes import Piece
 from codedreduce.vectors import Vector
 
@@ -47,6 +47,14 @@ class Computed(Event, frozen=True, kw_only=True):
     vector: Vector
     covered: float = 1.0
     pieces: int = 0
+
+
+class Failed(Event, frozen=True, kw_only=True):
+    """The node's own computation for a task raised an error, or its result is not finite."""
+
+    round: int
+    task: int
+    reason: str
 
 
 class Advanced(Event, frozen=True, kw_only=True):
@@ -206,9 +214,10 @@ class Ended(Action, frozen=True, kw_only=True):
 
 
 class Finished(Action, frozen=True, kw_only=True):
-    """The node has left, for this reason."""
+    """The node has left, for this reason; on the root maybe because of `troubles`: who failed, and why."""
 
     reason: str
+    troubles: tuple[Trouble, ...] = ()
 
 
 AnyAction = (

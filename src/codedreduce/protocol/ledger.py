@@ -6,6 +6,7 @@ who can stop, when to look again, who should be asked for what (`due`). Nobody e
 
 from __future__ import annotations
 
+from codedreduce.protocol.messages import Trouble
 from codedreduce.protocol.redundancy import Experience
 from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.shares import Arrival, FirstShares, Share, Shares
@@ -29,6 +30,7 @@ class Ledger:
 
     def __init__(self, plan: TreePlan, node: int, settings: Settings) -> None:
         self._plan = plan
+        self._node = node
         self._settings = settings
         self.children = plan.tree.children(node)
         live = plan.wait_for is not None and node == 0
@@ -44,6 +46,7 @@ class Ledger:
         self._idle_since: dict[int, float] = {}
         self._first_at: dict[int, float] = {}  # when a child had done its first share of this task, after its begin
         self._worked: dict[int, float] = {}  # and how long it had worked on it
+        self._failed: dict[int, dict[int, tuple[Trouble, ...]]] = {}  # by share: who failed at it, and how
         self._wake: float | None = None
         self._redundant = plan.has_redundancy
         self._experience = Experience(len(self.children), settings)
@@ -64,6 +67,7 @@ class Ledger:
         self._idle_since.clear()
         self._first_at.clear()
         self._worked.clear()
+        self._failed.clear()
         self._wake = None
 
     def clear(self) -> None:
@@ -138,6 +142,35 @@ class Ledger:
         del self._assigned[child]
         return self._idle(child, now)
 
+    def failed(self, who: int, task: int, troubles: tuple[Trouble, ...], now: float) -> float | None:
+        """A child, or the node itself at its own unit, cannot do a share; when to look who can, if sooner than planned.
+
+        It may be able to do another one, and is asked for that if nobody else is idle.
+        """
+        share = self.shares.find(task)
+        if share is None or share.whole or (who != self._node and who not in share.providers):
+            return None
+        self._failed.setdefault(task, {})[who] = troubles
+        if self._assigned.get(who) == task:
+            del self._assigned[who]
+            if who in self._here:
+                self._idle_since[who] = now
+        return self._sooner(now)
+
+    def beyond_help(self) -> tuple[Trouble, ...]:
+        """Who failed at what nobody else is left to do, or also failed at; none as long as the task can be done.
+
+        What failed at two of those that can do it would fail everywhere.
+        """
+        lost = []
+        for share in self.shares.wanted():
+            failed = self._failed.get(share.task, {})
+            if len(failed) > 1 or (failed and len(share.providers) == 1):
+                lost.append(failed)
+                if share is self.shares.own or len(lost) > self.shares.spare:
+                    return tuple(trouble for troubles in (*lost,) for one in troubles.values() for trouble in one)
+        return ()
+
     def own_done(self) -> list[int]:
         """The node has computed its own unit itself; who was asked for it in the meantime."""
         own = self.shares.own
@@ -204,7 +237,7 @@ class Ledger:
         if not self._redundant or child not in self._here:
             return None
         self._idle_since[child] = now
-        missing_one = len(self._here) < len(self.children)
+        missing_one = bool(self._failed) or len(self._here) < len(self.children)
         if child in self._instead or (missing_one and any(map(self._abandoned, self.shares.wanted()))):
             return self._sooner(now)  # whatever is missing is late already, or nobody is at it
         return self._sooner(now + self._experience.head_start(self._worked.get(child, 0.0)))
@@ -242,14 +275,17 @@ class Ledger:
             if now < arrives:
                 return arrives, None
             effort.offered_at = None
+        failed = self._failed.get(share.task, {})
         idle = [
-            (self._idle_since[child], child)
+            (self._has_failed(child), self._idle_since[child], child)
             for child in share.providers
-            if child in self._idle_since and child != effort.offered_by  # it offered, and nothing came
+            if child in self._idle_since
+            and child != effort.offered_by  # it offered, and nothing came
+            and child not in failed
         ]
         if not idle:
             return None, None  # the next child to become idle asks again
-        child = min(idle)[1]
+        child = min(idle)[2]
         if effort.asked_at is None and self._abandoned(share):
             return now, child
         allowed = self._allowed(share, now)
@@ -267,10 +303,18 @@ class Ledger:
         return took + self._experience.head_start(took)
 
     def _abandoned(self, share: Share) -> bool:
-        """Whether those at work on a share are known to be gone: then there is nothing to wait for."""
-        if len(self._here) == len(self.children) or share is self.shares.own:
+        """Whether those at work on a share are known to be gone, or failed: then there is nothing to wait for."""
+        failed = self._failed.get(share.task, {})
+        if share is self.shares.own:
+            if self._node not in failed:
+                return False
+        elif len(self._here) == len(self.children) and not failed:
             return False
         return not self._is_offered(share) and not any(child in self._here for child in self.at_work_on(share.task))
+
+    def _has_failed(self, child: int) -> bool:
+        """Whether a child has failed at anything in this round."""
+        return any(child in failed for failed in self._failed.values())
 
     def _sooner(self, moment: float) -> float | None:
         if self._wake is not None and self._wake <= moment:

@@ -123,6 +123,25 @@ class Late(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     seconds: Seconds
 
 
+#: Who failed, and for which reason.
+Trouble = tuple[Count, Annotated[str, Meta(max_length=400)]]
+Troubles = Annotated[tuple[Trouble, ...], Meta(max_length=16)]
+
+
+class Unable(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Child to parent: this task will not come from me in this round; these workers failed at it."""
+
+    task: Count
+    troubles: Troubles = ()
+
+
+class Failure(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Child to parent, up to the root: these workers failed, and others do it; or nobody can: the run `ends`."""
+
+    troubles: Troubles
+    ends: bool = False
+
+
 class RingChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """To the next in the ring: a part of a segment; partial while it is being reduced, then finished."""
 
@@ -292,6 +311,8 @@ AnyMessage = (
     | Enough
     | Settle
     | Late
+    | Unable
+    | Failure
     | RingChunk
     | Go
     | Do

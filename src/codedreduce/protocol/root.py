@@ -22,7 +22,19 @@ from codedreduce.protocol.events import (
     TimerFired,
 )
 from codedreduce.protocol.machine import CHILD, OWN, STAY, STRANGER, From, Machine, Row, State
-from codedreduce.protocol.messages import AnyMessage, Goodbye, Hello, Late, Offer, Ready, Settle, ShareChunk
+from codedreduce.protocol.messages import (
+    AnyMessage,
+    Failure,
+    Goodbye,
+    Hello,
+    Late,
+    Offer,
+    Ready,
+    Settle,
+    ShareChunk,
+    Trouble,
+    Unable,
+)
 from codedreduce.protocol.settings import Settings
 from codedreduce.schemes import TreePlan
 from codedreduce.vectors import Vector, empty
@@ -56,6 +68,9 @@ class Root(Machine):
         Row((COLLECTING,), TimerFired, OWN, "_on_timer", (STAY, SETTLING)),
         Row((SETTLING,), TimerFired, OWN, "_on_timer", (STAY, IDLE)),
         Row(_RUNNING, Leave, OWN, "_on_leave", (STOPPED,)),
+        Row(_IN_ROUND, Unable, CHILD, "_on_unable", (STAY, STOPPED)),
+        Row(_IN_ROUND, Failure, CHILD, "_on_failure", (STAY, STOPPED)),
+        Row((IDLE,), Failure, CHILD, "_note_failure"),
         Row((IDLE,), ShareChunk, CHILD, "_on_share_chunk"),
         Row((IDLE,), TimerFired, OWN),
         Row(_RUNNING, Offer, CHILD, "_on_offer"),
@@ -120,10 +135,13 @@ class Root(Machine):
         self.below.drained(event.peer, actions)
 
     def _on_leave(self, event: Leave, now: float, actions: list[AnyAction]) -> None:
-        goodbye = Goodbye(generation=self.generation, round=self.round, reason=event.reason[:1000])
+        self._stop(event.reason, actions)
+
+    def _stop(self, reason: str, actions: list[AnyAction], troubles: tuple[Trouble, ...] = ()) -> None:
+        goodbye = Goodbye(generation=self.generation, round=self.round, reason=reason[:1000])
         self.below.tell_all(goodbye, actions)
         self.state = STOPPED
-        actions.append(Finished(reason=event.reason))
+        actions.append(Finished(reason=reason, troubles=troubles))
 
     # -- a round
 
@@ -154,6 +172,31 @@ class Root(Machine):
     def _on_late(self, late: Late, child: int, now: float, actions: list[AnyAction]) -> None:
         if self.plan.is_worker(late.node):
             self.below.tell_late(late.node, late.round, late.seconds, actions)
+
+    # -- somebody fails
+
+    def _on_unable(self, unable: Unable, child: int, now: float, actions: list[AnyAction]) -> None:
+        self._stop_if_lost(self.below.unable(unable, child, now, actions), actions)
+
+    def _on_failure(self, failure: Failure, child: int, now: float, actions: list[AnyAction]) -> None:
+        if failure.ends and failure.round == self.round:
+            named = tuple(trouble for trouble in failure.troubles if self.plan.is_worker(trouble[0]))
+            self._stop_if_lost(named, actions)
+        self._note_failure(failure, child, now, actions)
+
+    def _note_failure(self, failure: Failure, child: int, now: float, actions: list[AnyAction]) -> None:
+        for node, reason in () if failure.ends else failure.troubles:
+            if self.plan.is_worker(node):
+                words = f"worker {node} failed in round {failure.round}: {reason}"
+                actions.append(Note(kind="failed", reason=words, round=failure.round, nodes=(node,)))
+
+    def _stop_if_lost(self, troubles: tuple[Trouble, ...], actions: list[AnyAction]) -> None:
+        """Nobody can do a part of this round: the run is over, and it is said who failed."""
+        if troubles:
+            who = sorted({node for node, _ in troubles})
+            self._stop(f"round {self.round} cannot be computed: workers {who} failed", actions, troubles)
+
+    # -- the sum
 
     def _add_up(self, now: float, actions: list[AnyAction]) -> None:
         shares = self.below.ledger.shares

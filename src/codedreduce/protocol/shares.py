@@ -81,7 +81,7 @@ class Shares:
         self.task = -1
         self.own: Share | None = None
         self._code = plan.needs(node, next(plan.tasks(node))).code
-        self._spare = self._code.s if self._code else 0
+        self.spare = self._code.s if self._code else 0  # how many shares may be missing
 
     def start(self, task: int) -> None:
         """Forget what was, and collect for this task."""
@@ -128,7 +128,7 @@ class Shares:
         for share in self._shares.values():
             if share.chunks[index] is None or share.covered < 1.0:
                 lacking += 1
-                if lacking > self._spare:
+                if lacking > self.spare:
                     return False
         return True
 
@@ -202,6 +202,7 @@ class FirstShares(Shares):
     def __init__(self, plan: TreePlan, node: int, settings: Settings, wait_for: int) -> None:
         super().__init__(plan, node, settings)
         self._wait_for = wait_for
+        self.spare = len(plan.tree.children(node)) - wait_for
         self._last_round: dict[int, Share] = {}
 
     def start(self, task: int) -> None:

@@ -9,21 +9,22 @@ from codedreduce.protocol.events import (
     Compute,
     Computed,
     Drained,
+    Failed,
     Finished,
     Interrupted,
     Leave,
     PeerFound,
     PeerLost,
     SetTimer,
-    Started,
     TimerFired,
     Transmit,
 )
-from codedreduce.protocol.machine import CHILD, OWN, PARENT, STAY, STRANGER, From, Machine, Row, State
+from codedreduce.protocol.machine import CHILD, PARENT, STRANGER, From, Machine
 from codedreduce.protocol.membership import run_name
 from codedreduce.protocol.messages import (
     AnyMessage,
     Enough,
+    Failure,
     Goodbye,
     Hello,
     Late,
@@ -35,10 +36,13 @@ from codedreduce.protocol.messages import (
     Send,
     Settle,
     ShareChunk,
+    Trouble,
+    Unable,
     Welcome,
 )
 from codedreduce.protocol.outbox import Outbox
 from codedreduce.protocol.settings import Settings
+from codedreduce.protocol.worker_table import JOINING, LEFT, LOADING, RESTING, ROWS, WAITING, WORKING, WorkerState
 from codedreduce.schemes import TreePlan
 from codedreduce.vectors import Vector, empty
 
@@ -46,58 +50,10 @@ from codedreduce.vectors import Vector, empty
 SETTLE = "settle"
 
 
-class WorkerState(State):
-    """Where a worker stands."""
-
-    JOINING = "has said hello"
-    WAITING = "waits for a model"
-    LOADING = "a model is coming in"
-    WORKING = "computes and collects"
-    RESTING = "has delivered, or is not needed"
-    LEFT = "has left"
-
-
-JOINING, WAITING, LOADING, WORKING, RESTING, LEFT = WorkerState
-_IN = (JOINING, WAITING, LOADING, WORKING, RESTING)
-_IN_ROUND = (LOADING, WORKING, RESTING)
-_NOT_WORKING = (JOINING, WAITING, LOADING, RESTING)
-
-
 class Worker(Machine):
     """The state machine of a worker. One with children also collects (`below`); a leaf does not."""
 
-    ROWS = (
-        Row((JOINING,), Started, OWN, "_say_hello"),
-        Row((JOINING,), Welcome, PARENT, "_on_welcome", (WAITING,)),
-        Row((JOINING,), Refuse, PARENT, "_on_refuse", (LEFT,)),
-        Row((JOINING, WAITING, RESTING), ModelChunk, PARENT, "_on_model_chunk", (STAY, LOADING, WORKING)),
-        Row((LOADING,), ModelChunk, PARENT, "_on_model_chunk", (STAY, WORKING)),
-        Row((WORKING,), ModelChunk, PARENT, "_on_model_chunk", (STAY, LOADING)),
-        Row((WORKING,), Computed, OWN, "_on_computed", (STAY, RESTING)),
-        Row((WORKING,), ShareChunk, CHILD, "_on_share_chunk", (STAY, RESTING)),
-        Row((WORKING,), Enough, PARENT, "_on_enough", (STAY, RESTING)),
-        Row((RESTING,), Next, PARENT, "_on_next", (STAY, WORKING)),
-        Row((JOINING, WAITING, *_IN_ROUND), PeerFound, OWN, "_on_peer_found", (STAY, JOINING)),
-        Row(_IN, Goodbye, PARENT, "_on_goodbye", (LEFT,)),
-        Row(_IN, Leave, OWN, "_on_leave", (LEFT,)),
-        # what leaves a worker where it is
-        Row((WAITING, *_IN_ROUND), Welcome, PARENT, "_on_welcome_again"),
-        Row((WORKING,), Next, PARENT, "_on_next"),
-        Row((WORKING, RESTING), Send, PARENT, "_on_send"),
-        Row(_IN_ROUND, Settle, PARENT, "_on_settle"),
-        Row(_NOT_WORKING, Computed, OWN, "_on_old_result"),
-        Row(_IN, Interrupted, OWN, "_on_interrupted"),
-        Row(_IN, TimerFired, OWN, "_on_timer"),
-        Row(_IN, PeerLost, OWN, "_on_peer_lost"),
-        Row(_IN, Drained, OWN, "_on_drained"),
-        Row(_NOT_WORKING, ShareChunk, CHILD, "_on_idle_share_chunk"),
-        Row(_IN, Offer, CHILD, "_on_offer"),
-        Row(_IN, Hello, CHILD, "_on_hello"),
-        Row(_IN, Ready, CHILD, "_on_ready"),
-        Row(_IN, Late, CHILD, "_on_late"),
-        Row(_IN, Goodbye, CHILD, "_on_child_goodbye"),
-        *(Row((LEFT,), what, OWN) for what in (Computed, Interrupted, TimerFired, PeerFound, PeerLost, Drained)),
-    )
+    ROWS = ROWS
 
     def __init__(self, node: int, plan: TreePlan, settings: Settings) -> None:
         super().__init__()
@@ -280,6 +236,54 @@ class Worker(Machine):
         """Live compensation: what was finished of the last round joins this one. Else it is not needed any more."""
         if self._salvages and event.covered > 0 and event.round == self.round - 1:
             self._send_all(event.vector, event.round, event.task, event.covered, actions)
+
+    # -- somebody fails
+
+    def _on_failed(self, event: Failed, now: float, actions: list[AnyAction]) -> None:
+        """This worker's own unit is asked of a child, or its task of whoever else can do it."""
+        self._say_failed(event, now, actions)
+        trouble = (self.node, event.reason[:400])
+        if event.round != self.round or event.task != self.task or not self._computing:
+            return
+        self._computing = False
+        if self._collecting is None or self._collecting.ledger.shares.own is None:
+            self._give_up((trouble,), now, actions)
+        else:
+            self._say_if_lost(self._collecting.own_failed(trouble, now, actions), actions)
+
+    def _say_failed(self, event: Failed, now: float, actions: list[AnyAction]) -> None:
+        """Whether or not it is still needed: somebody should look at this worker."""
+        troubles = ((self.node, event.reason[:400]),)
+        self._say(Failure(generation=self.generation, round=event.round, troubles=troubles), actions)
+
+    def _on_unable(self, unable: Unable, child: int, now: float, actions: list[AnyAction]) -> None:
+        assert self.below is not None
+        troubles = self.below.unable(unable, child, now, actions)
+        if troubles and self.plan.has_redundancy:
+            self._say_if_lost(troubles, actions)
+        elif troubles:
+            self._stop("too much is missing that children failed at", actions)
+            self._give_up(troubles, now, actions)
+
+    def _on_failure(self, failure: Failure, child: int, now: float, actions: list[AnyAction]) -> None:
+        self._say(failure, actions)
+
+    def _say_if_lost(self, troubles: tuple[Trouble, ...], actions: list[AnyAction]) -> None:
+        """What failed at two of those that can do it fails everywhere: the root ends the run."""
+        if troubles:
+            failure = Failure(generation=self.generation, round=self.round, troubles=troubles[:16], ends=True)
+            self._say(failure, actions)
+
+    def _give_up(self, troubles: tuple[Trouble, ...], now: float, actions: list[AnyAction]) -> None:
+        """This worker cannot do the task: maybe another can."""
+        unable = Unable(generation=self.generation, round=self.round, task=self.task, troubles=troubles[:16])
+        self._say(unable, actions)
+        if self._collecting is not None:
+            self._collecting.end(now, actions)
+        self._up.clear()
+        self._rest(now, actions)
+
+    # -- what children deliver
 
     def _on_idle_share_chunk(
         self, chunk: ShareChunk, child: int, data: Vector, now: float, actions: list[AnyAction]

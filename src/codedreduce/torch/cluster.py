@@ -26,6 +26,7 @@ from codedreduce.training.rounds import Round, rounds
 from codedreduce.vectors import Vector
 from codedreduce.worlds.alone import Alone
 from codedreduce.worlds.environment import Membership, read_membership
+from codedreduce.worlds.failures import REFUSE, check_nonfinite
 from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.journal import Journal, OnNote, RoundLog, listening
 from codedreduce.worlds.run import Run
@@ -107,6 +108,7 @@ class Cluster:
         self._scheme = scheme
         self._on_note = on_note
         self._trainings = 0
+        self._nonfinite = REFUSE
         self._running: contextlib.ExitStack | None = None
         self._left_alone: str | None = None  # why this rank may not leave its loop by itself
 
@@ -153,6 +155,7 @@ class Cluster:
         checkpoints: str | Path | None = None,
         checkpoint_every: int | str = "60s",
         resume: bool = False,
+        nonfinite: str | None = None,
     ) -> Iterator[Step]:
         """Yield once a round, with the mean gradient of its batch in every parameter's `.grad`.
 
@@ -172,9 +175,14 @@ class Cluster:
         (`checkpoint_every=100`) or seconds (`"60s"`), when the loop body is through, and after the last round;
         `resume=True` goes on from the last one, on all ranks.
 
+        An error in `losses`, or a gradient that is not finite, is tried on another worker; the run ends if it repeats
+        there. With `nonfinite="pass"` gradients that are not finite are summed like others, for those who scale losses.
+
         What cannot work (BatchNorm in training mode, a loss that is not per sample, a dataset without indices, another
         model on another node) raises here, on every node, before the first round.
         """
+        said = self._membership.nonfinite if self._membership is not None else REFUSE
+        self._nonfinite = check_nonfinite(nonfinite or said)
         where = torch.device(device) if device is not None else None
         if where is not None:
             model.to(where)
@@ -221,7 +229,8 @@ class Cluster:
         assert self._membership is not None
         meeting = replace(self._membership.meeting, run=self._name(), subject=subject)
         return Run.of(
-            meeting, plan, layout.length, dtype=layout.dtype, wire=wire, excess=self._membership.excess, after=after
+            meeting, plan, layout.length, dtype=layout.dtype, wire=wire, excess=self._membership.excess, after=after,
+            nonfinite=self._nonfinite,
         )  # fmt: skip
 
     def _name(self) -> str:

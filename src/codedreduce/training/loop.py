@@ -30,6 +30,7 @@ from codedreduce.training.rounds import rounds
 from codedreduce.vectors import Vector, is_finite
 from codedreduce.worlds.alone import Alone
 from codedreduce.worlds.environment import Membership, read_membership
+from codedreduce.worlds.failures import REFUSE, check_nonfinite
 from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.journal import Journal, OnNote, OnRound, RoundLog, listening
 from codedreduce.worlds.run import FLOAT32, Meeting, Run
@@ -78,6 +79,7 @@ class Job:
     site: Site | None = None  # where the processes are, if not simply on this machine
     saving: Saving | None = None  # checkpoints, if any
     until: Callable[[RoundLog], bool] | None = None  # asked after every round, by whoever leads, whether it is enough
+    nonfinite: str = REFUSE  # gradients that are not finite, or let them pass
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -128,7 +130,9 @@ class Job:
 
     def run(self, meeting: Meeting, plan: Plan, after: int = 0) -> Run:
         """The run of this job, wherever it meets. A vector has one number more than parameters: the loss."""
-        return Run.of(meeting, plan, len(self.model()) + 1, excess=self.excess, after=after)
+        return Run.of(
+            meeting, plan, len(self.model()) + 1, excess=self.excess, after=after, nonfinite=self.nonfinite
+        )  # fmt: skip
 
     def injection(self) -> Injection | None:
         """The injected delays, drawn alike by everyone."""
@@ -163,6 +167,7 @@ def train(
     checkpoint_every: int | str = "60s",
     resume: bool = False,
     until: Callable[[RoundLog], bool] | None = None,
+    nonfinite: str | None = None,
 ) -> TrainingResult:
     """Train a model on this machine: the first node here (the root of a tree, or rank 0), the others in processes.
 
@@ -173,6 +178,9 @@ def train(
     after every round, `on_note` with what a person should hear of (logged by default). `on_excess="approximate"` goes
     on with the best approximation when more are late than tolerated and `say_waiting_after` seconds (30) are over,
     instead of waiting (not with `Striped`). An interrupt (Ctrl-C) ends the run with the parameters reached.
+
+    An error in a gradient, or a gradient that is not finite, is tried on another worker; the run ends if it repeats
+    there. `nonfinite="pass"` sums gradients that are not finite like others.
 
     With `checkpoints`, a folder, the first node writes the state there every so many rounds (`checkpoint_every=100`) or
     seconds (`"60s"`), and at the end; `resume` goes on from the last one, with the bits of a run that never stopped.
@@ -190,6 +198,7 @@ def train(
         delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),
         shared_memory=shared_memory, excess=_excess(membership, on_excess, say_waiting_after),
         saving=saving_to(checkpoints, checkpoint_every, resume=resume), until=until,
+        nonfinite=check_nonfinite(nonfinite or (membership.nonfinite if membership else REFUSE)),
     )  # fmt: skip
     on_note = on_note or (lambda note: logging.getLogger("codedreduce").warning(note.reason))
     return run_job(job, on_round=on_round, on_note=on_note, membership=membership)
@@ -305,7 +314,7 @@ def _train(
         if check is not None:
             check(round_.number, round_.total)
         mean = round_.total / round_.total.dtype.type(job.samples)
-        if not is_finite(mean):
+        if job.nonfinite == REFUSE and not is_finite(mean):
             raise Diverged(
                 round_.number,
                 f"round {round_.number}: the gradient is not finite; take a smaller learning rate, or look at the data",

@@ -11,6 +11,7 @@ from codedreduce.protocol.settings import WAIT_ON, Excess
 from codedreduce.schemes import Plan, RingPlan, Scheme, StripedPlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.addresses import is_loopback, numeric
+from codedreduce.worlds.failures import REFUSE, check_nonfinite
 from codedreduce.worlds.run import Meeting
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -38,6 +39,7 @@ class Membership:
     scheme: Scheme | None
     inject: str | None
     excess: Excess = WAIT_ON
+    nonfinite: str = REFUSE
 
     @property
     def workers(self) -> int:
@@ -89,6 +91,7 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
             environment.get("CODEDREDUCE_ON_EXCESS", "wait"),
             _number(environment, "CODEDREDUCE_SAY_WAITING_AFTER", 30.0),
         ),
+        nonfinite=check_nonfinite(environment.get("CODEDREDUCE_NONFINITE", REFUSE)),
     )
 
 

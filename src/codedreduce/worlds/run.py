@@ -13,6 +13,7 @@ from codedreduce.protocol.settings import WAIT_ON, Excess
 from codedreduce.schemes import Plan, StripedPlan
 from codedreduce.worlds.addresses import own_address
 from codedreduce.worlds.arena import memory_space
+from codedreduce.worlds.failures import REFUSE, check_nonfinite
 from codedreduce.worlds.tuning import settings_for
 
 Dtype = np.dtype[np.generic]
@@ -59,15 +60,22 @@ class Run:
     settings: Settings
     dtype: Dtype = FLOAT32
     wire: Dtype | None = None
+    nonfinite: str = REFUSE  # gradients that are not finite, or sum them like others
+
+    def __post_init__(self) -> None:
+        check_nonfinite(self.nonfinite)
 
     @classmethod
     def of(
         cls, meeting: Meeting, plan: Plan, length: int, *, dtype: Dtype = FLOAT32, wire: str | None = None,
-        excess: Excess = WAIT_ON, after: int = 0,
+        excess: Excess = WAIT_ON, after: int = 0, nonfinite: str = REFUSE,
     ) -> Run:  # fmt: skip
         """A run for vectors of so many numbers, with settings that suit where it meets; the first round is after+1."""
         travels_as = _wire_dtype(wire)
-        run = cls(meeting=meeting, plan=plan, settings=Settings(length=length), dtype=dtype, wire=travels_as)
+        run = cls(
+            meeting=meeting, plan=plan, settings=Settings(length=length), dtype=dtype, wire=travels_as,
+            nonfinite=nonfinite,
+        )  # fmt: skip
         settings = settings_for(
             plan, length, shared_memory=run.shares_memory, same_machine=meeting.same_machine,
             itemsize=(travels_as or dtype).itemsize, excess=excess,

@@ -17,6 +17,7 @@ from codedreduce.protocol.events import (
     Compute,
     Ended,
     EveryoneIn,
+    Finished,
     Leave,
     Pack,
     Packed,
@@ -92,6 +93,7 @@ class SimulatedCluster:
                 Transmit: Post(self._nodes, self.network, tampering, cores).transmit,
                 Compute: self._computing.start,
                 Cancel: self._computing.stop,
+                Finished: self._finished,
                 **self._leading(),
             }
         )
@@ -231,6 +233,11 @@ class SimulatedCluster:
         if action.state is None or action.state.tobytes() != self._state(action.round + 1).tobytes():
             raise AssertionError(f"rank {node} took a state that nobody had after round {action.round}")
         self._begin_at(node, action.round + 1)
+
+    def _finished(self, node: int, action: Finished) -> None:
+        """A node has left; the root maybe because nobody could compute a round."""
+        self._nodes.finished(node)
+        self.recorder.troubles += action.troubles
 
     def _judge(self, action: Aggregated, node: int = 0) -> None:
         if self._on_sum is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from typing import NamedTuple
 
-from codedreduce.protocol.events import Advanced, Cancel, Compute, Computed
+from codedreduce.protocol.events import Advanced, Cancel, Compute, Computed, Failed
 from codedreduce.schemes.work import Piece, samples_in
 from codedreduce.worlds.delays import Delays
 from codedreduce.worlds.journal import Interval
@@ -43,6 +44,7 @@ class Computing:
         self._cores = cores
         self._running: dict[int, Computation] = {}
         self._stalls: dict[int, tuple[int, float]] = {}  # the round whose start-up delay was met, and when it ends
+        self._broken: Counter[int] = Counter()  # nodes at which every computation fails, and how often that was asked
         self._samples = 0.0  # computed since last asked
         self._first = nodes.plan.computing.start
 
@@ -93,6 +95,9 @@ class Computing:
         del self._running[node]
         action = running.action
         self._count(node, "compute", running, running.samples)
+        if self._broken[node]:
+            self._nodes.dispatch(node, Failed(round=action.round, task=action.task, reason=f"{node} is broken"))
+            return
         vector = self._gradients.of_pieces(action.pieces, action.model)
         self._nodes.dispatch(node, Computed(round=action.round, task=action.task, vector=vector))
 
@@ -111,6 +116,14 @@ class Computing:
                 round=action.round, task=action.task, vector=vector, covered=covered, pieces=len(finished)
             )  # fmt: skip
             self._kernel.at(self._kernel.now, self._nodes.dispatch, node, event)
+
+    def break_down(self, node: int) -> None:
+        """Let whatever a node computes fail, when it would be done."""
+        self._broken[node] += 1
+
+    def mend(self, node: int) -> None:
+        """End one such time."""
+        self._broken[node] -= 1
 
     def lose(self, node: int) -> None:
         """The process that computed is gone, and its computation with it."""

@@ -15,8 +15,11 @@ from codedreduce.worlds.simulated.network import Network
 from codedreduce.worlds.simulated.nodes import Nodes
 from codedreduce.worlds.simulated.post import Tampering
 
-Kind = Literal["crash", "pause", "cut", "slow", "duplicate", "reorder", "corrupt"]
+Kind = Literal["crash", "pause", "cut", "slow", "duplicate", "reorder", "corrupt", "fail"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+#: What ranks are drawn to meet.
+OF_RANKS = KINDS[:7]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +28,7 @@ class Fault:
 
     crash: the process is gone, and a new one comes up in its place. pause: nothing moves. cut: what goes over the link
     is lost. slow: the interface is `factor` times slower. duplicate, reorder, corrupt: the node's messages arrive
-    twice, late and out of order, or damaged.
+    twice, late and out of order, or damaged. fail: whatever the node computes raises an error.
     """
 
     kind: Kind
@@ -51,14 +54,16 @@ def fail_at(node: int, round_: int, kind: Kind = "crash") -> Fault:
     return Fault(kind=kind, node=node, round=round_)
 
 
-def random_faults(workers: int, rounds: int, unit: float, seed: int) -> list[Fault]:
+def random_faults(
+    workers: int, rounds: int, unit: float, seed: int, kinds: Sequence[Kind] = KINDS
+) -> list[Fault]:  # fmt: skip
     """A schedule of faults: a few nodes, now and then, for a fraction of a round up to several."""
     random = np.random.default_rng([seed, 77])
     faults = []
     for _ in range(int(random.integers(0, 2 * rounds))):
         faults.append(
             Fault(
-                kind=KINDS[int(random.integers(len(KINDS)))],
+                kind=kinds[int(random.integers(len(kinds)))],
                 node=int(random.integers(1, workers + 1)),
                 round=int(random.integers(1, rounds + 1)),
                 after=float(random.uniform(0, 2 * unit)),
@@ -109,5 +114,8 @@ class Injector:
             case "duplicate" | "reorder" | "corrupt":
                 self._tampering.begin(node, fault.kind)
                 end = partial(self._tampering.end, node, fault.kind)
+            case "fail":
+                self._computing.break_down(node)
+                end = partial(self._computing.mend, node)
         if fault.seconds < float("inf"):
             self._kernel.at(self._kernel.now + fault.seconds, end, priority=0)

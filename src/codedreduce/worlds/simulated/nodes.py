@@ -10,7 +10,6 @@ from codedreduce.protocol.events import (
     Drained,
     Event,
     EveryoneIn,
-    Finished,
     Note,
     PeerFound,
     PeerLost,
@@ -59,7 +58,6 @@ class Nodes:
             SetTimer: self._set_timer,
             EveryoneIn: self._joined,
             Note: self._note,
-            Finished: self._finished,
         }
 
     def _machine(self, number: int) -> Machine:
@@ -111,7 +109,8 @@ class Nodes:
     def _note(self, number: int, action: Note) -> None:
         self.recorder.note(self.kernel.now, number, action)
 
-    def _finished(self, number: int, action: Finished) -> None:
+    def finished(self, number: int) -> None:
+        """The process of a node that has left ends."""
         self._nodes[number].alive = False
 
     # -- connections

@@ -19,6 +19,7 @@ from codedreduce.protocol.events import (
     TimerFired,
     Transmit,
 )
+from codedreduce.protocol.messages import Trouble
 from codedreduce.schemes.work import samples_in
 from codedreduce.worlds.journal import Journal, Reader, RoundLog
 
@@ -30,6 +31,7 @@ class Recorder(Journal):
         super().__init__(*readers, timeline=timeline)
         self.max_error = 0.0
         self.identical = True
+        self.troubles: tuple[Trouble, ...] = ()  # who failed at what nobody could do, and why
         self.busiest_bytes = 0
         self.steps = 0
         self._trace = trace

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 
 from codedreduce.protocol.events import (
@@ -16,6 +18,7 @@ from codedreduce.protocol.events import (
     Ended,
     Event,
     EveryoneIn,
+    Failed,
     Finished,
     Gathered,
     Interrupted,
@@ -24,8 +27,9 @@ from codedreduce.protocol.events import (
     Renewed,
 )
 from codedreduce.schemes.work import Piece, samples_in
-from codedreduce.vectors import Vector
+from codedreduce.vectors import Vector, is_finite
 from codedreduce.worlds.buffers import Buffers
+from codedreduce.worlds.failures import NOT_FINITE
 from codedreduce.worlds.inject import Injector
 from codedreduce.worlds.journal import Interval
 from codedreduce.worlds.world import Gradient
@@ -34,6 +38,9 @@ from codedreduce.worlds.zeromq.driver import Outward
 #: Seconds between two looks after others while there is nothing to do.
 LOOK_EVERY = 0.2
 
+#: How many letters of an error are told to others.
+REASON = 400
+
 #: What is not to be computed, but heard.
 News = EveryoneIn | Aggregated | Gathered | Pack | Renewed | Ended | Note | Finished
 
@@ -41,7 +48,9 @@ News = EveryoneIn | Aggregated | Gathered | Pack | Renewed | Ended | Note | Fini
 class Computing:
     """Computes for one node, on the thread that asks for news.
 
-    `record` is told what the node did. A node without a gradient is never asked to compute.
+    `record` is told what the node did. A node without a gradient is never asked to compute. With `reports_failures`
+    an error, or with `refuses_nonfinite` a result that is not finite, is told the machine, which has somebody else do
+    it; else an error is raised.
     """
 
     def __init__(
@@ -51,7 +60,13 @@ class Computing:
         gradient: Gradient | None = None,
         injector: Injector | None = None,
         record: Callable[[Interval], None] | None = None,
+        *,
+        reports_failures: bool = False,
+        refuses_nonfinite: bool = True,
     ) -> None:
+        self._reports_failures = reports_failures
+        self._refuses_nonfinite = refuses_nonfinite
+        self._printed: set[str] = set()  # errors of which the traceback was printed
         self._node = node
         self._buffers = buffers
         self._gradient = gradient
@@ -92,10 +107,27 @@ class Computing:
                     if not replaced:
                         self._stop.clear()
                 if isinstance(order, Compute) and not replaced:
-                    self._compute(order, asked_at, post)
+                    self._try(order, asked_at, post)
                 del order  # or its model would stay until the next one is here
             else:
                 yield order
+
+    def _try(self, order: Compute, asked_at: float, post: Callable[[Event], None]) -> None:
+        """Compute, and report an error if the machine can have somebody else do it."""
+        try:
+            self._compute(order, asked_at, post)
+        except Exception as error:  # whatever a gradient raises: it may be this worker's alone
+            if not self._reports_failures:
+                raise
+            post(Failed(round=order.round, task=order.task, reason=self._describe(error)))
+
+    def _describe(self, error: Exception) -> str:
+        """The last line of its traceback; all of it goes to standard error, the first time."""
+        reason = traceback.format_exception_only(error)[-1].strip()[:REASON]
+        if reason not in self._printed:
+            self._printed.add(reason)
+            traceback.print_exception(error, file=sys.stderr)
+        return reason
 
     def _compute(self, order: Compute, asked_at: float, post: Callable[[Event], None]) -> None:
         begin = time.monotonic()
@@ -119,7 +151,9 @@ class Computing:
             if self._injector is not None:
                 late += self._injector.left(order.round)
             post(Interrupted(round=order.round, task=order.task, seconds=late))
-        if finished or (order.salvage and done):
+        if finished and self._reports_failures and self._refuses_nonfinite and not is_finite(out):
+            post(Failed(round=order.round, task=order.task, reason=NOT_FINITE))
+        elif finished or (order.salvage and done):
             self._buffers.round_as_sent(out)
             covered = done / total
             post(Computed(round=order.round, task=order.task, vector=out, covered=covered, pieces=pieces))

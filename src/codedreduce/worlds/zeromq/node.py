@@ -31,6 +31,7 @@ from codedreduce.protocol.events import (
 from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 from codedreduce.vectors import Vector
 from codedreduce.worlds.buffers import Buffers
+from codedreduce.worlds.failures import REFUSE, error_of
 from codedreduce.worlds.inject import Injection, Injector
 from codedreduce.worlds.journal import Interval, Journal
 from codedreduce.worlds.run import Run
@@ -132,7 +133,10 @@ class Node:
             registration = Registration(run.meeting.run, number, seeks, endpoints, run.meeting.subject)
             transport.connect(find(self._context, run.meeting, registration))
         transport.wait_until_connected(run.meeting.all_within, look)
-        self._computing = Computing(number, self._buffers, self._gradient, self._injector, self._record)
+        self._computing = Computing(
+            number, self._buffers, self._gradient, self._injector, self._record,
+            reports_failures=isinstance(run.plan, TreePlan), refuses_nonfinite=run.nonfinite == REFUSE,
+        )  # fmt: skip
         machine = machine_for(number, run.plan, run.settings, self._buffers.rooms)
         self._driver = Driver(
             machine, transport, self._computing.tell, directory, orphaned_after=run.meeting.orphaned_after
@@ -280,6 +284,8 @@ class Node:
             self._journal.note(time.monotonic(), self._number, news)
         elif isinstance(news, Finished):
             machine = self.machine
+            if news.troubles:
+                raise error_of(machine.round, news.troubles)
             if isinstance(machine, Rank) and machine.ended_after is not None:
                 raise CodedReduceError(
                     f"rank {self._number} was behind, in round {self._round}, when the run ended after round "
