@@ -27,7 +27,7 @@ from codedreduce.lab import Lab
 from codedreduce.protocol.events import Transmit
 from codedreduce.protocol.messages import PartChunk, SumChunk
 from codedreduce.report.palette import MUTED, group_colour
-from codedreduce.worlds.zeromq.carrier import Arrived
+from codedreduce.worlds.zeromq.carrier import Arrived, News
 from codedreduce.worlds.zeromq.mesh import Mesh
 
 COUNTERS = "/proc/thread-self/net/dev"
@@ -81,18 +81,19 @@ def tapped(out: str, rank: int) -> Any:
             plain(script, lab)
             return
         tap = Tap()
-        send, receive = Mesh.send, Mesh.receive
+        send, take = Mesh.send, Mesh.take
 
-        def noted_send(self: Mesh, action: Transmit) -> bool:
+        def noted_send(self: Mesh, action: Transmit) -> None:
             tap.note(action.message, "out", 0 if action.data is None else action.data.nbytes)
-            return send(self, action)
+            send(self, action)
 
-        def noted_receive(self: Mesh, ready: Container[object]) -> Iterator[Arrived]:
-            for arrived in receive(self, ready):
-                tap.note(arrived.message, "in", 0 if arrived.data is None else arrived.data.nbytes)
-                yield arrived
+        def noted_take(self: Mesh, ready: Container[object]) -> Iterator[News]:
+            for news in take(self, ready):
+                if isinstance(news, Arrived):
+                    tap.note(news.message, "in", 0 if news.data is None else news.data.nbytes)
+                yield news
 
-        Mesh.send, Mesh.receive = noted_send, noted_receive  # type: ignore[method-assign,assignment]
+        Mesh.send, Mesh.take = noted_send, noted_take  # type: ignore[method-assign,assignment]
         plain(script, lab)
         tap.write(f"{out}.tap")
 

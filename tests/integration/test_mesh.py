@@ -22,10 +22,13 @@ from codedreduce.protocol.messages import Offer, ShareChunk
 from codedreduce.protocol.wire import encode
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.zeromq.carrier import Arrived, Endpoints, name_of
+from codedreduce.worlds.zeromq.carrier import Arrived, Endpoints, Gone, News, Reached, name_of
 from codedreduce.worlds.zeromq.driver import Driver
+from codedreduce.worlds.zeromq.frames import MARKED, MARKED_BY_REFERENCE, PLAIN
 from codedreduce.worlds.zeromq.mesh import Mesh
 from codedreduce.worlds.zeromq.rendezvous import Directory, Registration, find
+
+from .test_transport import until
 
 SETTINGS = Settings(length=6)
 RUN = Run(meeting=Meeting(run="x", shared_memory=False), plan=MasterWorker(3).plan(samples=6), settings=SETTINGS)
@@ -56,8 +59,22 @@ class Ranks:
         self.meshes[rank].connect({peer: where for peer, where in self.endpoints.items() if peer != rank})
 
     def wait(self) -> None:
-        for mesh in self.meshes.values():
-            mesh.wait_until_connected(10.0, lambda: None)
+        """As each process does by itself: until it has a session with all others."""
+        threads = [
+            threading.Thread(target=mesh.wait_until_connected, args=(10.0, lambda: None))
+            for mesh in self.meshes.values()
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for me, mesh in self.meshes.items():
+            reached = [one.peer for one in mesh.take(())]
+            assert sorted(reached) == sorted(self.meshes.keys() - {me})
+
+    def until(self, done: Callable[[dict[int, list[News]]], bool]) -> dict[int, list[News]]:
+        """What all nodes take, in turns, until it is enough."""
+        return until(done, *self.meshes.values())
 
     def end(self, rank: int) -> None:
         self.contexts.pop(rank).destroy(linger=0)
@@ -82,37 +99,8 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[Callable[[int], Ranks]]:
             context.destroy(linger=0)
 
 
-def taken(mesh: Mesh, count: int) -> list[Arrived]:
-    """The next messages of a node, taken as its driver does."""
-    poller = zmq.Poller()
-    for socket in mesh.sockets:
-        poller.register(socket, zmq.POLLIN)
-    found: list[Arrived] = []
-    while len(found) + len(mesh.unreadable) < count:
-        ready = dict(poller.poll(5000))
-        assert ready, f"only {len(found)} of {count} messages came"
-        found += mesh.receive(ready)
-    return found
-
-
-def told(mesh: Mesh, count: int) -> list[tuple[int, bool]]:
-    """The next so many that come and go."""
-    news: list[tuple[int, bool]] = []
-    deadline = time.monotonic() + 5.0
-    while len(news) < count:
-        assert time.monotonic() < deadline, f"only {news} came and went"
-        news += mesh.comes_and_goes()
-        time.sleep(0.005)
-    return news
-
-
-def sent(mesh: Mesh, action: Transmit) -> None:
-    """Sent as a driver does: tried again until it is."""
-    if not mesh.send(action):
-        deadline = time.monotonic() + 5.0
-        while mesh.retry():
-            assert time.monotonic() < deadline, f"{action} could not be sent"
-            time.sleep(0.002)
+def messages(news: list[News]) -> list[Arrived]:
+    return [one for one in news if isinstance(one, Arrived)]
 
 
 def vector(one: int, other: int) -> np.ndarray:
@@ -122,11 +110,12 @@ def vector(one: int, other: int) -> np.ndarray:
 def test_everyone_talks_to_everyone(ranks: Callable[[int], Ranks]) -> None:
     them = ranks(4)
     for one, other in them.pairs():
-        share = Transmit(to=other, message=ShareChunk(round=2, task=one, index=0), data=vector(one, other), marked=True)
-        sent(them.meshes[one], share)
-        sent(them.meshes[one], Transmit(to=other, message=Offer(round=2, task=one)))
-    for me, mesh in them.meshes.items():
-        arrived = taken(mesh, 6)
+        share = ShareChunk(round=2, task=one, index=0)
+        them.meshes[one].send(Transmit(to=other, message=share, data=vector(one, other), marked=True))
+        them.meshes[one].send(Transmit(to=other, message=Offer(round=2, task=one)))
+    found = them.until(lambda found: all(len(messages(news)) == 9 for news in found.values()))
+    for me, news in found.items():
+        arrived = [one for one in messages(news) if one.message is not None]
         others = sorted(them.meshes.keys() - {me})
         offers = sorted((one.sender, one.message) for one in arrived if one.data is None)
         assert offers == [(peer, Offer(round=2, task=peer)) for peer in others]
@@ -136,58 +125,63 @@ def test_everyone_talks_to_everyone(ranks: Callable[[int], Ranks]) -> None:
             assert share.message == ShareChunk(round=2, task=peer, index=0)
             assert share.data is not None
             assert share.data.tobytes() == vector(peer, me).tobytes()
-            assert share.marked
-    for one, other in them.pairs():
-        assert them.meshes[one].acknowledge(other)
-    for me, mesh in them.meshes.items():
-        arrived = sorted(taken(mesh, 3))
-        assert arrived == [Arrived(sender=peer, message=None) for peer in sorted(them.meshes.keys() - {me})]
+        assert sorted(one.sender for one in messages(news) if one.message is None) == others, "acknowledged"
 
 
 def test_what_one_sends_another_keeps_its_order(ranks: Callable[[int], Ranks]) -> None:
     them = ranks(3)
     for task in range(200):
         for one, other in them.pairs():
-            sent(them.meshes[one], Transmit(to=other, message=Offer(round=2, task=task)))
+            them.meshes[one].send(Transmit(to=other, message=Offer(round=2, task=task)))
             share = ShareChunk(round=2, task=task, index=0)
-            sent(them.meshes[one], Transmit(to=other, message=share, data=vector(one, other)))
-    for mesh in them.meshes.values():
-        arrived = taken(mesh, 2 * 2 * 200)
-        for peer in them.meshes.keys() - {mesh.node}:
+            them.meshes[one].send(Transmit(to=other, message=share, data=vector(one, other)))
+    found = them.until(lambda found: all(len(messages(news)) == 2 * 2 * 200 for news in found.values()))
+    for me, news in found.items():
+        for peer in them.meshes.keys() - {me}:
             for kind in (Offer, ShareChunk):
-                of_kind = [one.message for one in arrived if one.sender == peer and isinstance(one.message, kind)]
-                assert [message.task for message in of_kind] == list(range(200))
+                of_kind = [one.message for one in messages(news) if one.sender == peer]
+                assert [one.task for one in of_kind if isinstance(one, kind)] == list(range(200))
 
 
-def test_who_is_gone_is_missed_by_all_and_found_again(ranks: Callable[[int], Ranks]) -> None:
-    """By those with a lower number and by those with a higher one, whoever made which connection."""
+def changes(found: dict[int, list[News]], peer: int) -> dict[int, list[News]]:
+    """Of each node, what it was told of another's coming and going."""
+    return {
+        node: [one for one in news if isinstance(one, Gone | Reached) and one.peer == peer]
+        for node, news in found.items()
+    }
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_who_is_gone_is_missed_by_all_and_found_again(ranks: Callable[[int], Ranks], elsewhere: bool) -> None:
+    """By those with a lower number and by those with a higher one, whoever makes which connection; also elsewhere."""
     them = ranks(4)
-    for mesh in them.meshes.values():
-        assert sorted(mesh.comes_and_goes()) == [(peer, True) for peer in range(4) if peer != mesh.node]
     them.end(2)
+    found = them.until(lambda found: all(changes(found, 2).values()))
+    assert changes(found, 2) == {node: [Gone(2)] for node in (0, 1, 3)}
     for mesh in them.meshes.values():
-        assert told(mesh, 1) == [(2, False)]
         mesh.send(Transmit(to=2, message=Offer(round=2, task=3)))
         mesh.send(Transmit(to=2, message=ShareChunk(round=2, task=3, index=0), data=vector(mesh.node, 2)))
-        assert not mesh.retry(), "what was for it is not kept"
-        assert mesh.lost == []
-    them.start(2, them.endpoints[2])
+    if elsewhere:
+        them.endpoints[2] = them.start(2, f"ipc://@codedreduce-{os.getpid()}-{time.monotonic_ns()}")
+        for rank in (0, 1, 3):
+            assert them.meshes[rank].move(2, them.endpoints[2])
+    else:
+        them.start(2, them.endpoints[2])
     them.connect(2)
-    them.meshes[2].wait_until_connected(10.0, lambda: None)
+    found = them.until(lambda found: all(changes(found, 2)[rank] for rank in (0, 1, 3)) and len(found[2]) == 3)
+    assert changes(found, 2) == {0: [Reached(2)], 1: [Reached(2)], 3: [Reached(2)], 2: []}
     for me in (0, 1, 3):
-        assert told(them.meshes[me], 1) == [(2, True)]
         for one, other in ((me, 2), (2, me)):
-            sent(them.meshes[one], Transmit(to=other, message=Offer(round=5, task=one)))
+            them.meshes[one].send(Transmit(to=other, message=Offer(round=5, task=one)))
             share = ShareChunk(round=5, task=one, index=0)
-            sent(them.meshes[one], Transmit(to=other, message=share, data=vector(one, other)))
-        assert {(one.sender, type(one.message)) for one in taken(them.meshes[me], 2)} == {(2, Offer), (2, ShareChunk)}
-    of_now = {(rank, kind) for rank in (0, 1, 3) for kind in (Offer, ShareChunk)}
-    arrived: set[tuple[int, type]] = set()
-    while arrived != of_now:  # what was handed over on a connection that is made again may come before it
-        arrived |= {(one.sender, type(one.message)) for one in taken(them.meshes[2], 1) if one.message.round == 5}
-    for rank, mesh in them.meshes.items():
-        if rank != 2:
-            assert mesh.comes_and_goes() == []
+            them.meshes[one].send(Transmit(to=other, message=share, data=vector(one, other)))
+    found = them.until(lambda found: len(found[2]) == 6 and all(len(found[rank]) == 2 for rank in (0, 1, 3)))
+    both = [(2, Offer), (2, ShareChunk)]
+    for me in (0, 1, 3):
+        assert sorted(((one.sender, type(one.message)) for one in found[me]), key=str) == both
+    assert {(one.sender, one.message.round) for one in found[2]} == {(rank, 5) for rank in (0, 1, 3)}, (
+        "nothing of before"
+    )
 
 
 class Machine:
@@ -207,15 +201,18 @@ class Machine:
 def test_a_machine_hears_who_is_gone_and_back_and_leaves_without_the_first(ranks: Callable[[int], Ranks]) -> None:
     them = ranks(3)
     machine = Machine(2)
-    driver = Driver(machine, them.meshes.pop(2), lambda action: None, orphaned_after=0.2)  # type: ignore[arg-type]
+    notes: list[happening.AnyAction] = []
+    driver = Driver(machine, them.meshes.pop(2), notes.append, orphaned_after=0.2)  # type: ignore[arg-type]
+    driver._met |= {0, 1}
     driver.start()
     assert machine.happened.get(timeout=5.0) == happening.Started()
     them.end(1)
     assert machine.happened.get(timeout=5.0) == happening.PeerLost(peer=1)
     them.start(1, them.endpoints[1])
     them.connect(1)
+    them.until(lambda found: Reached(2) in found[1])
     assert machine.happened.get(timeout=5.0) == happening.PeerFound(peer=1)
-    sent(them.meshes[1], Transmit(to=2, message=Offer(round=2, task=3)))
+    them.meshes[1].send(Transmit(to=2, message=Offer(round=2, task=3)))
     assert machine.happened.get(timeout=5.0) == happening.Received(sender=1, message=Offer(round=2, task=3), data=None)
     them.end(0)
     assert machine.happened.get(timeout=5.0) == happening.PeerLost(peer=0)
@@ -223,6 +220,8 @@ def test_a_machine_hears_who_is_gone_and_back_and_leaves_without_the_first(ranks
     driver.join(timeout=5.0)
     assert not driver.is_alive()
     assert driver.failure is None
+    (note,) = [note for note in notes if isinstance(note, happening.Note)]
+    assert note.reason == "node 0 cannot be reached; it is waited for, up to 0.2 s"
 
 
 def test_who_does_not_come_is_named() -> None:
@@ -258,43 +257,40 @@ def test_strangers_are_told_of_and_hold_nobody_up(
     if name is not None:
         stranger.setsockopt(zmq.ROUTING_ID, name)
     stranger.connect(them.endpoints[1][plane])
-    stranger.send_multipart([encode(Offer(round=2, task=3))] if plane == 0 else [b"\x01" + SHARE, bytes(24)])
-    assert taken(them.meshes[1], 1) == []
+    stranger.send_multipart([PLAIN + bytes(16) + encode(Offer(round=2, task=3))])
+    them.meshes[2].send(Transmit(to=1, message=Offer(round=2, task=3)))
+    found = them.until(lambda found: bool(found[1]) and bool(them.meshes[1].unreadable))
     ((sender, why),) = them.meshes[1].unreadable
     assert sender is None
     assert "somebody not of this run" in why
     assert (name or b"").hex()[:32] in why
-    them.meshes[1].unreadable.clear()
-    sent(them.meshes[2], Transmit(to=1, message=Offer(round=2, task=3)))
-    assert taken(them.meshes[1], 1) == [Arrived(sender=2, message=Offer(round=2, task=3))]
-    assert [one for one in them.meshes[1].comes_and_goes() if not one[1]] == []
+    assert found[1] == [Arrived(sender=2, message=Offer(round=2, task=3))]
 
 
 @pytest.mark.parametrize(
-    ("plane", "frames", "why"),
+    ("plane", "kind", "frames", "why"),
     [
-        (0, [b"nonsense"], "wire version"),
-        (0, [encode(Offer(round=1, task=3)), b"more"], "a small message of 2 frames"),
-        (1, [b"\x01" + SHARE], "a data message of 1 frames"),
-        (1, [b"\x01" + SHARE, bytes(20)], "must have 24 bytes and came with 20"),
-        (1, [b"\x03" + SHARE, b"anywhere"], "does not share"),
+        (0, PLAIN, [b"nonsense"], "wire version"),
+        (0, PLAIN, [encode(Offer(round=1, task=3)), b"more"], "a small message of 2 frames"),
+        (1, MARKED, [SHARE], "a data message of 1 frames"),
+        (1, MARKED, [SHARE, bytes(20)], "must have 24 bytes and came with 20"),
+        (1, MARKED_BY_REFERENCE, [SHARE, b"anywhere"], "does not share"),
     ],
 )
 def test_garbage_is_told_of_and_holds_nobody_up(
-    ranks: Callable[[int], Ranks], plane: int, frames: list[bytes], why: str
+    ranks: Callable[[int], Ranks], plane: int, kind: bytes, frames: list[bytes], why: str
 ) -> None:
     them = ranks(3)
     rogue = them.meshes[2]
-    rogue.sockets[plane].send_multipart([name_of(1), *frames])
-    assert taken(them.meshes[1], 1) == []
+    tag = rogue._links[1].session.outgoing
+    rogue.sockets[plane].send_multipart([name_of(1), kind + tag + frames[0], *frames[1:]])
+    them.until(lambda found: bool(them.meshes[1].unreadable) and len(found[2]) == plane)
     ((sender, told_of),) = them.meshes[1].unreadable
     assert sender == 2
     assert why in told_of
-    if plane == 1:
-        assert taken(rogue, 1) == [Arrived(sender=1, message=None)]
-    them.meshes[1].unreadable.clear()
-    sent(rogue, Transmit(to=1, message=Offer(round=2, task=3)))
-    assert taken(them.meshes[1], 1) == [Arrived(sender=2, message=Offer(round=2, task=3))]
+    rogue.send(Transmit(to=1, message=Offer(round=2, task=3)))
+    found = them.until(lambda found: bool(found[1]))
+    assert found[1] == [Arrived(sender=2, message=Offer(round=2, task=3))]
 
 
 def where(rank: int) -> Endpoints:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -11,11 +14,12 @@ import zmq
 from codedreduce import MasterWorker
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Transmit
-from codedreduce.protocol.messages import ModelChunk, Offer, ShareChunk
+from codedreduce.protocol.messages import Goodbye, ModelChunk, Offer, ShareChunk
 from codedreduce.protocol.wire import encode
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.zeromq.carrier import Arrived, Endpoints
+from codedreduce.worlds.zeromq.carrier import Arrived, Carrier, Endpoints, Gone, News, Reached
+from codedreduce.worlds.zeromq.frames import ACKNOWLEDGEMENT, MARKED, MARKED_BY_REFERENCE, PLAIN
 from codedreduce.worlds.zeromq.transport import Transport
 
 SETTINGS = Settings(length=6)
@@ -36,83 +40,198 @@ def listening(context: Context) -> tuple[Transport, Endpoints]:
     return parent, parent.listen("tcp://127.0.0.1")
 
 
-def taken(node: Transport, count: int) -> list[Arrived]:
-    """The next messages of a node, taken as its driver does."""
-    poller = zmq.Poller()
-    for socket in node.sockets:
-        poller.register(socket, zmq.POLLIN)
-    found: list[Arrived] = []
-    while len(found) + len(node.unreadable) < count:
-        ready = dict(poller.poll(5000))
-        assert ready, f"only {len(found)} of {count} messages came"
-        found += node.receive(ready)
+def turn(*nodes: Carrier, wait: int = 20) -> dict[int, list[News]]:
+    """Every node takes once what is there, as its driver does."""
+    found: dict[int, list[News]] = {}
+    for node in nodes:
+        poller = zmq.Poller()
+        for readable in node.sockets + node.monitors:
+            poller.register(readable, zmq.POLLIN)
+        ready = dict(poller.poll(0 if node.has_news else wait))
+        found[node.node] = list(node.take(ready))
     return found
 
 
-def test_vectors_and_small_messages_come_through_both_ways(context: Context) -> None:
+def until(done: Callable[[dict[int, list[News]]], bool], *nodes: Carrier) -> dict[int, list[News]]:
+    """All that nodes take until it is enough."""
+    found: dict[int, list[News]] = {node.node: [] for node in nodes}
+    deadline = time.monotonic() + 10.0
+    while not done(found):
+        assert time.monotonic() < deadline, f"in ten seconds only {found}"
+        for node, news in turn(*nodes).items():
+            found[node] += news
+    return found
+
+
+def of_kind(news: list[News], kind: type) -> list[News]:
+    return [one for one in news if isinstance(one, kind)]
+
+
+@pytest.fixture
+def family(context: Context) -> tuple[Transport, Transport]:
+    """A parent and a child that have a session."""
     parent, endpoints = listening(context)
     child = Transport(context, 3, SETTINGS, Buffers(RUN, 3))
     child.connect({0: endpoints})
+    found = until(lambda found: all(found.values()), parent, child)
+    assert found == {0: [Reached(3)], 3: [Reached(0)]}
+    return parent, child
+
+
+def test_vectors_and_small_messages_come_through_both_ways(family: tuple[Transport, Transport]) -> None:
+    parent, child = family
     vector = np.arange(6, dtype=np.float32)
     share, offer = ShareChunk(round=2, task=3, index=0), Offer(round=2, task=3)
-    assert child.send(Transmit(to=0, message=share, data=vector, marked=True))
-    assert child.send(Transmit(to=0, message=offer))
-    arrived = {type(one.message): one for one in taken(parent, 2)}
+    child.send(Transmit(to=0, message=share, data=vector, marked=True))
+    child.send(Transmit(to=0, message=offer))
+    found = until(lambda found: len(found[0]) == 2 and len(found[3]) == 1, parent, child)
+    arrived = {type(one.message): one for one in found[0]}
     assert arrived[Offer] == Arrived(sender=3, message=offer)
     assert arrived[ShareChunk].message == share
-    assert arrived[ShareChunk].marked
     assert arrived[ShareChunk].data is not None
     assert arrived[ShareChunk].data.tobytes() == vector.tobytes()
-    assert parent.send(Transmit(to=3, message=ModelChunk(round=3, index=0), data=vector))
-    assert parent.acknowledge(3)
-    model, acknowledgement = sorted(taken(child, 2), key=lambda one: one.message is None)
-    assert (model.sender, model.message, model.marked) == (0, ModelChunk(round=3, index=0), False)
-    assert acknowledgement == Arrived(sender=0, message=None)
+    assert found[3] == [Arrived(sender=0, message=None)], "the marked one is here"
+    parent.send(Transmit(to=3, message=ModelChunk(round=3, index=0), data=vector))
+    (model,) = until(lambda found: len(found[3]) == 1, parent, child)[3]
+    assert (model.sender, model.message) == (0, ModelChunk(round=3, index=0))
+    assert not any(turn(parent, child).values()), "what is not marked is not acknowledged"
 
 
-def test_a_socket_that_is_not_named_is_not_asked(context: Context) -> None:
+def test_every_marked_message_is_acknowledged_once(family: tuple[Transport, Transport]) -> None:
+    parent, child = family
+    for task in range(40):
+        share = ShareChunk(round=2, task=task, index=0)
+        child.send(Transmit(to=0, message=share, data=np.zeros(6, dtype=np.float32), marked=task % 2 == 1))
+    found = until(lambda found: len(found[0]) == 40 and len(found[3]) >= 20, parent, child)
+    assert found[3] == 20 * [Arrived(sender=0, message=None)]
+    assert not any(turn(parent, child).values())
+
+
+def test_what_is_sent_before_the_first_session_waits(context: Context) -> None:
+    """However long the connections take: nobody counts as gone who has not been there."""
     parent, endpoints = listening(context)
     child = Transport(context, 3, SETTINGS, Buffers(RUN, 3))
-    child.connect({0: endpoints})
+    child.connect({0: endpoints._replace(data="ipc://@codedreduce-nobody")})
+    child.send(Transmit(to=0, message=Offer(round=1, task=3)))
+    deadline = time.monotonic() + 1.5  # more than a second late
+    while time.monotonic() < deadline:
+        assert not any(turn(parent, child).values()), "one plane is not enough"
+    child.send(Transmit(to=0, message=Offer(round=2, task=3)))
+    assert child.move(0, endpoints)
+    found = until(lambda found: len(found[0]) == 3, parent, child)
+    assert found[0] == [Reached(3), *(Arrived(3, Offer(round=round_, task=3)) for round_ in (1, 2))]
+
+
+def test_a_socket_that_is_not_named_is_not_asked(family: tuple[Transport, Transport]) -> None:
+    parent, child = family
     child.send(Transmit(to=0, message=Offer(round=1, task=3)))
     control, data = parent.sockets
     assert control.poll(5000)
-    assert list(parent.receive({data: zmq.POLLIN})) == []
-    assert [one.sender for one in parent.receive({control: zmq.POLLIN, data: zmq.POLLIN})] == [3]
+    assert list(parent.take({data: zmq.POLLIN})) == []
+    assert list(parent.take({control: zmq.POLLIN})) == [Arrived(3, Offer(round=1, task=3))]
 
 
-GOOD = b"\x01" + encode(ShareChunk(round=2, task=3, index=0))
+@pytest.mark.parametrize("plane", [0, 1])
+def test_one_connection_that_breaks_is_a_new_session_on_both(family: tuple[Transport, Transport], plane: int) -> None:
+    """Both ends are told once; what was under way is not heard; a window that was closed is open again."""
+    parent, child = family
+    share = Transmit(
+        to=0, message=ShareChunk(round=1, task=3, index=0), data=np.zeros(6, dtype=np.float32), marked=True
+    )
+    child.send(share)
+    assert parent.sockets[1].poll(5000)
+    shut(parent, plane)
+    found = until(lambda found: all(Reached in map(type, news) for news in found.values()), parent, child)
+    changes = {node: [one for one in news if not isinstance(one, Arrived)] for node, news in found.items()}
+    assert changes == {0: [Gone(3), Reached(3)], 3: [Gone(0), Reached(0)]}
+    child.send(share)
+    found = until(lambda found: len(of_kind(found[3], Arrived)) == 1, parent, child)
+    assert [one.message for one in of_kind(found[0], Arrived)] == [share.message]
+    assert not any(turn(parent, child).values())
+
+
+def shut(node: Transport, plane: int) -> None:
+    """End the connection by which a neighbour of this node speaks on a plane, as the kernel would."""
+    ((_, descriptor),) = [(plane, link.comes_by[plane]) for link in node._children.values()]
+    connection = socket.socket(fileno=os.dup(descriptor))
+    connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
+
+def test_a_goodbye_is_heard_though_another_connection_went_first(family: tuple[Transport, Transport]) -> None:
+    parent, child = family
+    child.send(Transmit(to=0, message=Goodbye(reason="enough")))
+    assert parent.sockets[0].poll(5000)
+    shut(parent, 1)
+    monitor = parent.monitors[1]
+    assert monitor.poll(5000)
+    assert list(parent.take({monitor: zmq.POLLIN})) == [Gone(3)]
+    found = until(lambda found: bool(of_kind(found[0], Arrived)), parent)
+    assert of_kind(found[0], Arrived) == [Arrived(3, Goodbye(reason="enough"))]
+
+
+def test_who_is_gone_is_not_written_to(context: Context) -> None:
+    parent, endpoints = listening(context)
+    other: Context = zmq.Context()
+    child = Transport(other, 3, SETTINGS, Buffers(RUN, 3))
+    child.connect({0: endpoints})
+    until(lambda found: all(found.values()), parent, child)
+    other.destroy(linger=0)
+    assert until(lambda found: bool(found[0]), parent)[0] == [Gone(3)]
+    for _ in range(3):
+        parent.send(Transmit(to=3, message=Offer(round=1, task=3)))
+    assert not parent.has_news
+    again: Context = zmq.Context()
+    child = Transport(again, 3, SETTINGS, Buffers(RUN, 3))
+    child.connect({0: endpoints})
+    found = until(lambda found: all(found.values()), parent, child)
+    assert found == {0: [Reached(3)], 3: [Reached(0)]}
+    assert not any(turn(parent, child).values()), "what was for the one that went does not reach the one that came"
+    again.destroy(linger=0)
+
+
+GOOD = encode(ShareChunk(round=2, task=3, index=0))
 
 
 @pytest.mark.parametrize(
-    ("plane", "frames", "why"),
+    ("plane", "kind", "frames", "why"),
     [
-        (0, [b"nonsense"], "wire version"),
-        (0, [encode(Offer(round=1, task=3)), b"more"], "a small message of 2 frames"),
-        (1, [GOOD], "a data message of 1 frames"),
-        (1, [GOOD, bytes(24), b"more"], "a data message of 3 frames"),
-        (1, [GOOD, bytes(20)], "must have 24 bytes and came with 20"),
-        (1, [b"\x03" + GOOD[1:], b"anywhere"], "does not share"),
+        (0, PLAIN, [b"nonsense"], "wire version"),
+        (0, PLAIN, [encode(Offer(round=1, task=3)), b"more"], "a small message of 2 frames"),
+        (0, ACKNOWLEDGEMENT, [b"many"], "an acknowledgement of 4 bytes"),
+        (1, MARKED, [GOOD], "a data message of 1 frames"),
+        (1, MARKED, [GOOD, bytes(24), b"more"], "a data message of 3 frames"),
+        (1, MARKED, [GOOD, bytes(20)], "must have 24 bytes and came with 20"),
+        (1, MARKED_BY_REFERENCE, [GOOD, b"anywhere"], "does not share"),
     ],
 )
 def test_what_cannot_be_read_is_told_and_holds_nobody_up(
-    context: Context, plane: int, frames: list[bytes], why: str
+    family: tuple[Transport, Transport], plane: int, kind: bytes, frames: list[bytes], why: str
 ) -> None:
     """Whatever a neighbour sends, the next message comes through, and its window is opened if it waits for that."""
-    parent, endpoints = listening(context)
-    rogue = [context.socket(zmq.DEALER), context.socket(zmq.DEALER)]
-    for socket, where in zip(rogue, endpoints, strict=True):
-        socket.setsockopt(zmq.ROUTING_ID, (3).to_bytes(4, "big"))
-        socket.connect(where)
-    rogue[0].send(encode(Offer(round=1, task=3)))  # so that its control connection is there to be answered on
-    assert len(taken(parent, 1)) == 1
-    rogue[plane].send_multipart(frames)
-    assert taken(parent, 1) == []
+    parent, child = family
+    first, *others = frames
+    assert child._parent is not None
+    child._up[plane].send_multipart([kind + child._parent.session.outgoing + first, *others])
+    deadline = time.monotonic() + 5.0
+    while not parent.unreadable:
+        assert time.monotonic() < deadline
+        assert turn(parent) == {0: []}
     ((sender, told),) = parent.unreadable
     assert sender == 3
     assert why in told
     if plane == 1:
-        assert rogue[0].recv() == b""
+        assert until(lambda found: bool(found[3]), child)[3] == [Arrived(0, None)]
     parent.unreadable.clear()
-    rogue[1].send_multipart([GOOD, bytes(24)])
-    assert [one.sender for one in taken(parent, 1)] == [3]
+    child.send(Transmit(to=0, message=ShareChunk(round=2, task=3, index=0), data=np.zeros(6, dtype=np.float32)))
+    (arrived,) = until(lambda found: bool(found[0]), parent)[0]
+    assert isinstance(arrived, Arrived)
+    assert arrived.message == ShareChunk(round=2, task=3, index=0)
+
+
+def test_a_frame_too_short_for_a_session_is_told(family: tuple[Transport, Transport]) -> None:
+    parent, child = family
+    child._up[0].send(b"\x00short")
+    assert parent.sockets[0].poll(5000)
+    assert turn(parent) == {0: []}
+    assert parent.unreadable == [(3, "node 3 sent a frame of 6 bytes; the shortest has 17")]

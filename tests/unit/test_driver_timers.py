@@ -10,6 +10,7 @@ import pytest
 from codedreduce.errors import CodedReduceError
 from codedreduce.protocol import events as happening
 from codedreduce.worlds.zeromq import driver as module
+from codedreduce.worlds.zeromq.carrier import Gone, Reached
 from codedreduce.worlds.zeromq.driver import ORPHANED, Driver
 
 
@@ -39,9 +40,10 @@ class Transport:
     needs = 1
 
     def __init__(self) -> None:
-        self.news: list[tuple[int, bool]] = []
+        self.news: list[Gone | Reached] = []
+        self.unreadable: list[tuple[int | None, str]] = []
 
-    def comes_and_goes(self) -> list[tuple[int, bool]]:
+    def take(self, ready: object) -> list[Gone | Reached]:
         news, self.news = self.news, []
         return news
 
@@ -64,8 +66,8 @@ def driver(clock: Clock) -> Iterator[Any]:
 
 def connection(driver: Any, *comes: bool, to: int = 1) -> None:
     """The connection to a neighbour goes or comes."""
-    driver._transport.news += [(to, is_there) for is_there in comes]
-    driver._watch_peers()
+    driver._transport.news += [Reached(to) if is_there else Gone(to) for is_there in comes]
+    driver._take_news(())
 
 
 def wait(driver: Any, clock: Clock, seconds: float) -> list[happening.Event]:

@@ -25,7 +25,7 @@ OTHER_NAMES = (
 WAITS = (
     ("CODEDREDUCE_ROOT_WITHIN", "root_within", 60.0),
     ("CODEDREDUCE_ALL_WITHIN", "all_within", 120.0),
-    ("CODEDREDUCE_ORPHANED_AFTER", "orphaned_after", 60.0),
+    ("CODEDREDUCE_ORPHANED_AFTER", "orphaned_after", 300.0),
 )
 
 

@@ -28,7 +28,7 @@ class Meeting:
     """Where a run meets: its name, the root's address, and whether its nodes share this machine's memory.
 
     `root_within`: seconds a node looks for the root. `all_within`: seconds that all nodes together have to come up.
-    `orphaned_after`: seconds a node stays without its parent.
+    `orphaned_after`: seconds a node waits for a parent, or a rank for rank 0, that cannot be reached.
     """
 
     run: str
@@ -39,7 +39,7 @@ class Meeting:
     subject: str = ""  # what is trained, in words; all nodes must say the same
     root_within: float = 30.0
     all_within: float = 120.0
-    orphaned_after: float = 30.0
+    orphaned_after: float = 300.0
 
     @property
     def address(self) -> str:

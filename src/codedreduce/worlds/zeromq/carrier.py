@@ -1,14 +1,13 @@
 """What every node's sockets have in common: messages on two planes, control and data, to neighbours who have numbers.
 
-Frames of a data message: header, then the chunk's bytes, or a reference into shared memory. Frames of a control
-message: header. An empty header is an acknowledgement of marked messages.
+With every neighbour there is a session (`sessions`) over both planes; frames are as in `frames`.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import ClassVar, NamedTuple
 
@@ -17,26 +16,35 @@ import zmq
 from codedreduce.errors import WireError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Transmit
-from codedreduce.protocol.messages import AnyMessage, RingChunk, StateChunk
+from codedreduce.protocol.messages import AnyMessage, Goodbye, RingChunk, StateChunk
 from codedreduce.protocol.wire import decode, encode
 from codedreduce.vectors import Vector
 from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, Socket
+from codedreduce.worlds.zeromq.frames import (
+    ACKNOWLEDGEMENT,
+    BY_REFERENCE,
+    MARKED,
+    MARKED_BY_REFERENCE,
+    OPEN,
+    OPEN_ASKING,
+    PLAIN,
+    check_frames,
+    chunk_kind,
+    count_from_bytes,
+    count_to_bytes,
+    split,
+)
+from codedreduce.worlds.zeromq.sessions import CONTROL, DATA, PLANES, Session, Step
+from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, Socket, comings_and_goings
 
-CONTROL, DATA = 0, 1
-
-#: Flags as plain numbers: pyzmq's own are enumerations, and combining them costs more than sending a frame.
+#: As plain numbers: pyzmq's own are enumerations, and combining them costs more than sending a frame.
 _NOW = int(zmq.DONTWAIT)
 _NOW_AND_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
+_EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
 
 #: Bytes from which a frame is sent from where it lies. Handing it over, and being told that it has been sent, wakes a
 #: thread of pyzmq's for every frame: a copy of less takes no longer, and does not hold up the others.
 ZERO_COPY = 1 << 18
-
-_MARKED = b"\x01"
-_PLAIN = b"\x00"
-_BY_REFERENCE = b"\x02"
-_MARKED_BY_REFERENCE = b"\x03"
 
 
 class Endpoints(NamedTuple):
@@ -47,21 +55,37 @@ class Endpoints(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """Something a neighbour sent; a message of None is an acknowledgement."""
+    """Something a neighbour sent; without a message, that something marked has arrived there."""
 
     sender: int
     message: AnyMessage | None
     data: Vector | None = None
-    marked: bool = False
 
 
-class Unsent(NamedTuple):
-    """What could not be sent yet: since when, to whom, on which plane."""
+class Gone(NamedTuple):
+    """What was under way to and from a neighbour may be lost, and it cannot be reached."""
 
-    since: float
-    to: int
-    plane: int
-    frames: list[bytes | memoryview]
+    peer: int
+
+
+class Reached(NamedTuple):
+    """A neighbour can be reached, for the first time or again; nothing is under way."""
+
+    peer: int
+
+
+News = Arrived | Gone | Reached
+
+
+class Link:
+    """A neighbour, the session with it, and the connections below that."""
+
+    def __init__(self, peer: int, process: int) -> None:
+        self.peer = peer
+        self.session = Session(process)
+        self.waiting: list[tuple[int, bytes, bytes, bytes | memoryview | None]] = []  # until the session is first up
+        self.leads_to: list[str | None] = [None, None]  # on each plane, where, if this side makes the connection
+        self.comes_by: list[int] = [-1, -1]  # on each plane, what the other side's connection is to the kernel
 
 
 def name_of(node: int) -> bytes:
@@ -73,18 +97,21 @@ class Carrier(ABC):
     """The sockets of one node; which there are, and who is behind them, is a subclass's."""
 
     one_at_a_time: ClassVar[bool] = True  # whether one neighbour should have all of a chunk before the next has some
+    at_once: ClassVar[int] = 1  # messages that are taken from a socket before the others are looked at again
 
     def __init__(self, context: Context, node: int, settings: Settings, buffers: Buffers) -> None:
         self.node = node
         self._context = context
         self._settings = settings
         self._buffers = buffers
+        self._process = int.from_bytes(os.urandom(4), "big") | 1  # of this node's processes, which one this is
         self.sockets: list[Socket] = []
-        self.monitors: list[Socket] = []  # have something to read when `comes_and_goes` has something to tell
-        self.lost: list[int] = []  # neighbours found unreachable since last asked
+        self._monitors: dict[Socket, Socket] = {}  # they tell of the connections of others
+        self._makes: dict[str, tuple[Link, int]] = {}  # connections that this side makes, by where they lead
+        self._made_by_others: dict[int, tuple[Link, int]] = {}  # those it does not, by what they are to the kernel
+        self._news: deque[News] = deque()
         #: Who sent what could not be read, if it is a neighbour, and that in words, since last asked.
         self.unreadable: list[tuple[int | None, str]] = []
-        self._unsent: list[Unsent] = []
 
     @property
     @abstractmethod
@@ -101,26 +128,23 @@ class Carrier(ABC):
 
     @abstractmethod
     def wait_until_connected(self, within: float, look: Callable[[], None]) -> None:
-        """Wait for the connections without which a node cannot begin; `look` is called meanwhile."""
+        """Wait for the sessions without which a node cannot begin; `look` is called meanwhile."""
 
     @abstractmethod
-    def comes_and_goes(self) -> list[tuple[int, bool]]:
-        """Whose connection has come (True) or gone (False) since last asked, in that order."""
+    def _readers(self) -> Iterator[tuple[Socket, int, Link | None]]:
+        """The sockets, small messages first, each with its plane and who is at its other end, if only one is."""
 
     @abstractmethod
-    def receive(self, ready: Container[object]) -> Iterator[Arrived]:
-        """A message from each socket that has one, small messages first; what cannot be read is skipped.
-
-        Asking a socket that has nothing costs as much as a message: only those are asked that `ready` names.
-        """
+    def _link_to(self, peer: int) -> Link:
+        """The link over which a neighbour is sent something."""
 
     @abstractmethod
-    def _way(self, to: int, plane: int) -> tuple[Socket | None, bytes | None]:
+    def _link_called(self, name: bytes) -> Link | None:
+        """The link of whoever is called this, if it may be a neighbour."""
+
+    @abstractmethod
+    def _way(self, link: Link, plane: int) -> tuple[Socket | None, bytes | None]:
         """The socket that leads to a neighbour, and the name to put ahead if it leads to others too."""
-
-    @abstractmethod
-    def _gives_up(self, unsent: Unsent) -> bool:
-        """Whether what still cannot be sent never will be."""
 
     def _addresses(self, where: str | Endpoints) -> Endpoints:
         if isinstance(where, Endpoints):
@@ -129,102 +153,217 @@ class Carrier(ABC):
             return Endpoints(f"{where}-{self.node}-control", f"{where}-{self.node}-data")
         return Endpoints(f"{where}:*", f"{where}:*")
 
-    def send(self, action: Transmit) -> bool:
-        """Send a message to a neighbour; whether it could be sent at once."""
-        header = encode(action.message)
-        data = action.data
-        if data is None:
-            return self._put(action.to, CONTROL, [header])
-        reference = self._buffers.refer(data)
-        if reference is not None:
-            flag = _MARKED_BY_REFERENCE if action.marked else _BY_REFERENCE
-            return self._put(action.to, DATA, [flag + header, reference])
-        frame = self._buffers.to_bytes(data)
-        sent = self._put(action.to, DATA, [(_MARKED if action.marked else _PLAIN) + header, frame])
-        if self.one_at_a_time and self._way(action.to, DATA)[1] is not None:
+    @property
+    def monitors(self) -> list[Socket]:
+        """They have something to read when connections come and go."""
+        return list(self._monitors)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take` has something to tell, whatever is ready."""
+        return bool(self._news)
+
+    # -- sending
+
+    def send(self, action: Transmit) -> None:
+        """Send a message to a neighbour; it waits for one that has yet to come, and is dropped for one that is gone."""
+        link = self._link_to(action.to)
+        session = link.session
+        if not session.is_up and not session.is_new:
+            return
+        plane, kind = CONTROL, PLAIN
+        payload: bytes | memoryview | None = None
+        data, header = action.data, encode(action.message)
+        if data is not None:
+            plane = DATA
+            payload = self._buffers.refer(data)
+            kind = chunk_kind(marked=action.marked, by_reference=payload is not None)
+            if payload is None:
+                payload = self._buffers.to_bytes(data)
+        if session.is_new:
+            link.waiting.append((plane, kind, header, payload))
+            return
+        self._put(link, plane, kind, header, payload)
+        if data is not None and self.one_at_a_time and self._way(link, DATA)[1] is not None:
             # Let ZeroMQ's thread write all of it, or everyone is sent their first 8 KiB before any has the rest.
             os.sched_yield()
-        return sent
 
-    def acknowledge(self, peer: int) -> bool:
-        """Tell a neighbour that its marked message is here; whether it could be sent at once."""
-        return self._put(peer, CONTROL, [b""])
+    def _put(self, link: Link, plane: int, kind: bytes, body: bytes, payload: bytes | memoryview | None = None) -> None:
+        """Send something of the session; that it cannot be sent is the first sign that a connection is gone."""
+        if not self._try(link, plane, kind + link.session.outgoing + body, payload) and link.session.is_up:
+            self._follow(link, link.session.broke())
 
-    def _put(self, to: int, plane: int, frames: list[bytes | memoryview]) -> bool:
-        waiting = bool(self._unsent) and any((one.to, one.plane) == (to, plane) for one in self._unsent)
-        if not waiting and self._try(to, plane, frames):
-            return True
-        self._unsent.append(Unsent(time.monotonic(), to, plane, frames))
-        return False
-
-    def _try(self, to: int, plane: int, frames: list[bytes | memoryview]) -> bool:
-        copy = len(frames) == 1 or len(frames[1]) < ZERO_COPY
-        socket, name = self._way(to, plane)
+    def _try(self, link: Link, plane: int, first: bytes, payload: bytes | memoryview | None = None) -> bool:
+        socket, name = self._way(link, plane)
         if socket is None:
-            return True
+            return False
         try:
             if name is not None:
                 socket.send(name, _NOW_AND_MORE)
-            for frame in frames[:-1]:
-                socket.send(frame, _NOW_AND_MORE)
-            socket.send(frames[-1], _NOW, copy=copy)
+            if payload is None:
+                socket.send(first, _NOW)
+            else:
+                socket.send(first, _NOW_AND_MORE)
+                socket.send(payload, _NOW, copy=len(payload) < ZERO_COPY)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
             return False
         return True
 
-    def retry(self) -> bool:
-        """Send what could not be sent, since a neighbour's second socket was still connecting; whether some is left."""
-        unsent, self._unsent = self._unsent, []
-        blocked: set[tuple[int, int]] = set()
-        for one in unsent:
-            if one.to in self.lost:
-                continue
-            way = (one.to, one.plane)
-            if way in blocked or not self._try(*way, one.frames):
-                blocked.add(way)
-                if not self._gives_up(one):
-                    self._unsent.append(one)
-        return bool(self._unsent)
+    # -- sessions
 
-    def _take(self, socket: Socket, plane: int, sender: int | None = None) -> Arrived | None:
-        """The next message of a socket; if it is not from one sender only, the first frame says from whom."""
+    def _follow(self, link: Link, step: Step) -> None:
+        """Do and tell what follows from what happened to a session."""
+        if step.gone:
+            self._news.append(Gone(link.peer))
+        for plane in step.open_on:
+            kind = OPEN_ASKING if link.session.asks_on(plane) else OPEN
+            self._try(link, plane, kind + link.session.outgoing)  # without a connection, its maker speaks first
+        if step.up:
+            self._is_reached(link)
+
+    def _is_reached(self, link: Link) -> None:
+        self._news.append(Reached(link.peer))
+        waiting, link.waiting = link.waiting, []
+        for plane, kind, body, payload in waiting:
+            self._put(link, plane, kind, body, payload)
+
+    def _watch(self, ready: Container[object]) -> None:
+        """Connections come and go."""
+        for monitor, watched in self._monitors.items():
+            if monitor not in ready:
+                continue
+            watched.get(_EVENTS)  # that it may learn the names of those whom it reaches
+            for told in comings_and_goings(monitor):
+                if told.endpoint in self._makes:
+                    link, plane = self._makes[told.endpoint]
+                    self._follow(link, link.session.connected(plane) if told.is_there else link.session.broke())
+                elif not told.is_there and told.descriptor in self._made_by_others:
+                    link, plane = self._made_by_others.pop(told.descriptor)
+                    link.comes_by[plane] = -1
+                    self._follow(link, link.session.broke())
+
+    def _reach(self, link: Link, plane: int, address: str) -> None:
+        """Make a connection; it is made again whenever it is lost."""
+        socket = self._way(link, plane)[0]
+        assert socket is not None
+        link.leads_to[plane] = address
+        self._makes[address] = (link, plane)
+        socket.connect(address)
+
+    def move(self, peer: int, endpoints: Endpoints) -> bool:
+        """A neighbour listens elsewhere now; whether this node is to connect to it there."""
+        link = self._link_to(peer)
+        moved = False
+        for plane, address in zip(PLANES, endpoints, strict=True):
+            before = link.leads_to[plane]
+            if before not in (None, address):
+                socket = self._way(link, plane)[0]
+                assert socket is not None
+                socket.disconnect(before)
+                del self._makes[before]
+                self._reach(link, plane, address)
+                moved = True
+        if moved:
+            self._follow(link, link.session.broke())
+        return moved
+
+    def _remember_connection(self, link: Link, plane: int, descriptor: int) -> None:
+        """A neighbour speaks by this connection: when it is told to be gone, it is known whose it was."""
+        if link.leads_to[plane] is None and link.comes_by[plane] != descriptor:
+            self._made_by_others.pop(link.comes_by[plane], None)
+            link.comes_by[plane] = descriptor
+            self._made_by_others[descriptor] = (link, plane)
+
+    # -- receiving
+
+    def take(self, ready: Container[object]) -> Iterator[News]:
+        """What there is to tell, of each socket that has something, small messages first; the unreadable is skipped.
+
+        Asking a socket that has nothing costs as much as a message: only those are asked that `ready` names. A marked
+        message is acknowledged when the next is asked for.
+        """
+        yield from self._told()
+        for socket, plane, link in self._readers():
+            if socket in ready:
+                for _ in range(self.at_once):
+                    yield from self._next(socket, plane, link)
+                    if self.at_once == 1 or not int(socket.get(_EVENTS)) & _READABLE:  # a tenth of asking all sockets
+                        break
+        self._watch(ready)  # last: who went may have said something before
+        yield from self._told()
+
+    def _told(self) -> Iterator[News]:
+        while self._news:
+            yield self._news.popleft()
+
+    def _next(self, socket: Socket, plane: int, link: Link | None) -> Iterator[News]:
+        """What the next message of a socket tells; if it is not from one only, the first frame says from whom."""
         try:
             frames = [socket.recv(_NOW, copy=False)]
         except zmq.Again:
-            return None
+            return
         while frames[-1].more:
             frames.append(socket.recv(_NOW, copy=False))
-        if sender is None:
+        if link is None:
             name = frames.pop(0).bytes
-            sender = self._called(name)
-            if sender is None:
+            link = self._link_called(name)
+            if link is None:
                 self.unreadable.append((None, f"somebody not of this run, called {name[:16].hex()}, sent something"))
-                return None
+                return
         try:
-            return self._read(sender, frames, plane)
+            if not frames:
+                raise WireError("nothing")
+            yield from self._read(link, plane, frames)
         except WireError as error:
-            self.unreadable.append((sender, f"node {sender} sent {error}"))
-            if plane == DATA and frames and bytes(frames[0].buffer[:1]) in (_MARKED, _MARKED_BY_REFERENCE):
-                self.acknowledge(sender)  # or the sender's window would never open again
-            return None
+            self.unreadable.append((link.peer, f"node {link.peer} sent {error}"))
 
-    def _called(self, name: bytes) -> int | None:
-        """Who is called this, if anybody."""
-        return int.from_bytes(name, "big")
+    def _read(self, link: Link, plane: int, frames: list[zmq.Frame]) -> Iterator[News]:
+        session = link.session
+        kind, tag, body = split(frames[0].bytes)
+        if kind in (OPEN, OPEN_ASKING):
+            self._remember_connection(link, plane, int(frames[0].get(zmq.SRCFD)))
+            self._follow(link, session.opened(plane, tag, asks=kind == OPEN_ASKING))
+            yield from self._told()
+            return
+        if not session.is_of_it(tag):
+            yield from self._last_words(link, plane, tag, body)
+            return
+        if session.heard():
+            self._is_reached(link)
+            yield from self._told()
+        if kind == ACKNOWLEDGEMENT:
+            for _ in range(session.acknowledged(count_from_bytes(body))):
+                yield Arrived(link.peer, None)
+            return
+        marked = kind in (MARKED, MARKED_BY_REFERENCE)
+        try:
+            arrived = self._message(link.peer, plane, kind, body, frames)
+        except WireError:
+            if marked:  # or the sender's window would never open again
+                self._acknowledge(link)
+            raise
+        yield arrived
+        if marked and session.is_of_it(tag):
+            self._acknowledge(link)
 
-    def _read(self, sender: int, frames: list[zmq.Frame], plane: int) -> Arrived:
+    def _acknowledge(self, link: Link) -> None:
+        self._put(link, CONTROL, ACKNOWLEDGEMENT, count_to_bytes(link.session.marked_came()))
+
+    def _last_words(self, link: Link, plane: int, tag: bytes, body: bytes) -> Iterator[News]:
+        """Of a session that is over only a goodbye is heard: who said it broke the other connection by leaving."""
+        if plane == CONTROL and link.session.is_of_their_process(tag):
+            message = decode(body)
+            if isinstance(message, Goodbye):
+                yield Arrived(link.peer, message)
+
+    def _message(self, sender: int, plane: int, kind: bytes, header: bytes, frames: list[zmq.Frame]) -> Arrived:
+        check_frames(frames, plane)
         if plane == CONTROL:
-            if len(frames) != 1:
-                raise WireError(f"a small message of {len(frames)} frames")
-            header = frames[0].bytes
-            return Arrived(sender, decode(header) if header else None)
-        if len(frames) != 2:
-            raise WireError(f"a data message of {len(frames)} frames")
-        first, buffer = frames[0].bytes, frames[1].buffer
-        flag, header = first[:1], first[1:]
-        if flag in (_BY_REFERENCE, _MARKED_BY_REFERENCE):
+            return Arrived(sender, decode(header))
+        buffer = frames[1].buffer
+        if kind in (BY_REFERENCE, MARKED_BY_REFERENCE):
             reference, data = self._buffers.look_up(buffer)
             message = decode(header, reference.size, self._settings.chunk_bytes)
         else:
@@ -232,7 +371,7 @@ class Carrier(ABC):
             data = self._buffers.from_bytes(buffer, plain=isinstance(message, StateChunk))
         if isinstance(message, RingChunk) and len(data) > self._settings.length:
             raise WireError("a ring chunk larger than the vector")
-        return Arrived(sender, message, data, flag in (_MARKED, _MARKED_BY_REFERENCE))
+        return Arrived(sender, message, data)
 
     def close(self) -> None:
         """Let go of all sockets, sending what has been handed over but nothing more."""
@@ -240,6 +379,6 @@ class Carrier(ABC):
             socket.disable_monitor()
             socket.close(linger=LAST_WORDS)
         self.sockets.clear()
-        for monitor in self.monitors:
+        for monitor in self._monitors:
             monitor.close(linger=0)
-        self.monitors.clear()
+        self._monitors.clear()

@@ -38,7 +38,7 @@ from codedreduce.protocol.events import (
     TimerFired,
     Transmit,
 )
-from codedreduce.worlds.zeromq.carrier import Carrier
+from codedreduce.worlds.zeromq.carrier import Arrived, Carrier, Gone, Reached
 from codedreduce.worlds.zeromq.rendezvous import Directory
 
 #: The driver's own timer: a node without the one it needs leaves when it fires.
@@ -58,7 +58,7 @@ class Driver(threading.Thread):
         tell: Callable[[Outward], None],
         directory: Directory | None = None,
         *,
-        orphaned_after: float = 30.0,
+        orphaned_after: float = 300.0,
     ) -> None:
         super().__init__(name=f"codedreduce-{machine.node}", daemon=True)
         self.machine = machine
@@ -71,7 +71,6 @@ class Driver(threading.Thread):
         self._timer_tokens: dict[str, int] = {}  # of each timer, the one that counts
         self._last_token = 0  # only grows: an old timer is never taken for a new one
         self._left = False
-        self._retrying = False
         self._met: set[int] = set()
         self._orphaned_after = orphaned_after
         self._woken, self._waker = os.pipe()  # a socket of ZeroMQ's would cost several times as much to wake
@@ -132,28 +131,21 @@ class Driver(threading.Thread):
         poller.register(self._woken, zmq.POLLIN)
         if self._directory is not None:
             poller.register(self._directory.socket, zmq.POLLIN)
-        monitors = self._transport.monitors
-        for monitor in monitors:
+        for monitor in self._transport.monitors:
             poller.register(monitor, zmq.POLLIN)
         if self._transport.needs is not None:
             self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._orphaned_after))  # until it is met
         self._handle(Started())
-        self._watch_peers()  # who came while the node waited
         while not self._left:
             ready = dict(poller.poll(self._timeout()))
-            if self._retrying:
-                self._retrying = self._transport.retry()
-                self._note_lost()
             if self._woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._woken, 4096)
                 self._take_posted()
             if self._directory is not None and self._directory.socket in ready:
                 self._serve_directory(self._directory)
-            if any(monitor in ready for monitor in monitors):
-                self._watch_peers()
-            if len(ready) > (self._woken in ready):
-                self._take_arrived(ready)
+            if len(ready) > (self._woken in ready) or self._transport.has_news:
+                self._take_news(ready)
                 self._take_posted()
             self._fire_timers()
 
@@ -163,23 +155,26 @@ class Driver(threading.Thread):
             node, why = directory.refused.pop()
             self._tell(Note(kind="refused", reason=why, round=self.machine.round, nodes=(node,)))
 
-    def _watch_peers(self) -> None:
-        """Connections went or came back; a node that stays without the one it needs leaves."""
-        for peer, is_there in self._transport.comes_and_goes():
-            if not is_there:
-                self._handle(PeerLost(peer=peer))
-                if peer == self._transport.needs:
-                    self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._orphaned_after))
-                continue
-            if peer == self._transport.needs:
-                self._timer_tokens.pop(ORPHANED, None)
-            if peer in self._met:
-                self._handle(PeerFound(peer=peer))
-            self._met.add(peer)
+    def _lose(self, peer: int) -> None:
+        """A neighbour cannot be reached; a node that stays without the one it needs leaves."""
+        self._handle(PeerLost(peer=peer))
+        if peer == self._transport.needs and not self._left:
+            seconds = self._orphaned_after
+            self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + seconds))
+            reason = f"node {peer} cannot be reached; it is waited for, up to {seconds:g} s"
+            self._tell(Note(kind="orphaned", reason=reason, round=self.machine.round, nodes=(peer,)))
+
+    def _find(self, peer: int) -> None:
+        """A neighbour can be reached."""
+        if peer == self._transport.needs:
+            self._timer_tokens.pop(ORPHANED, None)
+        if peer in self._met:
+            self._handle(PeerFound(peer=peer))
+        self._met.add(peer)
 
     def _timeout(self) -> int | None:
-        if self._retrying:
-            return 2
+        if self._transport.has_news:
+            return 0
         if not self._timers:
             return None
         return max(0, int(1000 * (self._timers[0][0] - time.monotonic())) + 1)
@@ -188,14 +183,17 @@ class Driver(threading.Thread):
         while not self._inbox.empty():
             self._handle(self._inbox.get_nowait())
 
-    def _take_arrived(self, ready: Container[object]) -> None:
-        for arrived in self._transport.receive(ready):
-            if arrived.message is None:
-                self._handle(Drained(peer=arrived.sender))
-                continue
-            self._handle(Received(sender=arrived.sender, message=arrived.message, data=arrived.data))
-            if arrived.marked:
-                self._retrying |= not self._transport.acknowledge(arrived.sender)
+    def _take_news(self, ready: Container[object]) -> None:
+        for news in self._transport.take(ready):
+            if isinstance(news, Arrived):
+                if news.message is None:
+                    self._handle(Drained(peer=news.sender))
+                else:
+                    self._handle(Received(sender=news.sender, message=news.message, data=news.data))
+            elif isinstance(news, Gone):
+                self._lose(news.peer)
+            elif isinstance(news, Reached):
+                self._find(news.peer)
         for sender, why in self._transport.unreadable[:10]:
             kind, nodes = ("stranger", ()) if sender is None else ("unreadable", (sender,))
             self._tell(Note(kind=kind, reason=why, round=0, nodes=nodes))
@@ -222,15 +220,9 @@ class Driver(threading.Thread):
         for action in self.machine.handle(event, time.monotonic()):
             self._perform(action)
 
-    def _note_lost(self) -> None:
-        while self._transport.lost:
-            peer = self._transport.lost.pop()
-            for action in self.machine.handle(PeerLost(peer=peer), time.monotonic()):
-                self._perform(action)
-
     def _perform(self, action: AnyAction) -> None:
         if isinstance(action, Transmit):
-            self._retrying |= not self._transport.send(action)
+            self._transport.send(action)
         elif isinstance(action, SetTimer):
             self._last_token += 1
             self._timer_tokens[action.name] = self._last_token

@@ -11,7 +11,7 @@ import zmq
 from codedreduce.errors import CodedReduceError, JoinRefused, UsageError, WireError
 from codedreduce.worlds.run import Meeting, difference
 from codedreduce.worlds.zeromq.carrier import Endpoints
-from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, bound, knocking
+from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, answering, knocking
 
 #: Seconds after which the root is asked again: a root that was just leaving may have taken the question with it.
 ASK_AGAIN = 2.0
@@ -46,7 +46,7 @@ class Directory:
         self._known: dict[int, Endpoints] = {}
         self._asking: dict[bytes, tuple[int, ...]] = {}  # who waits, and for whom
         self._decoder = msgspec.msgpack.Decoder(Registration)
-        self.socket = bound(context, meeting.address, "the root")[0]
+        self.socket = answering(context, meeting.address, "the root")
 
     def add(self, node: int, endpoints: Endpoints) -> None:
         """A node listens here; tell those who have waited for it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -16,46 +17,55 @@ Context = zmq.Context[Socket]
 RECONNECT, RECONNECT_AT_MOST = 20, 500
 KNOCK_EVERY = 10
 
-#: What a watched socket tells: that its connection is there, or gone.
+#: Milliseconds until a TCP connection that is not answered is tried anew: the kernel would wait longer each time, and
+#: come back a minute after a cable that was out for a minute.
+CONNECT_WITHIN = 1500
+
+#: Seconds after which the kernel asks a silent neighbour whether it is there, and again; milliseconds without an
+#: answer, to that or to anything sent, after which a connection is gone. The kernel's asking costs no process anything.
+ASK_AFTER, GONE_AFTER = 1, 4000
+
+#: What a watched socket tells: that a connection is there, or gone.
 COMES_AND_GOES = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 #: Milliseconds that what was handed over has to leave when a socket is closed.
 LAST_WORDS = 200
 
 
-def bound(context: Context, address: str, who: str) -> tuple[Socket, str]:
-    """A socket that others connect to and are told apart by their names, and where it listens."""
-    socket = _made(context, zmq.ROUTER)
-    return socket, _bind(socket, address, who)
+class Told(NamedTuple):
+    """A connection is there, or gone: one that this side made by where it leads, another by where this side listens.
+
+    The descriptor is of one that is gone; messages that came by it had the same.
+    """
+
+    endpoint: str
+    is_there: bool
+    descriptor: int
+
+
+def bound(context: Context, address: str, who: str) -> tuple[Socket, Socket, str]:
+    """A socket that others connect to and are told apart by their names, its monitor, and where it listens."""
+    return _listening(_made(context, zmq.ROUTER), address, who)
 
 
 def mutual(context: Context, address: str, name: bytes, who: str) -> tuple[Socket, Socket, str]:
-    """A socket under this name that others connect to and that can be connected to others (`reach`).
+    """A socket under this name that others connect to and that can be connected to others; monitor and place as above.
 
-    With it, one that tells when connections of either kind come and go, and where it listens.
+    A neighbour that was started again elsewhere takes over its name, whichever side connects.
     """
     socket = _made(context, zmq.ROUTER)
     socket.setsockopt(zmq.ROUTING_ID, name)
     _try_again(socket)
-    monitor = socket.get_monitor_socket(COMES_AND_GOES)  # before anybody can connect
-    return socket, monitor, _bind(socket, address, who)
+    return _listening(socket, address, who)
 
 
-def reach(socket: Socket, address: str, name: bytes) -> None:
-    """Connect such a socket to another's, whose name is this."""
-    socket.setsockopt(zmq.CONNECT_ROUTING_ID, name)
-    socket.connect(address)
-
-
-def connections(monitors: Iterable[Socket]) -> Iterator[tuple[str, bool]]:
-    """What watched sockets have to tell: which connection has come (True) or gone (False).
-
-    A connection that this side made is called by where it leads, one that others made by where this side listens.
-    """
-    for monitor in monitors:
-        while monitor.poll(0):
-            told = recv_monitor_message(monitor)
-            yield told["endpoint"].decode(), told["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+def connecting(context: Context, name: bytes) -> tuple[Socket, Socket]:
+    """A socket to be connected to one other's under this name, and again when the connection is lost; its monitor."""
+    socket = _made(context, zmq.DEALER)
+    monitor = socket.get_monitor_socket(COMES_AND_GOES)
+    socket.setsockopt(zmq.ROUTING_ID, name)
+    _try_again(socket)
+    return socket, monitor
 
 
 def knocking(context: Context, address: str) -> Socket:
@@ -66,17 +76,18 @@ def knocking(context: Context, address: str) -> Socket:
     return socket
 
 
-def connected(context: Context, address: str, name: bytes, *, watched: bool) -> tuple[Socket, Socket | None]:
-    """A socket that is connected to another's under this name, and again when the connection is lost.
+def answering(context: Context, address: str, who: str) -> Socket:
+    """A socket that others knock at."""
+    socket = _made(context, zmq.ROUTER)
+    _bind(socket, address, who)
+    return socket
 
-    With it, if it is watched, one that tells when the connection comes and goes.
-    """
-    socket = _made(context, zmq.DEALER)
-    monitor = socket.get_monitor_socket(COMES_AND_GOES) if watched else None
-    socket.setsockopt(zmq.ROUTING_ID, name)
-    _try_again(socket)
-    socket.connect(address)
-    return socket, monitor
+
+def comings_and_goings(monitor: Socket) -> Iterator[Told]:
+    """What has happened to the connections of a watched socket since it was last asked."""
+    while monitor.poll(0):
+        told = recv_monitor_message(monitor)
+        yield Told(told["endpoint"].decode(), told["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED, int(told["value"]))
 
 
 def _made(context: Context, kind: int) -> Socket:
@@ -84,7 +95,21 @@ def _made(context: Context, kind: int) -> Socket:
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, 0)  # the protocol's windows bound what is in flight
     socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_WITHIN)  # this and what follows is for TCP alone
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, ASK_AFTER)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, ASK_AFTER)
+    socket.setsockopt(zmq.TCP_MAXRT, GONE_AFTER)
     return socket
+
+
+def _listening(socket: Socket, address: str, who: str) -> tuple[Socket, Socket, str]:
+    monitor = socket.get_monitor_socket(COMES_AND_GOES)  # before anybody can connect
+    try:
+        return socket, monitor, _bind(socket, address, who)
+    except UsageError:
+        monitor.close()
+        raise
 
 
 def _bind(socket: Socket, address: str, who: str) -> str:

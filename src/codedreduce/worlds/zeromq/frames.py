@@ -1,0 +1,64 @@
+"""What a message between neighbours looks like on a socket.
+
+The first frame: a byte that says what it is, the tag of the session, and what belongs to it. A chunk's bytes, or where
+they lie in shared memory, follow in a second frame.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import zmq
+
+from codedreduce.errors import WireError
+from codedreduce.worlds.zeromq.sessions import CONTROL, TAG_BYTES
+
+#: A message of the machines; of a chunk, whether its arrival is to be told, and whether its bytes lie elsewhere.
+PLAIN, MARKED, BY_REFERENCE, MARKED_BY_REFERENCE = b"\x00", b"\x01", b"\x02", b"\x03"
+
+#: How many marked messages have come.
+ACKNOWLEDGEMENT = b"\x04"
+
+#: OPEN of a session; the second asks for an answer.
+OPEN, OPEN_ASKING = b"\x05", b"\x06"
+
+#: Where others listen now.
+MOVED = b"\x07"
+
+_COUNT = struct.Struct("!Q")
+_BEGINS = 1 + TAG_BYTES
+
+
+def chunk_kind(*, marked: bool, by_reference: bool) -> bytes:
+    """What a chunk is."""
+    if by_reference:
+        return MARKED_BY_REFERENCE if marked else BY_REFERENCE
+    return MARKED if marked else PLAIN
+
+
+def split(first: bytes) -> tuple[bytes, bytes, bytes]:
+    """What a first frame is, the tag of its session, and the rest."""
+    if len(first) < _BEGINS:
+        raise WireError(f"a frame of {len(first)} bytes; the shortest has {_BEGINS}")
+    return first[:1], first[1:_BEGINS], first[_BEGINS:]
+
+
+def check_frames(frames: list[zmq.Frame], plane: int) -> None:
+    """A small message has one frame, a chunk two."""
+    if plane == CONTROL and len(frames) != 1:
+        raise WireError(f"a small message of {len(frames)} frames")
+    if plane != CONTROL and len(frames) != 2:
+        raise WireError(f"a data message of {len(frames)} frames")
+
+
+def count_to_bytes(count: int) -> bytes:
+    """A count, as an acknowledgement says it."""
+    return _COUNT.pack(count)
+
+
+def count_from_bytes(body: bytes) -> int:
+    """The count of an acknowledgement."""
+    if len(body) != _COUNT.size:
+        raise WireError(f"an acknowledgement of {len(body)} bytes")
+    count: int = _COUNT.unpack(body)[0]
+    return count
