@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
-from codedreduce.cli.options import OnExcess, SayWaitingAfter
+from codedreduce.cli.options import OnExcess, SayWaitingAfter, parse_workers
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.protocol.settings import Excess
@@ -17,13 +17,18 @@ from codedreduce.schemes import Striped
 from codedreduce.schemes.names import DEFAULT_WORKERS, parse_scheme, parse_tree
 from codedreduce.units import seconds as parse_seconds
 from codedreduce.worlds.delays import parse_delays
-from codedreduce.worlds.launcher import launch, python_command
+from codedreduce.worlds.launcher import Launch, launch, python_command
 
 
 def run(
     script: Annotated[str, typer.Argument(help="A Python script; every process runs it.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="What the script gets.")] = None,
-    workers: Annotated[int | None, typer.Option("-n", "--workers", help="Processes that compute.")] = None,
+    workers: Annotated[
+        str | None, typer.Option("-n", "--workers", help="Processes that compute: 12, or 4:12, least and most.")
+    ] = None,
+    start: Annotated[
+        int | None, typer.Option(help="Start only so many; others may join, by hand or from other machines.")
+    ] = None,
     tree: Annotated[str | None, typer.Option(help="A tree and its root: FANOUTxDEPTH or WORKERS/FANOUT.")] = None,
     stragglers: Annotated[int, typer.Option(help="Stragglers tolerated under each parent of a tree.")] = 1,
     scheme: Annotated[
@@ -34,34 +39,49 @@ def run(
     inject: Annotated[str | None, typer.Option(help="Make workers late: stalls:0.05:0.5s, bursty, ...")] = None,
     on_excess: OnExcess = "wait",
     say_waiting_after: SayWaitingAfter = "30s",
+    restart: Annotated[bool, typer.Option("--restart", help="Start processes again that die.")] = False,
+    restarts: Annotated[int | None, typer.Option(help="The same, so many times in all at most.")] = None,
+    replan_after: Annotated[
+        str, typer.Option(help="How long more lost than tolerated are waited for, before it goes on without them.")
+    ] = "10s",
+    grace: Annotated[str, typer.Option(help="How long processes have to hand over at SIGTERM.")] = "30s",
     port: Annotated[int, typer.Option(help="Where the root answers; 0 for any free port.")] = 0,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
 ) -> None:
-    """Start all processes of a run, prefix what they print, and end them all when the first is done.
+    """Start all processes of a run, prefix what they print, and end them all when it is over.
 
     In stripes every process computes and steps; over a tree there is a root beside the workers, which alone steps.
     """
     command = python_command(script, arguments or [])
-    count = workers or DEFAULT_WORKERS
+    least, count = parse_workers(workers, DEFAULT_WORKERS)
     scheme = scheme or ("striped" if tree is None else "coded-reduce")
     if tree is None and scheme == "striped":
         tree = f"{count}x1"
     elif tree is None:
         tree = f"{count}/{max(4, stragglers + 1)}" if count > stragglers else f"{count}x1"
     shape = parse_tree(tree, stragglers)
-    if workers is not None and workers != shape.workers:
+    if workers is not None and count != shape.workers:
         raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}")
     excess = Excess(on_excess, parse_seconds(say_waiting_after))
     chosen = parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order)
     if isinstance(chosen, Striped) and excess.do != "wait":
         raise UsageError("stripes compute the exact sum as long as a rank is left; --on-excess is for trees")
+    if not isinstance(chosen, Striped) and (least < count or start is not None):
+        raise UsageError("every place of a tree has work of its own: a run that may be smaller is for --scheme striped")
+    if start is not None and start < least:
+        raise UsageError(f"a run of at least {least} does not begin with {start}")
+    if restarts is not None and restarts < 0:
+        raise UsageError(f"processes are started again 0 times or more, got {restarts}")
     processes = shape.workers + (0 if isinstance(chosen, Striped) else 1)
     variables = {
         "CODEDREDUCE_TREE": tree, "CODEDREDUCE_STRAGGLERS": str(stragglers), "CODEDREDUCE_SCHEME": scheme,
         "CODEDREDUCE_ORDER": order, "CODEDREDUCE_ON_EXCESS": excess.do,
         "CODEDREDUCE_SAY_WAITING_AFTER": str(excess.after),
+        "CODEDREDUCE_REPLAN_AFTER": f"{parse_seconds(replan_after):g}",
     }  # fmt: skip
+    if least < count:
+        variables["CODEDREDUCE_LEAST"] = str(least)
     if inject is not None:
         parse_delays(inject, workers=shape.workers, unit=1.0, seed=0)
         variables["CODEDREDUCE_INJECT"] = inject
@@ -73,4 +93,9 @@ def run(
         console.print(line)
 
     site = chosen_lab(in_lab, lab_name, processes)
-    launch(command, processes, variables, port=port, site=site, say=say)
+    what = Launch(
+        command=command, count=processes, variables=variables, has_root=not isinstance(chosen, Striped), at_first=start,
+        port=port, site=site, times=restarts if restarts is not None else (None if restart else 0),
+        grace=parse_seconds(grace),
+    )  # fmt: skip
+    launch(what, say)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from codedreduce.errors import LabFailed, UsageError
 from codedreduce.lab import namespaces
 from codedreduce.lab.tools import batch, batch_anyway, check_available, query, run, succeeds
+from codedreduce.worlds.processes import is_stopped
 
 DEFAULT_NAME = "lab"
 
@@ -231,7 +232,7 @@ class Lab:
                     sent=counts.get("rx", {}).get("bytes", 0),
                     dropped=limit.get("drops", 0),
                     processes=processes,
-                    paused=bool(processes) and all(namespaces.is_stopped(process) for process in processes),
+                    paused=bool(processes) and all(is_stopped(process) for process in processes),
                 )
             )
         return found

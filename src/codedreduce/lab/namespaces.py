@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 from codedreduce.errors import LabFailed
+from codedreduce.worlds.processes import state_of
 
 #: Where `ip netns` keeps what names a namespace.
 FOLDER = "/run/netns"
@@ -61,22 +62,9 @@ def wait_until_gone(processes: list[int], within: float = 5.0) -> None:
         time.sleep(0.01)
 
 
-def _state(process: int) -> str:
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
-
-
 def is_running(process: int) -> bool:
     """Whether another process is alive."""
-    return _state(process) not in ("", "Z", "X") and process != os.getpid()
-
-
-def is_stopped(process: int) -> bool:
-    """Whether a process is paused."""
-    return _state(process) in ("T", "t")
+    return state_of(process) not in ("", "Z", "X") and process != os.getpid()
 
 
 def _enter_file(path: str, namespace: str) -> None:

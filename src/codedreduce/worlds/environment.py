@@ -31,7 +31,12 @@ WAITS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """This process's place in a run: rank 0 is the root, the others are workers; in stripes all of them work."""
+    """This process's place in a run: rank 0 is the root, the others are workers; in stripes all of them work.
+
+    In stripes a run begins when the `least` are in, and has `size` ranks at most. `replan_after`: seconds that more
+    lost than tolerated are waited for. `units`: how many a batch is cut into, if not one a rank. `restarted`: how often
+    this process was started again. `grace`: seconds it has to hand over when it is told to leave (SIGTERM).
+    """
 
     rank: int
     size: int
@@ -40,6 +45,11 @@ class Membership:
     inject: str | None
     excess: Excess = WAIT_ON
     nonfinite: str = REFUSE
+    least: int
+    replan_after: float = 10.0
+    units: int | None = None
+    restarted: int = 0
+    grace: float = 30.0
 
     @property
     def workers(self) -> int:
@@ -81,8 +91,16 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
     rank, size = int(_number(environment, "RANK")), int(_number(environment, "WORLD_SIZE"))
     if not 0 <= rank < size:
         raise UsageError(f"ranks go from 0 to the size less one: RANK={rank} of WORLD_SIZE={size} cannot be")
+    least = int(_at_least(1, environment, "CODEDREDUCE_LEAST", size))
+    if least > size:
+        raise UsageError(f"a run cannot begin with more ranks than it has: CODEDREDUCE_LEAST={least} of {size}")
     return Membership(
         rank=rank,
+        least=least,
+        replan_after=_at_least(0, environment, "CODEDREDUCE_REPLAN_AFTER", 10.0),
+        units=int(_at_least(1, environment, "CODEDREDUCE_UNITS", 1)) if "CODEDREDUCE_UNITS" in environment else None,
+        restarted=int(_at_least(0, environment, "CODEDREDUCE_RESTARTED", 0)),
+        grace=_at_least(0, environment, "CODEDREDUCE_GRACE", 30.0),
         size=size,
         meeting=_meeting(environment),
         scheme=_scheme(environment),
@@ -111,6 +129,13 @@ def _number(environment: Mapping[str, str], name: str, default: float | None = N
         return float(text or "") if default is not None else int(text or "")
     except ValueError:
         raise UsageError(f"{name} must be a number, got {text!r}") from None
+
+
+def _at_least(least: int, environment: Mapping[str, str], name: str, default: float) -> float:
+    value = _number(environment, name, default)
+    if not value >= least:
+        raise UsageError(f"{name} must be {least} or more, got {environment[name]!r}")
+    return value
 
 
 def _scheme(environment: Mapping[str, str]) -> Scheme | None:

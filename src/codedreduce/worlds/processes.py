@@ -21,6 +21,9 @@ from codedreduce.errors import UsageError, WorkerFailed
 #: Moves the calling process to its place, given its number.
 Place = Callable[[int], None]
 
+#: Tells a command the pipe in which it says its number when it leaves on purpose, though the run goes on.
+FAREWELLS = "CODEDREDUCE_FAREWELLS"
+
 
 class Processes:
     """The processes of a run by number: functions forked from this process, or commands."""
@@ -32,6 +35,9 @@ class Processes:
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._seen_end: set[int] = set()
         self._words, self._words_end = os.pipe()  # what forked processes raised
+        self._farewells, self._farewells_end = os.pipe()  # which commands leave on purpose before the run is over
+        os.set_blocking(self._farewells, False)
+        self._unread = b""
 
     @property
     def pids(self) -> dict[int, int]:
@@ -49,22 +55,33 @@ class Processes:
         self._forked[number] = process
 
     def spawn(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """Run a command; what it prints comes through its pipe."""
+        """Run a command; what it prints comes through its pipe. Again, if the one of that number has ended."""
+        parent = os.getpid()
 
         def begin() -> None:
-            die_with_parent()
+            die_with_parent(parent)
             if self._place is not None:
                 self._place(number)
 
         try:
             process = subprocess.Popen(
-                command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=begin,
+                command, env={**environment, FAREWELLS: str(self._farewells_end)}, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=begin,
+                pass_fds=[self._farewells_end],
             )  # fmt: skip
         except OSError as error:
             raise UsageError(f"cannot start {command[0]!r}: {error.strerror}") from None
         self._spawned[number] = process
+        self._seen_end.discard(number)
         return process
+
+    def who_left(self) -> set[int]:
+        """Which commands have said, since last asked, that they leave though the run goes on."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._farewells, 4096):
+                self._unread += data
+        *lines, self._unread = self._unread.split(b"\n")
+        return {int(line) for line in lines if line.isdigit()}
 
     def _live(self, number: int, function: Callable[[], object]) -> None:
         """What a forked process does: live, and leave no trace but its last words."""
@@ -118,10 +135,28 @@ class Processes:
         if self._words >= 0:
             os.close(self._words)
             os.close(self._words_end)
+            os.close(self._farewells)
+            os.close(self._farewells_end)
             self._words = -1
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to end this process when the one that started it ends."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Ask the kernel to end this process when the one that started it ends, and end if it has ended already."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
+
+
+def is_stopped(process: int) -> bool:
+    """Whether a process is paused: it cannot end by itself."""
+    return state_of(process) in ("T", "t")
+
+
+def state_of(process: int) -> str:
+    """What the kernel says that a process does, as a letter; nothing if there is none."""
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""

@@ -17,6 +17,9 @@ class Site(Protocol):
     def host(self) -> str:
         """The root's address."""
 
+    def address(self, node: int) -> str:
+        """A node's address."""
+
     def enter(self, node: int) -> None:
         """Move the calling thread, and all it starts, to a node."""
 

@@ -1,0 +1,58 @@
+"""Whether a process that died is started again, and when: a pure book, told how long each of them lived."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from codedreduce.errors import CodedReduceError
+
+#: Seconds: who lived for less died quickly, and is started again after a pause that doubles each time.
+QUICK, FIRST_PAUSE, LONGEST_PAUSE = 10.0, 0.1, 5.0
+
+#: Quick deaths in a row after which it is clear that starting again does not help.
+TOO_MANY = 5
+
+
+class Restarts:
+    """Starts again at most so many times in all; without a bound if None, not at all if 0.
+
+    >>> book = Restarts(None)
+    >>> [book.pause_after(3, lived=2.0), book.pause_after(3, lived=2.0), book.pause_after(3, lived=60.0)]
+    [0.1, 0.2, 0.1]
+    >>> Restarts(0).pause_after(3, lived=2.0) is None
+    True
+    """
+
+    def __init__(self, times: int | None) -> None:
+        self._left = times
+        self._times: Counter[int] = Counter()  # that each was started again
+        self._quick: Counter[int] = Counter()  # deaths in a row
+
+    def pause_after(self, rank: int, lived: float) -> float | None:
+        """Seconds until a process that lived so long is to be started again; None if it is not."""
+        if self._left is not None and not self._left:
+            return None
+        self._quick[rank] = self._quick[rank] + 1 if lived < QUICK else 0
+        if self._quick[rank] >= TOO_MANY:
+            raise CodedReduceError(
+                f"rank {rank} ended {TOO_MANY} times in a row within {QUICK:g} s of being started: starting it again "
+                "does not help; its last words are above"
+            )
+        if self._left is not None:
+            self._left -= 1
+        self._times[rank] += 1
+        return float(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** max(0, self._quick[rank] - 1)))
+
+    def times(self, rank: int) -> int:
+        """How often a process was started again."""
+        return self._times[rank]
+
+
+def ordinal(number: int) -> str:
+    """A number in a row.
+
+    >>> [ordinal(number) for number in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)]
+    ['1st', '2nd', '3rd', '4th', '11th', '12th', '13th', '21st', '102nd', '111th']
+    """
+    end = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{end}"

@@ -1,0 +1,248 @@
+"""Processes that die under the launcher and are started again, and what is left when it ends itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from codedreduce import CodedReduce, Striped, Tree
+from codedreduce.errors import CodedReduceError, UsageError
+from codedreduce.schemes import Scheme
+from codedreduce.training import SGD, LogisticRegression, synthetic
+from codedreduce.training.loop import Job, reference_run
+from codedreduce.worlds.arena import arenas_of
+from codedreduce.worlds.environment import read_membership
+from codedreduce.worlds.restarts import TOO_MANY, Restarts
+
+from .test_cli_draw import codedreduce
+from .test_launcher import wait_until
+
+FOLDER = Path("/dev/shm")
+
+#: Trains until there is a file "stop". Every process writes down its id when it computes first, by rank and by how
+#: often it was started again; whoever leads, the model it ends with and after how many rounds.
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+from codedreduce.training import SGD, LogisticRegression, synthetic, train
+
+folder, rank, times = Path(sys.argv[1]), os.environ["RANK"], os.environ.get("CODEDREDUCE_RESTARTED", "0")
+{before}
+def note(name, text):
+    (folder / (name + ".part")).write_text(text)
+    (folder / (name + ".part")).rename(folder / name)
+
+class Noting(LogisticRegression):
+    def evaluate(self, *arguments):
+        if not (folder / f"computed-{{rank}}-{{times}}").exists():
+            note(f"computed-{{rank}}-{{times}}", str(os.getpid()))
+        time.sleep(0.005)
+        return super().evaluate(*arguments)
+    def __repr__(self):
+        return "Noting()"
+
+def until(log):
+    if log.round == 3:
+        note("three", "")
+    return (folder / "stop").exists()
+
+result = train(
+    Noting(), synthetic(600, 50), rounds=100_000, optimizer=SGD(0.1, momentum=0.9), until=until,
+    {more}
+)
+if result.history:
+    np.save(folder / f"model-{{rank}}.npy", result.parameters)
+    (folder / f"rounds-{{rank}}").write_text(str(result.history[-1].round))
+"""
+
+
+class Running:
+    """A run of the script under the launcher."""
+
+    def __init__(self, folder: Path, *options: str, before: str = "", more: str = "") -> None:
+        self.folder = folder
+        self.script = folder / "script.py"
+        self.script.write_text(SCRIPT.format(before=before, more=more))
+        command = [sys.executable, "-m", "codedreduce", "run", *options, str(self.script), str(folder)]
+        self.said = folder / "said"
+        with self.said.open("w") as said:
+            self.process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+
+    def pid(self, rank: int, times: int = 0) -> int:
+        """The process of a rank, once it has computed."""
+        path = self.folder / f"computed-{rank}-{times}"
+        self.wait(path.exists)
+        return int(path.read_text())
+
+    def wait(self, condition: Callable[[], bool], within: float = 60.0) -> None:
+        if not wait_until(lambda: condition() or self.process.poll() is not None, within) or not condition():
+            raise AssertionError(self.said.read_text())
+
+    def stop(self) -> str:
+        """Let it end; what was said."""
+        (self.folder / "stop").touch()
+        self.process.wait(60)
+        return self.said.read_text()
+
+    def model(self, rank: int) -> tuple[int, np.ndarray]:
+        return int((self.folder / f"rounds-{rank}").read_text()), np.load(self.folder / f"model-{rank}.npy")
+
+    def everyone(self) -> list[int]:
+        """All processes that run the script, or belong to the launcher."""
+        name = str(self.script)
+        found = (process for process in psutil.process_iter(["cmdline"]) if name in (process.info["cmdline"] or []))
+        return [process.pid for process in found]
+
+    def end(self) -> None:
+        for pid in self.everyone():
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def running(tmp_path: Path):
+    started: list[Running] = []
+
+    def start(*options: str, **of: str) -> Running:
+        started.append(Running(tmp_path, *options, **of))
+        return started[-1]
+
+    before = set(FOLDER.iterdir())
+    yield start
+    try:
+        for one in started:
+            assert wait_until(lambda one=one: not one.everyone(), 20), "no process is left"
+            assert not arenas_of(f"codedreduce-{one.process.pid}-")
+        assert not {path for path in set(FOLDER.iterdir()) - before if path.name.startswith("codedreduce")}
+    finally:
+        for one in started:
+            one.end()
+
+
+def expect_same_bits(scheme: Scheme, found: tuple[int, np.ndarray]) -> None:
+    """As one process computes it, directly from the plan."""
+    rounds, model = found
+    job = Job(
+        objective=LogisticRegression(), source=synthetic(600, 50), scheme=scheme, rounds=rounds,
+        optimizer=SGD(0.1, momentum=0.9),
+    )  # fmt: skip
+    np.testing.assert_array_equal(model, reference_run(job, rounds)[0])
+
+
+def test_a_killed_worker_of_a_tree_is_started_again_and_used(running) -> None:
+    run = running("--tree", "2x2", "--restart")
+    for times in (0, 1):
+        os.kill(run.pid(5, times), signal.SIGKILL)
+    run.pid(5, 2)
+    said = run.stop()
+    assert run.process.returncode == 0, said
+    assert "[5] (killed by signal 9; started again, the 1st time)" in said
+    assert "[5] (killed by signal 9; started again, the 2nd time)" in said
+    expect_same_bits(CodedReduce(Tree.regular(fanout=2, depth=2), 1), run.model(0))
+
+
+def test_a_killed_rank_is_started_again_and_used(running) -> None:
+    run = running("-n", "4", "--restart")
+    os.kill(run.pid(2), signal.SIGKILL)
+    run.pid(2, 1)
+    said = run.stop()
+    assert run.process.returncode == 0, said
+    assert "[2] (killed by signal 9; started again, the 1st time)" in said
+    for rank in (0, 1, 3):
+        expect_same_bits(Striped(4), run.model(rank))
+
+
+def test_who_dies_again_and_again_ends_the_run_in_plain_words(running) -> None:
+    run = running("-n", "3", "--restart", before='if rank == "2": raise RuntimeError("no such luck")')
+    assert run.process.wait(60) == 1
+    said = run.said.read_text()
+    assert said.count("RuntimeError: no such luck") == TOO_MANY
+    assert "(ended with exit code 1; started again, the 1st time)" in said
+    assert "rank 2 ended 5 times in a row within 10 s of being started" in said
+
+
+def test_so_many_restarts_and_no_more(running) -> None:
+    run = running("--tree", "2x2", "--restarts", "1")
+    os.kill(run.pid(5), signal.SIGKILL)
+    os.kill(run.pid(5, 1), signal.SIGKILL)
+    run.wait(lambda: "goes on without it" in run.said.read_text())
+    said = run.stop()
+    assert run.process.returncode == 0, said
+    assert "[5] (killed by signal 9; the run goes on without it)" in said
+
+
+def test_a_root_that_is_killed_ends_the_run(running) -> None:
+    run = running("--tree", "2x1")
+    run.wait((run.folder / "three").exists)
+    root = next(pid for pid in run.everyone() if psutil.Process(pid).environ().get("RANK") == "0")
+    os.kill(root, signal.SIGKILL)
+    assert run.process.wait(60) == 1
+    assert "rank 0 was killed by signal 9" in run.said.read_text()
+
+
+@pytest.mark.parametrize("options", [("-n", "3"), ("--tree", "2x1"), ("-n", "3", "--restart")])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_launcher_that_is_ended_leaves_nothing(running, options: tuple[str, ...], how: signal.Signals) -> None:
+    run = running(*options, "--grace", "3s")
+    run.wait((run.folder / "three").exists)
+    assert len(run.everyone()) == 4, "the launcher, and three"
+    run.process.send_signal(how)
+    assert run.process.wait(30) == (-9 if how is signal.SIGKILL else 143), run.said.read_text()
+
+
+def test_pauses_double_and_are_forgotten() -> None:
+    book = Restarts(None)
+    assert [book.pause_after(1, 0.0) for _ in range(TOO_MANY - 1)] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert book.pause_after(2, 0.0) == pytest.approx(0.1), "each has its own"
+    assert book.pause_after(1, 11.0) == pytest.approx(0.1)
+    assert book.times(1) == TOO_MANY
+    for _ in range(TOO_MANY - 1):
+        book.pause_after(1, 1.0)
+    with pytest.raises(CodedReduceError, match="rank 1 ended 5 times in a row"):
+        book.pause_after(1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"CODEDREDUCE_LEAST": "0"}, "CODEDREDUCE_LEAST must be 1 or more"),
+        ({"CODEDREDUCE_LEAST": "4"}, "cannot begin with more ranks than it has"),
+        ({"CODEDREDUCE_UNITS": "none"}, "CODEDREDUCE_UNITS must be a number"),
+        ({"CODEDREDUCE_REPLAN_AFTER": "-1"}, "CODEDREDUCE_REPLAN_AFTER must be 0 or more"),
+        ({"CODEDREDUCE_GRACE": "nan"}, "CODEDREDUCE_GRACE must be 0 or more"),
+        ({"CODEDREDUCE_RESTARTED": "-2"}, "CODEDREDUCE_RESTARTED must be 0 or more"),
+    ],
+)
+def test_variables_that_cannot_be(variables: dict[str, str], message: str) -> None:
+    base = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    with pytest.raises(UsageError, match=message):
+        read_membership({**base, **variables})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-n", "4:x"], "workers are written as 12, or 4:12"),
+        (["-n", "5:4"], "at least 5 of at most 4 workers cannot be"),
+        (["-n", "0"], "at least 0 of at most 0 workers cannot be"),
+        (["-n", "2:6", "--tree", "2x2"], "every place of a tree has work of its own"),
+        (["-n", "2:4", "--start", "1"], "a run of at least 2 does not begin with 1"),
+        (["-n", "4", "--start", "5"], "of 4 processes 1 to 4 are started at first, not 5"),
+        (["-n", "4", "--restarts", "-1"], "0 times or more, got -1"),
+        (["-n", "4", "--grace", "soon"], "a time is written as"),
+    ],
+)
+def test_mistakes_are_one_line(options: list[str], message: str) -> None:
+    run = codedreduce("run", *options, __file__)
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert message in run.stderr
+    assert len(run.stderr.strip().splitlines()) == 1
