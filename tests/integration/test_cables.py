@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,9 @@ from codedreduce import CodedReduce, Striped, Tree
 from codedreduce.lab import Lab
 from codedreduce.lab.lab import labs
 from codedreduce.protocol import Settings
-from codedreduce.schemes import Piece, Plan, StripedPlan
+from codedreduce.schemes import Piece, Plan, Scheme, StripedPlan
+from codedreduce.training import SGD, LogisticRegression, synthetic
+from codedreduce.training.loop import Job, reference_run
 from codedreduce.worlds.journal import Journal
 from codedreduce.worlds.run import Run
 from codedreduce.worlds.simulated import Gradients
@@ -28,6 +31,7 @@ from codedreduce.worlds.world import RoundResult, World
 from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
 
 from .test_lab import needs_lab
+from .test_launcher import wait_until
 
 pytestmark = needs_lab
 
@@ -160,3 +164,127 @@ def test_a_cable_that_is_out_is_noticed_and_one_that_is_back_used(lab: Lab, tmp_
         assert noticed < 7.0
         assert used < 5.0
         them.rounds = 0
+
+
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+from codedreduce.training import LogisticRegression, SGD, synthetic, train
+folder, rank = Path(sys.argv[1]), os.environ["RANK"]
+
+class Noted(LogisticRegression):
+    def evaluate(self, *arguments):
+        time.sleep(0.01)
+        (folder / f"{rank}-new").write_text(f"{os.getpid()} {time.monotonic()}")
+        (folder / f"{rank}-new").replace(folder / rank)
+        return super().evaluate(*arguments)
+
+result = train(
+    Noted(), synthetic(120, 40), rounds=100_000, optimizer=SGD(0.2, momentum=0.9), batch=60,
+    until=lambda log: (folder / "enough").exists(),
+)
+if rank == "0":
+    np.savez(folder / "result.npz", parameters=result.parameters, rounds=len(result.history))
+"""
+
+
+class ByHand:
+    """Processes started by hand, one on each node of a lab, as docs/running.md says of other launchers."""
+
+    def __init__(self, lab: Lab, scheme: Scheme, folder: Path, **variables: str) -> None:
+        self.lab, self.scheme, self.folder = lab, scheme, folder
+        (folder / "script.py").write_text(SCRIPT)
+        striped = isinstance(scheme, Striped)
+        self.count = len(scheme.plan(samples=60).nodes)
+        self.environment = {
+            **os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(self.count), "MASTER_ADDR": lab.host,
+            "MASTER_PORT": "29711", "CODEDREDUCE_TREE": f"{self.count}x1" if striped else "2x2",
+            "CODEDREDUCE_SCHEME": "striped" if striped else "coded-reduce", **variables,
+        }  # fmt: skip
+        self.processes: dict[int, subprocess.Popen[str]] = {}
+
+    def __enter__(self) -> ByHand:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.communicate()
+
+    def start(self, *ranks: int) -> None:
+        for rank in ranks:
+            self.processes[rank] = subprocess.Popen(
+                [sys.executable, str(self.folder / "script.py"), str(self.folder)],
+                env={**self.environment, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                text=True, preexec_fn=lambda rank=rank: self.lab.enter(rank),
+            )  # fmt: skip
+
+    def kill(self, rank: int) -> None:
+        self.processes[rank].kill()
+        self.processes[rank].wait()
+
+    def works(self, rank: int, since: float) -> bool:
+        """Whether the process of a rank has computed something since a time."""
+        noted = self.folder / str(rank)
+        who, at = noted.read_text().split() if noted.exists() else ("0", "0")
+        return int(who) == self.processes[rank].pid and float(at) > since
+
+    def wait_until_all_work(self, *ranks: int, within: float = 30.0) -> None:
+        now = time.monotonic()
+        there = wait_until(lambda: all(self.works(rank, now) for rank in ranks), within)
+        assert there, [rank for rank in ranks if not self.works(rank, now)]
+
+    def finish(self) -> None:
+        """All end when rank 0 does, and its model is what a single process computes."""
+        (self.folder / "enough").touch()
+        for rank, process in self.processes.items():
+            words, _ = process.communicate(timeout=30)
+            assert process.returncode == 0, f"rank {rank}: {words}"
+        result = np.load(self.folder / "result.npz")
+        job = Job(
+            objective=LogisticRegression(), source=synthetic(120, 40), scheme=self.scheme, rounds=1, batch=60,
+            optimizer=SGD(0.2, momentum=0.9),
+        )  # fmt: skip
+        expected, _ = reference_run(job, int(result["rounds"]))
+        assert result["parameters"].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("node", [1, 3])
+def test_a_worker_of_a_tree_that_is_started_again_elsewhere_is_found(lab: Lab, tmp_path: Path, node: int) -> None:
+    """An inner worker listens at other ports then: its children are told, and come back to it."""
+    with ByHand(lab, CodedReduce(Tree.regular(fanout=2, depth=2), 1), tmp_path) as them:
+        them.start(*range(7))
+        them.wait_until_all_work(1, 2, 3, 4, 5, 6)
+        them.kill(node)
+        them.wait_until_all_work(2, 5, 6)
+        them.start(node)
+        them.wait_until_all_work(1, 2, 3, 4, 5, 6)
+        them.finish()
+
+
+def test_a_machine_that_vanishes_is_missed_and_its_successor_found(lab: Lab, tmp_path: Path) -> None:
+    """Its cable is out before its process ends: no FIN and no reset reaches anybody."""
+    with ByHand(lab, CodedReduce(Tree.regular(fanout=2, depth=2), 1), tmp_path) as them:
+        them.start(*range(7))
+        them.wait_until_all_work(1, 2, 3, 4, 5, 6)
+        lab.set_link(1, up=False)
+        them.kill(1)
+        them.wait_until_all_work(2, 5, 6)
+        lab.set_link(1, up=True)
+        them.start(1)
+        them.wait_until_all_work(1, 2, 3, 4, 5, 6)
+        them.finish()
+
+
+def test_a_second_process_of_a_rank_is_refused(lab: Lab, tmp_path: Path) -> None:
+    with ByHand(lab, CodedReduce(Tree.regular(fanout=2, depth=2), 1), tmp_path) as them:
+        them.start(*range(7))
+        them.wait_until_all_work(1, 2, 3, 4, 5, 6)
+        first = them.processes[3]
+        them.start(3)
+        words, _ = them.processes[3].communicate(timeout=30)
+        assert "node 3 is taken" in words
+        them.processes[3] = first
+        them.wait_until_all_work(1, 2, 3, 4, 5, 6)
+        them.finish()

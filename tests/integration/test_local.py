@@ -26,7 +26,8 @@ from codedreduce.worlds.simulated import parse_delays
 from codedreduce.worlds.world import World
 from codedreduce.worlds.zeromq.local import LocalCluster
 from codedreduce.worlds.zeromq.node import Node
-from codedreduce.worlds.zeromq.rendezvous import Registration, find
+from codedreduce.worlds.zeromq.rendezvous import Registration
+from codedreduce.worlds.zeromq.visiting import find
 
 SCHEME = CodedReduce(Tree.regular(fanout=2, depth=2), 1)
 PLAN = SCHEME.plan(samples=60)

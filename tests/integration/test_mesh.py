@@ -26,7 +26,8 @@ from codedreduce.worlds.zeromq.carrier import Arrived, Endpoints, Gone, News, Re
 from codedreduce.worlds.zeromq.driver import Driver
 from codedreduce.worlds.zeromq.frames import MARKED, MARKED_BY_REFERENCE, PLAIN
 from codedreduce.worlds.zeromq.mesh import Mesh
-from codedreduce.worlds.zeromq.rendezvous import Directory, Registration, find
+from codedreduce.worlds.zeromq.rendezvous import Directory, Opened, Registration
+from codedreduce.worlds.zeromq.visiting import find
 
 from .test_transport import until
 
@@ -293,6 +294,13 @@ def test_garbage_is_told_of_and_holds_nobody_up(
     assert found[1] == [Arrived(sender=2, message=Offer(round=2, task=3))]
 
 
+def opened(context: Context, meeting: Meeting, **of: int) -> Directory:
+    """A book of addresses that is open where its run meets."""
+    directory = Directory(context, meeting, **of)
+    assert directory.open(meeting.address) is Opened.HERE
+    return directory
+
+
 def where(rank: int) -> Endpoints:
     return Endpoints(f"tcp://10.0.0.{rank}:1", f"tcp://10.0.0.{rank}:2")
 
@@ -302,7 +310,7 @@ def test_everyone_is_told_where_everyone_listens(seed: int) -> None:
     """Whatever the order in which they come."""
     meeting = Meeting(run=f"codedreduce-{os.getpid()}-{seed}", all_within=10.0, root_within=5.0)
     context: Context = zmq.Context()
-    directory = Directory(context, meeting)
+    directory = opened(context, meeting)
     directory.add(0, where(0))
     found: dict[int, dict[int, Endpoints]] = {}
 
@@ -332,7 +340,7 @@ def test_who_waits_in_vain_is_told_for_whom() -> None:
     """The root answers: it is not the root that is missing, and others have longer than it to come up."""
     meeting = Meeting(run=f"codedreduce-{os.getpid()}-vain", root_within=0.05, all_within=0.3)
     context: Context = zmq.Context()
-    directory = Directory(context, meeting)
+    directory = opened(context, meeting)
     directory.add(0, where(0))
     failures: list[CodedReduceError] = []
 

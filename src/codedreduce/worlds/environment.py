@@ -158,6 +158,10 @@ def _meeting(environment: Mapping[str, str]) -> Meeting:
         port=port,
         same_machine=is_loopback(host),
         shared_memory=_is_said(environment, "CODEDREDUCE_SHARED_MEMORY"),
+        also=tuple(
+            numeric(also) for also in environment.get("CODEDREDUCE_ALSO_AT", "").replace(" ", "").split(",") if also
+        ),
+        least=int(_number(environment, "CODEDREDUCE_LEAST")) if "CODEDREDUCE_LEAST" in environment else None,
         **{field: _number(environment, name, default) for name, field, default in WAITS},  # type: ignore[arg-type]
     )
     return _beside_torchrun(meeting, environment) if "TORCHELASTIC_RUN_ID" in environment else meeting

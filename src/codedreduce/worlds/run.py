@@ -29,6 +29,8 @@ class Meeting:
 
     `root_within`: seconds a node looks for the root. `all_within`: seconds that all nodes together have to come up.
     `orphaned_after`: seconds a node waits for a parent, or a rank for rank 0, that cannot be reached.
+    `least`: how many workers must have come for the run to begin; without it all must. `also`: further machines at
+    which, by the same port, the run can be met.
     """
 
     run: str
@@ -40,6 +42,13 @@ class Meeting:
     root_within: float = 30.0
     all_within: float = 120.0
     orphaned_after: float = 300.0
+    least: int | None = None
+    also: tuple[str, ...] = ()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All places where somebody may answer, the root's first."""
+        return tuple(dict.fromkeys((self.address, *(f"tcp://{host}:{self.port}" for host in self.also if self.port))))
 
     @property
     def address(self) -> str:

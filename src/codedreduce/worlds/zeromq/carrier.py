@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import ClassVar, NamedTuple
 
 import zmq
@@ -20,6 +20,7 @@ from codedreduce.protocol.messages import AnyMessage, Goodbye, RingChunk, StateC
 from codedreduce.protocol.wire import decode, encode
 from codedreduce.vectors import Vector
 from codedreduce.worlds.buffers import Buffers
+from codedreduce.worlds.enough import Gathering
 from codedreduce.worlds.zeromq.frames import (
     ACKNOWLEDGEMENT,
     BY_REFERENCE,
@@ -34,7 +35,7 @@ from codedreduce.worlds.zeromq.frames import (
     count_to_bytes,
     split,
 )
-from codedreduce.worlds.zeromq.sessions import CONTROL, DATA, PLANES, Session, Step
+from codedreduce.worlds.zeromq.sessions import CONTROL, DATA, Session, Step
 from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, Socket, comings_and_goings
 
 #: As plain numbers: pyzmq's own are enumerations, and combining them costs more than sending a frame.
@@ -104,7 +105,7 @@ class Carrier(ABC):
         self._context = context
         self._settings = settings
         self._buffers = buffers
-        self._process = int.from_bytes(os.urandom(4), "big") | 1  # of this node's processes, which one this is
+        self.process = int.from_bytes(os.urandom(4), "big") | 1  # of this node's processes, which one this is
         self.sockets: list[Socket] = []
         self._monitors: dict[Socket, Socket] = {}  # they tell of the connections of others
         self._makes: dict[str, tuple[Link, int]] = {}  # connections that this side makes, by where they lead
@@ -123,12 +124,22 @@ class Carrier(ABC):
         """Bind, at any free port of a host, at a name of this machine, or exactly there."""
 
     @abstractmethod
+    def expect(self, neighbours: Iterable[int]) -> None:
+        """These are the ones that this node is to connect to, or who talk to each other as equals."""
+
     def connect(self, neighbours: Mapping[int, Endpoints]) -> None:
         """Connect to those who listen there."""
+        self.expect(neighbours)
+        for peer, endpoints in neighbours.items():
+            self.move(peer, endpoints)
 
     @abstractmethod
-    def wait_until_connected(self, within: float, look: Callable[[], None]) -> None:
+    def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
         """Wait for the sessions without which a node cannot begin; `look` is called meanwhile."""
+
+    @abstractmethod
+    def _planes_to(self, peer: int) -> tuple[int, ...]:
+        """The planes on which this side makes the connection to a neighbour."""
 
     @abstractmethod
     def _readers(self) -> Iterator[tuple[Socket, int, Link | None]]:
@@ -253,20 +264,21 @@ class Carrier(ABC):
         socket.connect(address)
 
     def move(self, peer: int, endpoints: Endpoints) -> bool:
-        """A neighbour listens elsewhere now; whether this node is to connect to it there."""
-        link = self._link_to(peer)
+        """A neighbour listens here now; whether this node connects to it anew."""
         moved = False
-        for plane, address in zip(PLANES, endpoints, strict=True):
+        for plane in self._planes_to(peer):
+            link, address = self._link_to(peer), endpoints[plane]
             before = link.leads_to[plane]
-            if before not in (None, address):
+            if before == address:
+                continue
+            moved = True
+            if before is not None:
                 socket = self._way(link, plane)[0]
                 assert socket is not None
                 socket.disconnect(before)
                 del self._makes[before]
-                self._reach(link, plane, address)
-                moved = True
-        if moved:
-            self._follow(link, link.session.broke())
+                self._follow(link, link.session.broke())
+            self._reach(link, plane, address)
         return moved
 
     def _remember_connection(self, link: Link, plane: int, descriptor: int) -> None:

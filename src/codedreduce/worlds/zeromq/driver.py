@@ -39,10 +39,15 @@ from codedreduce.protocol.events import (
     Transmit,
 )
 from codedreduce.worlds.zeromq.carrier import Arrived, Carrier, Gone, Reached
-from codedreduce.worlds.zeromq.rendezvous import Directory
+from codedreduce.worlds.zeromq.meeting import Met
+from codedreduce.worlds.zeromq.rendezvous import Opened, Standing
 
 #: The driver's own timer: a node without the one it needs leaves when it fires.
 ORPHANED = "orphaned"
+
+#: Another: the node leads the run, and tries to answer where the run meets. Seconds until it tries again.
+SERVING = "serving"
+SERVE_AGAIN = 1.0
 
 #: What the driver tells the thread that computes or trains.
 Outward = Compute | Cancel | EveryoneIn | Aggregated | Gathered | Pack | Renewed | Ended | Note | Finished
@@ -56,7 +61,7 @@ class Driver(threading.Thread):
         machine: Machine,
         transport: Carrier,
         tell: Callable[[Outward], None],
-        directory: Directory | None = None,
+        met: Met | None = None,
         *,
         orphaned_after: float = 300.0,
     ) -> None:
@@ -64,7 +69,10 @@ class Driver(threading.Thread):
         self.machine = machine
         self.failure: BaseException | None = None
         self._transport = transport
-        self._directory = directory
+        self._run = met.run if met is not None else None
+        self._directory = met.directory if met is not None else None
+        self._visitor = met.visitor if met is not None else None
+        self._serves = False  # or tries to, where the run meets first
         self._tell = tell
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._timers: list[tuple[float, int, str]] = []
@@ -117,8 +125,10 @@ class Driver(threading.Thread):
             self._tell(Finished(reason=f"{type(error).__name__}: {error}"))
         finally:
             self._transport.close()
+            if self._visitor is not None:
+                self._visitor.close()
             if self._directory is not None:
-                self._directory.close()
+                self._directory.close(is_over=self._leads and self._left)
             with self._wake_lock:
                 self._over = True
                 os.close(self._waker)
@@ -129,10 +139,15 @@ class Driver(threading.Thread):
         for socket in self._transport.sockets:
             poller.register(socket, zmq.POLLIN)
         poller.register(self._woken, zmq.POLLIN)
-        if self._directory is not None:
-            poller.register(self._directory.socket, zmq.POLLIN)
         for monitor in self._transport.monitors:
             poller.register(monitor, zmq.POLLIN)
+        if self._directory is not None:
+            poller.register(self._directory.socket, zmq.POLLIN)
+            self._directory.tells = self._stands
+        if self._visitor is not None:
+            self._visitor.stands = self._stands
+            for socket in self._visitor.sockets:
+                poller.register(socket, zmq.POLLIN)
         if self._transport.needs is not None:
             self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._orphaned_after))  # until it is met
         self._handle(Started())
@@ -142,27 +157,78 @@ class Driver(threading.Thread):
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._woken, 4096)
                 self._take_posted()
-            if self._directory is not None and self._directory.socket in ready:
-                self._serve_directory(self._directory)
+            self._look_where_others_are(ready)
             if len(ready) > (self._woken in ready) or self._transport.has_news:
                 self._take_news(ready)
                 self._take_posted()
             self._fire_timers()
 
-    def _serve_directory(self, directory: Directory) -> None:
-        directory.serve()
-        while directory.refused:
-            node, why = directory.refused.pop()
-            self._tell(Note(kind="refused", reason=why, round=self.machine.round, nodes=(node,)))
+    # -- where the run meets
+
+    def _stands(self) -> Standing:
+        """How the run stands, seen from here."""
+        machine = self.machine
+        is_on = self._run is not None and machine.round > self._run.settings.after
+        leader = getattr(machine, "coordinator", 0)
+        return Standing(generation=machine.generation, coordinator=leader, round=machine.round, is_on=is_on)
+
+    @property
+    def _leads(self) -> bool:
+        first = self._run.plan.first_node if self._run is not None else 0
+        return self.machine.node == getattr(self.machine, "coordinator", first)
+
+    def _look_where_others_are(self, ready: Container[object]) -> None:
+        """Neighbours may have been started again elsewhere, and those who come may ask where all are."""
+        directory, visitor = self._directory, self._visitor
+        if visitor is not None and any(socket in ready for socket in visitor.sockets):
+            for node, endpoints in visitor.take(ready).items():
+                self._transport.move(node, endpoints)
+            self._leave_what_is_over()
+        if directory is None:
+            return
+        if directory.socket in ready:
+            directory.serve()
+            for node, endpoints in directory.moved.items():
+                self._transport.move(node, endpoints)
+            directory.moved.clear()
+            while directory.refused:
+                node, why = directory.refused.pop()
+                self._tell(Note(kind="refused", reason=why, round=self.machine.round, nodes=(node,)))
+        if not self._serves and self._leads:
+            self._serves = True
+            self._serve_where_it_meets()
+
+    def _serve_where_it_meets(self) -> None:
+        """Who leads answers where the run meets first, if that is on this machine, and as soon as nobody else does."""
+        directory, visitor = self._directory, self._visitor
+        assert directory is not None
+        place = directory.meets_at
+        if place in directory.addresses or not self._leads:
+            return
+        opened = directory.open(place)
+        if opened is Opened.HERE:
+            directory.begin(visitor.knows if visitor is not None else {})
+        elif opened is Opened.TAKEN:
+            self._perform(SetTimer(name=SERVING, at=time.monotonic() + SERVE_AGAIN))
+
+    def _leave_what_is_over(self) -> None:
+        """A node that cannot reach the one it needs, and is told that the run is over, does not wait for it."""
+        over = self._visitor.over if self._visitor is not None else None
+        if over is not None and self._transport.needs is not None and ORPHANED in self._timer_tokens:
+            self._handle(Leave(at_once=True, reason=over))
+
+    # -- neighbours
 
     def _lose(self, peer: int) -> None:
         """A neighbour cannot be reached; a node that stays without the one it needs leaves."""
+        self._met.add(peer)  # it is found when it comes, though it may not have been there before
         self._handle(PeerLost(peer=peer))
         if peer == self._transport.needs and not self._left:
             seconds = self._orphaned_after
             self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + seconds))
             reason = f"node {peer} cannot be reached; it is waited for, up to {seconds:g} s"
             self._tell(Note(kind="orphaned", reason=reason, round=self.machine.round, nodes=(peer,)))
+            self._leave_what_is_over()
 
     def _find(self, peer: int) -> None:
         """A neighbour can be reached."""
@@ -205,7 +271,9 @@ class Driver(threading.Thread):
             _, token, name = heapq.heappop(self._timers)
             if self._timer_tokens.get(name) != token:
                 continue
-            if name == ORPHANED:
+            if name == SERVING:
+                self._serve_where_it_meets()
+            elif name == ORPHANED:
                 needed = self._transport.needs
                 if needed not in self._met:
                     me, seconds = self.machine.node, self._orphaned_after

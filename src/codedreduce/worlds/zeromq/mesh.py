@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
 import zmq
@@ -16,7 +16,8 @@ import zmq
 from codedreduce.errors import CodedReduceError
 from codedreduce.protocol import Settings
 from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints, Link, name_of
+from codedreduce.worlds.enough import Gathering
+from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints, Gone, Link, name_of
 from codedreduce.worlds.zeromq.sessions import CONTROL, DATA
 from codedreduce.worlds.zeromq.sockets import Context, Socket, mutual
 
@@ -49,25 +50,38 @@ class Mesh(Carrier):
             found.append(listens_at)
         return Endpoints(*found)
 
-    def connect(self, neighbours: Mapping[int, Endpoints]) -> None:
-        """Connect to all others, on one plane each; on the other they connect to this node."""
-        for peer, endpoints in neighbours.items():
-            plane = CONTROL if peer < self.node else DATA
-            link = self._links[peer] = Link(peer, self._process)
-            self._reach(link, plane, endpoints[plane])
+    def expect(self, neighbours: Iterable[int]) -> None:
+        """All others."""
+        for peer in neighbours:
+            if peer not in self._links:
+                self._links[peer] = Link(peer, self.process)
 
-    def wait_until_connected(self, within: float, look: Callable[[], None]) -> None:
-        """Wait until the sessions with all others are up; what they say meanwhile is kept."""
+    def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
+        """Wait until the sessions with all others are up, or with enough; what they say meanwhile is kept."""
+        gathering = gathering or Gathering(lambda missing: not missing, time.monotonic())
         deadline = time.monotonic() + within
         poller = zmq.Poller()
         for socket in self.sockets + self.monitors:
             poller.register(socket, zmq.POLLIN)
-        while away := [peer for peer, link in sorted(self._links.items()) if not link.session.is_up]:
+        while not gathering.may_begin(away := self._away(), time.monotonic()):
             if time.monotonic() > deadline:
                 raise CodedReduceError(f"node {self.node} could not reach nodes {away} within {within:g} s")
             ready = dict(poller.poll(LOOK_EVERY))
             self._news = deque(self.take(ready))
             look()
+        for peer in away:  # they are found when they come
+            self._links[peer].session.give_up_waiting()
+            self._links[peer].waiting.clear()
+            self._news.append(Gone(peer))
+
+    def _away(self) -> list[int]:
+        return [peer for peer, link in sorted(self._links.items()) if not link.session.is_up]
+
+    def _planes_to(self, peer: int) -> tuple[int, ...]:
+        """Everyone makes one connection to each other: the higher number on this plane, the lower on that."""
+        if peer not in self._links:
+            return ()
+        return (CONTROL,) if peer < self.node else (DATA,)
 
     def _readers(self) -> Iterator[tuple[Socket, int, Link | None]]:
         for plane, socket in enumerate(self.sockets):

@@ -28,7 +28,7 @@ from codedreduce.protocol.events import (
     Packed,
     Renewed,
 )
-from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
+from codedreduce.schemes import StripedPlan, TreePlan
 from codedreduce.vectors import Vector
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.failures import REFUSE, error_of
@@ -39,8 +39,9 @@ from codedreduce.worlds.world import Gradient, Outcome, Over, Renewal, Replica, 
 from codedreduce.worlds.zeromq.carrier import Carrier
 from codedreduce.worlds.zeromq.computing import Computing, News
 from codedreduce.worlds.zeromq.driver import Driver
+from codedreduce.worlds.zeromq.meeting import meet
 from codedreduce.worlds.zeromq.mesh import Mesh
-from codedreduce.worlds.zeromq.rendezvous import Directory, Registration, find
+from codedreduce.worlds.zeromq.rendezvous import Standing
 from codedreduce.worlds.zeromq.sockets import Context
 from codedreduce.worlds.zeromq.transport import Transport
 
@@ -85,6 +86,7 @@ class Node:
         self._round = run.settings.after
         self._first = run.settings.after + 1  # the first round
         self._at_once = True
+        self.found = Standing()  # how the run stood when this node came
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -112,35 +114,16 @@ class Node:
         self._context: Context = zmq.Context()
         stack.callback(self._close_context)
         self._driver: Driver | None = None
-        is_first = number == run.plan.first_node
-        directory = Directory(self._context, run.meeting) if is_first else None
         carrier: type[Carrier] = Mesh if isinstance(run.plan, StripedPlan) else Transport
         transport = carrier(self._context, number, run.settings, self._buffers)
-        seeks, listens = _neighbours(run.plan, number)
-        endpoints = transport.listen(run.meeting.listen_at()) if listens else None
-
-        def look() -> None:
-            if self._look is not None:
-                self._look()
-            if directory is not None:
-                directory.serve()
-
-        if directory is not None and endpoints is not None:
-            directory.add(number, endpoints)
-        if seeks and directory is not None:
-            transport.connect(directory.wait_for(seeks, look))
-        elif seeks:
-            registration = Registration(run.meeting.run, number, seeks, endpoints, run.meeting.subject)
-            transport.connect(find(self._context, run.meeting, registration))
-        transport.wait_until_connected(run.meeting.all_within, look)
+        met = meet(self._context, run, transport, self._look or (lambda: None))
+        self.found = met.standing
         self._computing = Computing(
             number, self._buffers, self._gradient, self._injector, self._record,
             reports_failures=isinstance(run.plan, TreePlan), refuses_nonfinite=run.nonfinite == REFUSE,
         )  # fmt: skip
         machine = machine_for(number, run.plan, run.settings, self._buffers.rooms)
-        self._driver = Driver(
-            machine, transport, self._computing.tell, directory, orphaned_after=run.meeting.orphaned_after
-        )
+        self._driver = Driver(machine, transport, self._computing.tell, met, orphaned_after=run.meeting.orphaned_after)
         self._driver.start()
 
     def _close_context(self) -> None:
@@ -317,16 +300,6 @@ def is_compared(round_: int, first: int = 1) -> bool:
 def digest_of(model: Vector) -> str:
     """16 bytes that two models share only if they are the same."""
     return hashlib.blake2b(model.view(np.uint8).data, digest_size=16).hexdigest()
-
-
-def _neighbours(plan: Plan, node: int) -> tuple[tuple[int, ...], bool]:
-    """Whom a node connects to, if to anybody, and whether others connect to it."""
-    if isinstance(plan, RingPlan):
-        return (plan.ring.next(node),), True
-    if isinstance(plan, StripedPlan):
-        return tuple(other for other in plan.computing if other != node), True
-    assert isinstance(plan, TreePlan)
-    return ((plan.tree.parent(node),) if node else ()), bool(plan.tree.children(node))
 
 
 @contextmanager

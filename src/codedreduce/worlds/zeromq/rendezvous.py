@@ -1,84 +1,146 @@
-"""How nodes find each other: everyone tells the root where it listens, and is told where those do whom it looks for."""
+"""How nodes find each other: everyone says where it listens to whoever answers where the run meets, and is told where
+those listen whom it looks for; now, and whenever that changes.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import msgspec
 import zmq
 
-from codedreduce.errors import CodedReduceError, JoinRefused, UsageError, WireError
+from codedreduce.errors import CodedReduceError
+from codedreduce.worlds.enough import Gathering
 from codedreduce.worlds.run import Meeting, difference
 from codedreduce.worlds.zeromq.carrier import Endpoints
-from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, answering, knocking
+from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, answering, listen_at_too
 
-#: Seconds after which the root is asked again: a root that was just leaving may have taken the question with it.
-ASK_AGAIN = 2.0
+
+class Standing(msgspec.Struct, frozen=True, array_like=True):
+    """How a node's run stands, as far as it knows: who leads, and whether it has begun."""
+
+    generation: int = 0
+    coordinator: int = 0
+    round: int = 0
+    is_on: bool = False
 
 
 class Registration(msgspec.Struct, frozen=True, array_like=True):
-    """A node says who it is, whom it looks for, what it came to train, and where it listens itself, if it does."""
+    """A node says who it is, whom it looks for, what it came to train, and where it listens itself, if it does.
+
+    Beside that, which of the node's processes it is, where it believes those to listen whom it looks for, and how its
+    run stands.
+    """
 
     run: str
     node: int
     seeks: tuple[int, ...]
     listens: Endpoints | None
     subject: str = ""
+    process: int = 0
+    knows: dict[int, Endpoints] = {}
+    standing: Standing = Standing()
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """The root says where the others listen, or whom it does not know yet, or why this node cannot be in."""
+    """Where others listen, or who is not known yet, or why this node cannot be in; and how the run stands."""
 
     endpoints: dict[int, Endpoints] | None
     refusal: str = ""
     final: bool = True
     missing: tuple[int, ...] = ()
+    standing: Standing = Standing()
+
+
+class Opened(Enum):
+    """What came of answering at an address."""
+
+    HERE = auto()
+    TAKEN = auto()  # somebody else answers there
+    ELSEWHERE = auto()  # it is another machine's
+
+
+@dataclass
+class Visit:
+    """A process that has registered, what it looks for, and what it has been told."""
+
+    node: int
+    process: int
+    seeks: tuple[int, ...]
+    knows: dict[int, Endpoints] = field(default_factory=dict)
 
 
 class Directory:
-    """The root's book of addresses, on a socket of its own."""
+    """A book of addresses, on a socket of its own, at one or several places where the run meets.
 
-    def __init__(self, context: Context, meeting: Meeting) -> None:
+    `moved` are nodes that have said where they listen since last asked: the process that has the book may be one of
+    those who look for them.
+    """
+
+    def __init__(self, context: Context, meeting: Meeting, *, owner: int = 0, process: int = 0) -> None:
         self._meeting = meeting
+        self._owner, self._process = owner, process
         self.refused: list[tuple[int, str]] = []  # who could not be let in, and why, since last asked
         self._last_refusal = ""
         self._known: dict[int, Endpoints] = {}
-        self._asking: dict[bytes, tuple[int, ...]] = {}  # who waits, and for whom
+        self.moved: dict[int, Endpoints] = {}
+        self._visits: dict[bytes, Visit] = {}
+        self._is_for_all = False  # who asks is told what is known, though some are missing
+        self.heard = Standing()  # of a run that is on, from those who are in it
+        self.tells: Callable[[], Standing] = lambda: self.heard
         self._decoder = msgspec.msgpack.Decoder(Registration)
-        self.socket = answering(context, meeting.address, "the root")
+        self.addresses: list[str] = []  # where it answers
+        self.meets_at = meeting.address  # where one should
+        self.socket = answering(context)
+
+    def open(self, address: str) -> Opened:
+        """Answer at an address, too."""
+        errno = listen_at_too(self.socket, address)
+        if errno:
+            return Opened.TAKEN if errno == zmq.EADDRINUSE else Opened.ELSEWHERE
+        self.addresses.append(address)
+        return Opened.HERE
+
+    # -- who listens where
 
     def add(self, node: int, endpoints: Endpoints) -> None:
-        """A node listens here; tell those who have waited for it."""
-        self._known[node] = endpoints
-        for identity, seeks in list(self._asking.items()):
-            if not self._missing(seeks):
-                del self._asking[identity]
-                self._answer(identity, Answer(self._found(seeks)))
+        """A node listens here; tell those who look for it."""
+        if self._known.get(node) != endpoints:
+            self._known[node] = self.moved[node] = endpoints
+            for identity in list(self._visits):
+                self._tell(identity)
+
+    def begin(self, known: dict[int, Endpoints]) -> None:
+        """The process that has the book begins, and knows where these are: who asks need not wait for the others."""
+        for node, endpoints in known.items():
+            self._known.setdefault(node, endpoints)
+        self._is_for_all = True
+        for identity in list(self._visits):
+            self._tell(identity)
+
+    def wait_for(
+        self, nodes: tuple[int, ...], watch: Callable[[], None], gathering: Gathering | None = None
+    ) -> dict[int, Endpoints]:
+        """Serve until these nodes have said where they listen, or enough of them."""
+        gathering = gathering or Gathering(lambda missing: not missing, time.monotonic())
+        deadline = time.monotonic() + self._meeting.all_within
+        while not gathering.may_begin(missing := self._missing(nodes), time.monotonic()):
+            self.socket.poll(200)
+            self.serve()
+            watch()
+            if self.heard.is_on:
+                gathering.join_what_is_on(time.monotonic())
+            if time.monotonic() > deadline:
+                raise CodedReduceError(f"{named(missing)} did not come up within {self._meeting.all_within:g} s")
+        return {node: self._known[node] for node in nodes if node in self._known}
 
     def _missing(self, nodes: Iterable[int]) -> tuple[int, ...]:
         return tuple(node for node in nodes if node not in self._known)
 
-    def _found(self, nodes: Iterable[int]) -> dict[int, Endpoints]:
-        return {node: self._known[node] for node in nodes}
-
-    def _answer(self, identity: bytes, answer: Answer) -> None:
-        try:
-            self.socket.send_multipart([identity, msgspec.msgpack.encode(answer)], zmq.DONTWAIT)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):  # whoever asked is gone
-                raise
-
-    def wait_for(self, nodes: tuple[int, ...], watch: Callable[[], None]) -> dict[int, Endpoints]:
-        """Serve until all these nodes have said where they listen."""
-        deadline = time.monotonic() + self._meeting.all_within
-        while missing := self._missing(nodes):
-            self.socket.poll(200)
-            self.serve()
-            watch()
-            if time.monotonic() > deadline:
-                raise CodedReduceError(f"{_named(missing)} did not come up within {self._meeting.all_within:g} s")
-        return self._found(nodes)
+    # -- who asks
 
     def serve(self) -> None:
         """Answer everyone who has asked."""
@@ -90,75 +152,75 @@ class Directory:
                 return
             except (msgspec.MsgspecError, ValueError):
                 continue
-            if registration.run != self._meeting.run:
-                self._answer(identity, Answer(None, "the root belongs to another run", final=False))
-                continue
-            if registration.subject != self._meeting.subject:
-                why = difference(registration.node, registration.subject, self._meeting.subject)
-                self.refused.append((registration.node, why))
-                self._last_refusal = why
-                self._answer(identity, Answer(None, why))
-                continue
-            if registration.listens is not None:
-                self.add(registration.node, registration.listens)
-            missing = self._missing(registration.seeks)
-            if missing:
-                self._asking[identity] = registration.seeks
-                self._answer(identity, Answer(None, final=False, missing=missing))
-            else:
-                self._answer(identity, Answer(self._found(registration.seeks)))
+            self._register(identity, registration)
 
-    def close(self) -> None:
-        """Let those go who still wait for somebody's address."""
+    def _register(self, identity: bytes, registration: Registration) -> None:
+        node = registration.node
+        if registration.run != self._meeting.run:
+            self._answer(identity, Answer(None, "the root belongs to another run", final=False))
+        elif registration.subject != self._meeting.subject:
+            why = difference(node, registration.subject, self._meeting.subject)
+            self.refused.append((node, why))
+            self._last_refusal = why
+            self._answer(identity, Answer(None, why))
+        elif self._is_taken(registration):
+            self._answer(identity, Answer(None, f"node {node} is taken: a process of it is in the run", final=False))
+        else:
+            self._visits = {one: visit for one, visit in self._visits.items() if visit.node != node}
+            seeks, knows = registration.seeks, dict(registration.knows)
+            visit = self._visits[identity] = Visit(node, registration.process, seeks, knows)
+            if registration.standing.is_on and registration.standing.generation >= self.heard.generation:
+                self.heard = registration.standing
+            if registration.listens is not None and self._known.get(node) != registration.listens:
+                self.add(node, registration.listens)
+            else:
+                self._tell(identity)
+            if not visit.knows and visit.seeks:
+                self._answer(identity, Answer(None, final=False, missing=self._missing(visit.seeks)))
+
+    def _is_taken(self, registration: Registration) -> bool:
+        """Whether another process of the node is there; one that has ended is no longer connected."""
+        if registration.node == self._owner and self._process:
+            return registration.process != self._process
+        for identity, visit in list(self._visits.items()):
+            if visit.node == registration.node and visit.process != registration.process:
+                if self._answer(identity, Answer({})):
+                    return True
+                self._visits.pop(identity, None)
+        return False
+
+    def _tell(self, identity: bytes) -> None:
+        """Tell a process what it looks for and does not have: at first all of it together, then whatever is new."""
+        visit = self._visits[identity]
+        if not visit.knows and not self._is_for_all and not self._known.keys() >= set(visit.seeks):
+            return
+        known = self._known
+        news = {node: known[node] for node in visit.seeks if node in known and visit.knows.get(node) != known[node]}
+        if news:
+            visit.knows.update(news)
+            if not self._answer(identity, Answer(news, standing=self.tells())):
+                self._visits.pop(identity, None)
+
+    def _answer(self, identity: bytes, answer: Answer) -> bool:
+        """Answer a process; whether it is there."""
+        try:
+            self.socket.send_multipart([identity, msgspec.msgpack.encode(answer)], zmq.DONTWAIT)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            return False
+        return True
+
+    def close(self, *, is_over: bool = True) -> None:
+        """Answer no more; if the run is over, let those go who still wait for somebody's address."""
         why = self._last_refusal or "the root has left"
-        for identity in self._asking:
-            self._answer(identity, Answer(None, f"the run is over: {why}"))
-        self._asking.clear()
+        for identity in self._visits:
+            if is_over:
+                self._answer(identity, Answer(None, f"the run is over: {why}"))
+        self._visits.clear()
         self.socket.close(linger=LAST_WORDS)
 
 
-def find(context: Context, meeting: Meeting, registration: Registration) -> dict[int, Endpoints]:
-    """Ask the root where others listen; a clear error if the root cannot be reached, or they do not come, in time."""
-    start = time.monotonic()
-    answer: Answer | None = None
-    socket = knocking(context, meeting.address)
-    try:
-        while True:
-            socket.send(msgspec.msgpack.encode(registration))
-            ask_again = time.monotonic() + ASK_AGAIN
-            while (left := min(ask_again, start + _patience(meeting, answer)) - time.monotonic()) > 0:
-                if not socket.poll(int(1000 * left) + 1):
-                    continue
-                answer = msgspec.msgpack.decode(socket.recv(), type=Answer)
-                if answer.endpoints is not None:
-                    return answer.endpoints
-                if answer.final:
-                    raise JoinRefused(answer.refusal)
-                if not answer.missing:
-                    ask_again = time.monotonic() + 0.05  # the run before this one may be about to end
-            if time.monotonic() > start + _patience(meeting, answer):
-                raise _in_vain(meeting, registration.node, answer)
-    except msgspec.MsgspecError as error:
-        raise WireError(f"the root at {meeting.address} answered something else: {error}") from None
-    finally:
-        socket.close()
-
-
-def _patience(meeting: Meeting, answer: Answer | None) -> float:
-    """Seconds to wait: for the root, or when it has answered for those who are missing."""
-    return meeting.all_within if answer is not None and answer.missing else meeting.root_within
-
-
-def _in_vain(meeting: Meeting, node: int, answer: Answer | None) -> CodedReduceError:
-    if answer is None:
-        return UsageError(
-            f"node {node} got no answer from the root at {meeting.address} within {meeting.root_within:g} s; "
-            "is the root running, and are MASTER_ADDR and MASTER_PORT right?"
-        )
-    if answer.missing:
-        return CodedReduceError(f"{_named(answer.missing)} did not come up within {meeting.all_within:g} s")
-    return UsageError(f"the root at {meeting.address} belongs to another run")
-
-
-def _named(nodes: tuple[int, ...]) -> str:
+def named(nodes: tuple[int, ...]) -> str:
+    """Some nodes, in words."""
     return f"node {nodes[0]}" if len(nodes) == 1 else "nodes " + ", ".join(map(str, nodes))

@@ -15,7 +15,7 @@ Context = zmq.Context[Socket]
 
 #: Milliseconds until a lost connection is tried again, at first and at most; and one that is not there yet.
 RECONNECT, RECONNECT_AT_MOST = 20, 500
-KNOCK_EVERY = 10
+KNOCK_EVERY, KNOCK_EVERY_AT_MOST = 10, 250
 
 #: Milliseconds until a TCP connection that is not answered is tried anew: the kernel would wait longer each time, and
 #: come back a minute after a cable that was out for a minute.
@@ -68,19 +68,30 @@ def connecting(context: Context, name: bytes) -> tuple[Socket, Socket]:
     return socket, monitor
 
 
-def knocking(context: Context, address: str) -> Socket:
-    """A socket that is connected to another's as soon as that one is there."""
+def knocking(context: Context, address: str) -> tuple[Socket, Socket]:
+    """A socket that is connected to another's as soon as that one is there, and again; its monitor."""
     socket = _made(context, zmq.DEALER)
+    monitor = socket.get_monitor_socket(COMES_AND_GOES)
     socket.setsockopt(zmq.RECONNECT_IVL, KNOCK_EVERY)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, KNOCK_EVERY_AT_MOST)
     socket.connect(address)
-    return socket
+    return socket, monitor
 
 
-def answering(context: Context, address: str, who: str) -> Socket:
-    """A socket that others knock at."""
+def answering(context: Context) -> Socket:
+    """A socket that others knock at, when it listens somewhere."""
     socket = _made(context, zmq.ROUTER)
-    _bind(socket, address, who)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     return socket
+
+
+def listen_at_too(socket: Socket, address: str) -> int:
+    """Listen at an address; why not, as the system numbers it, if that cannot be."""
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        return error.errno or -1
+    return 0
 
 
 def comings_and_goings(monitor: Socket) -> Iterator[Told]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from codedreduce.protocol import Settings
 from codedreduce.worlds.buffers import Buffers
+from codedreduce.worlds.enough import Gathering
 from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints, Link, name_of
 from codedreduce.worlds.zeromq.sessions import PLANES
 from codedreduce.worlds.zeromq.sockets import Context, Socket, bound, connecting
@@ -40,19 +41,21 @@ class Transport(Carrier):
         self.sockets += self._down
         return Endpoints(*found)
 
-    def connect(self, neighbours: Mapping[int, Endpoints]) -> None:
-        """Connect to the parent, or to the next in the ring: to one."""
-        ((parent, endpoints),) = neighbours.items()
-        self._parent = Link(parent, self._process)
-        for plane, address in zip(PLANES, endpoints, strict=True):
-            socket, monitor = connecting(self._context, name_of(self.node))
-            self._up.append(socket)
-            self._monitors[monitor] = socket
-            self._reach(self._parent, plane, address)
-        self.sockets += self._up
+    def expect(self, neighbours: Iterable[int]) -> None:
+        """The parent, or the next in the ring: one, or of the root nobody."""
+        for parent in neighbours:
+            self._parent = Link(parent, self.process)
+            for _ in PLANES:
+                socket, monitor = connecting(self._context, name_of(self.node))
+                self._up.append(socket)
+                self._monitors[monitor] = socket
+            self.sockets += self._up
 
-    def wait_until_connected(self, within: float, look: Callable[[], None]) -> None:
+    def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
         """Nothing to wait for: what is sent up waits until the parent is there, and children say hello."""
+
+    def _planes_to(self, peer: int) -> tuple[int, ...]:
+        return PLANES if peer == self.needs else ()
 
     def _readers(self) -> Iterator[tuple[Socket, int, Link | None]]:
         for plane in PLANES:
@@ -72,7 +75,7 @@ class Transport(Carrier):
     def _child(self, node: int) -> Link:
         found = self._children.get(node)
         if found is None:
-            found = self._children[node] = Link(node, self._process)
+            found = self._children[node] = Link(node, self.process)
         return found
 
     def _way(self, link: Link, plane: int) -> tuple[Socket | None, bytes | None]:

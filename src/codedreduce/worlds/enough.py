@@ -1,0 +1,63 @@
+"""When a run may begin: everyone is there, or enough are, and the others have been given as long again to come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from codedreduce.schemes import Plan
+
+#: Whether a run can do without these.
+Suffices = Callable[[Collection[int]], bool]
+
+#: Seconds that those who are not there yet have at least, when enough are.
+AT_LEAST = 1.0
+
+
+def sufficient(plan: Plan, least: int | None) -> Suffices:
+    """Enough are there if the plan tolerates that the others are missing, and so many are; without a number, all.
+
+    >>> from codedreduce import Striped
+    >>> enough = sufficient(Striped(6).plan(samples=60), least=4)
+    >>> enough({3, 5}), enough({3, 4, 5}), sufficient(Striped(6).plan(samples=60), None)({3})
+    (True, False, False)
+    """
+    if least is None:
+        return lambda missing: not missing
+    return lambda missing: plan.workers - len(missing) >= least and plan.tolerates(set(missing))
+
+
+def anyone(missing: Collection[int]) -> bool:
+    """A run that is on can be joined whoever is missing."""
+    return True
+
+
+class Gathering:
+    """A wait for others that began at some time: who is there when, and when that is enough.
+
+    >>> gathering = Gathering(lambda missing: len(missing) <= 1, began=10.0)
+    >>> gathering.may_begin({1, 2}, 12.0), gathering.may_begin({2}, 13.0), gathering.may_begin({2}, 15.9)
+    (False, False, False)
+    >>> gathering.may_begin({2}, 16.0), gathering.may_begin({}, 13.0)
+    (True, True)
+    """
+
+    def __init__(self, suffices: Suffices, began: float) -> None:
+        self._suffices = suffices
+        self._began = began
+        self._enough_at: float | None = None
+
+    def join_what_is_on(self, now: float) -> None:
+        """The run has begun without this node: it does not wait for the others, but for a moment to hear of them."""
+        if self._suffices is not anyone:
+            self._suffices, self._began, self._enough_at = anyone, now, None
+
+    def may_begin(self, missing: Collection[int], now: float) -> bool:
+        """Whether to begin now, when these are missing."""
+        if not missing:
+            return True
+        if not self._suffices(missing):
+            self._enough_at = None
+            return False
+        if self._enough_at is None:
+            self._enough_at = now
+        return now >= self._enough_at + max(AT_LEAST, self._enough_at - self._began)

@@ -1,0 +1,103 @@
+"""How a node comes into its run: it answers where the run meets, if that is its part, or knocks there; then it knows
+where its neighbours listen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from codedreduce.errors import UsageError
+from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
+from codedreduce.worlds.enough import Gathering, sufficient
+from codedreduce.worlds.run import Run
+from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints
+from codedreduce.worlds.zeromq.rendezvous import Directory, Opened, Registration, Standing
+from codedreduce.worlds.zeromq.sockets import Context
+from codedreduce.worlds.zeromq.visiting import Visitor
+
+#: Of a tree's further meeting places, as many are knocked at: its root can be at one of them only.
+MOST_PLACES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Met:
+    """What came of it: the book that this node has, its connections to others' books, and how the run stands."""
+
+    run: Run
+    directory: Directory
+    visitor: Visitor | None
+    standing: Standing
+
+
+def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None]) -> Met:
+    """Listen, be found, and connect to the neighbours, when all or enough of them are there."""
+    node, meeting = transport.node, run.meeting
+    seeks, listens = neighbours(run.plan, node)
+    directory = Directory(context, meeting, owner=node, process=transport.process)
+    answers = _answers(directory, run, node)
+    endpoints = transport.listen(meeting.listen_at()) if listens else None
+    if endpoints is not None:
+        directory.add(node, endpoints)
+    transport.expect(seeks)
+    others = [place for place in _places(run) if place not in directory.addresses]
+    visitor: Visitor | None = None
+    if others and (seeks or not answers):
+        registration = Registration(meeting.run, node, seeks, endpoints, meeting.subject, transport.process)
+        visitor = Visitor(context, meeting, registration, others)
+
+    def serve() -> None:
+        look()
+        directory.serve()
+
+    gathering = Gathering(sufficient(run.plan, meeting.least), time.monotonic())
+    if answers:
+        found = directory.wait_for(seeks, look, gathering)
+    else:
+        assert visitor is not None
+        found = visitor.find(serve)
+    standing = directory.heard if answers else visitor.standing if visitor is not None else Standing()
+    _connect(transport, found, directory, run)
+    if standing.is_on:
+        gathering.join_what_is_on(time.monotonic())
+    transport.wait_until_connected(meeting.all_within, serve, gathering)
+    return Met(run=run, directory=directory, visitor=visitor, standing=standing)
+
+
+def _connect(transport: Carrier, found: dict[int, Endpoints], directory: Directory, run: Run) -> None:
+    for peer, endpoints in found.items():
+        transport.move(peer, endpoints)
+    directory.moved.clear()
+    if isinstance(run.plan, StripedPlan):  # a worker of a tree needs its parent, and waits for that
+        directory.begin(found)
+
+
+def _answers(directory: Directory, run: Run, node: int) -> bool:
+    """Whether this node is the one that the others look for: the first, unless another answers in its place."""
+    is_first = node == run.plan.first_node
+    if not is_first and not isinstance(run.plan, StripedPlan):
+        return False
+    places = run.meeting.addresses if is_first else run.meeting.addresses[1:]
+    opened = {place: directory.open(place) for place in places}
+    if not is_first or Opened.HERE in opened.values():
+        return is_first
+    if isinstance(run.plan, StripedPlan) and Opened.TAKEN in opened.values():
+        return False  # the run may go on without the first, which comes back
+    why = "address already in use" if Opened.TAKEN in opened.values() else "cannot assign requested address"
+    raise UsageError(f"the root cannot listen at {' or '.join(places)}: {why}; choose another port")
+
+
+def _places(run: Run) -> tuple[str, ...]:
+    places = run.meeting.addresses
+    return places if isinstance(run.plan, StripedPlan) else places[: 1 + MOST_PLACES]
+
+
+def neighbours(plan: Plan, node: int) -> tuple[tuple[int, ...], bool]:
+    """Whom a node connects to, if to anybody, and whether others connect to it."""
+    if isinstance(plan, RingPlan):
+        return (plan.ring.next(node),), True
+    if isinstance(plan, StripedPlan):
+        return tuple(other for other in plan.computing if other != node), True
+    assert isinstance(plan, TreePlan)
+    return ((plan.tree.parent(node),) if node else ()), bool(plan.tree.children(node))

@@ -1,0 +1,155 @@
+"""A node's standing connections to the books of addresses of its run: it registers whenever such a connection is new.
+
+So a root that was started again, and whoever answers in its place, knows all that are there; and a node that was
+started again elsewhere is found by all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container, Iterable
+
+import msgspec
+import zmq
+
+from codedreduce.errors import CodedReduceError, JoinRefused, UsageError, WireError
+from codedreduce.worlds.run import Meeting
+from codedreduce.worlds.zeromq.carrier import Endpoints
+from codedreduce.worlds.zeromq.rendezvous import Answer, Registration, Standing, named
+from codedreduce.worlds.zeromq.sockets import Context, Socket, comings_and_goings, knocking
+
+#: Seconds between two questions to one who belongs to another run, or has another process of this node: it may be about
+#: to end, or its end may not be known yet. And how long the latter is believed.
+ASK_AGAIN = 0.05
+ASK_AGAIN_WHERE_TAKEN = 1.0
+TAKEN_WITHIN = 8.0
+
+#: Milliseconds between two looks at whatever else there is to see while an answer is awaited.
+LOOK_EVERY = 200
+
+
+class Visitor:
+    """A node that says who it is wherever its run meets, and hears where those listen whom it looks for."""
+
+    def __init__(self, context: Context, meeting: Meeting, registration: Registration, at: Iterable[str] = ()) -> None:
+        self._meeting = meeting
+        self._registration = registration
+        self._lines: dict[Socket, Socket] = {}  # the monitor of each connection
+        for address in at or meeting.addresses:
+            socket, monitor = knocking(context, address)
+            self._lines[socket] = monitor
+        self._answer: Answer | None = None
+        self._decoder = msgspec.msgpack.Decoder(Answer)
+        self.knows: dict[int, Endpoints] = {}
+        self.stands: Callable[[], Standing] = Standing  # how the run stands, seen from here
+        self.over: str | None = None  # why there is nothing left to be in
+
+    @property
+    def sockets(self) -> list[Socket]:
+        """They have something to read when `take` has something to tell."""
+        return [*self._lines.keys(), *self._lines.values()]
+
+    @property
+    def standing(self) -> Standing:
+        """How the run stood when this node was last told where somebody listens."""
+        return self._answer.standing if self._answer is not None else Standing()
+
+    def _register(self, socket: Socket) -> None:
+        said = msgspec.structs.replace(self._registration, knows=self.knows, standing=self.stands())
+        socket.send(msgspec.msgpack.encode(said), zmq.DONTWAIT)
+
+    def register(self) -> None:
+        """Say it everywhere, again."""
+        for socket in self._lines:
+            self._register(socket)
+
+    def take(self, ready: Container[object]) -> dict[int, Endpoints]:
+        """Where others listen, as far as it is news; and register where a connection is new."""
+        news: dict[int, Endpoints] = {}
+        for socket, monitor in self._lines.items():
+            came = [told.is_there for told in comings_and_goings(monitor)] if monitor in ready else []
+            if any(came):
+                self._register(socket)
+            while socket in ready:
+                try:
+                    answer = self._decoder.decode(socket.recv(zmq.DONTWAIT))
+                except zmq.Again:
+                    break
+                except msgspec.MsgspecError as error:
+                    raise WireError(f"the root at {self._meeting.address} answered something else: {error}") from None
+                if answer.endpoints:
+                    news.update(answer.endpoints)
+                if answer.endpoints != {}:
+                    self._answer = answer
+                if answer.refusal and answer.final:
+                    self.over = answer.refusal
+        self.knows.update(news)
+        return news
+
+    def find(self, look: Callable[[], None] = lambda: None) -> dict[int, Endpoints]:
+        """Wait to be told where others listen; a clear error if nobody answers, or they do not come, in time."""
+        start = time.monotonic()
+        ask_again = float("inf")
+        poller = zmq.Poller()
+        for socket in self.sockets:
+            poller.register(socket, zmq.POLLIN)
+        while not self.knows and self._registration.seeks:
+            left = start + self._patience() - time.monotonic()
+            ready = dict(poller.poll(max(1, min(LOOK_EVERY, int(1000 * min(left, ask_again - time.monotonic()))))))
+            before = self._answer
+            self.take(ready)
+            look()
+            if self.over is not None:
+                raise JoinRefused(self.over)
+            if self._answer is not before and self._answer is not None and self._answer.refusal:
+                ask_again = time.monotonic() + (ASK_AGAIN_WHERE_TAKEN if self._is_taken else ASK_AGAIN)
+            if time.monotonic() > start + self._patience():
+                raise self._in_vain()
+            if time.monotonic() > ask_again:
+                ask_again = float("inf")
+                self.register()
+        return self.knows
+
+    @property
+    def _is_taken(self) -> bool:
+        return self._answer is not None and "is taken" in self._answer.refusal
+
+    def _patience(self) -> float:
+        """Seconds to wait: for the root; when it has answered for those who are missing; for another process to end."""
+        meeting = self._meeting
+        if self._answer is None:
+            return meeting.root_within
+        if self._answer.missing:
+            return meeting.all_within if meeting.least is None else meeting.orphaned_after
+        return TAKEN_WITHIN if self._is_taken else meeting.root_within
+
+    def _in_vain(self) -> CodedReduceError:
+        meeting, node = self._meeting, self._registration.node
+        if self._answer is None:
+            where = " or ".join(meeting.addresses)
+            return UsageError(
+                f"node {node} got no answer from the root at {where} within {meeting.root_within:g} s; "
+                "is the root running, and are MASTER_ADDR and MASTER_PORT right?"
+            )
+        if self._answer.missing:
+            return CodedReduceError(f"{named(self._answer.missing)} did not come up within {meeting.all_within:g} s")
+        if self._is_taken:
+            return JoinRefused(self._answer.refusal)
+        return UsageError(f"the root at {meeting.address} belongs to another run")
+
+    def close(self) -> None:
+        """Be there no longer."""
+        for socket, monitor in self._lines.items():
+            socket.disable_monitor()
+            socket.close(linger=0)
+            monitor.close(linger=0)
+        self._lines.clear()
+
+
+def find(context: Context, meeting: Meeting, registration: Registration) -> dict[int, Endpoints]:
+    """Ask once where others listen."""
+    visitor = Visitor(context, meeting, registration)
+    try:
+        return visitor.find()
+    finally:
+        visitor.close()
