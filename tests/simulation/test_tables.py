@@ -93,6 +93,8 @@ def by_hand() -> None:
             talk = led_to(name, state)
             talk.happens(PeerFound(peer=talk.parent))
             talk.model(2, [0])
+            talk = led_to(name, state)
+            talk.hears(talk.parent, said.Welcome(generation=3))
     by_hand_with_ranks()
     led_to("leaf", WorkerState.JOINING).hears(1, said.Refuse(reason="another plan"))
     led_to("root", RootState.SETTLING).all_deliver()

@@ -21,6 +21,8 @@ MESSAGES: list[said.AnyMessage] = [
     said.Welcome(),
     said.Refuse(reason="no"),
     said.Ready(),
+    said.Ready(missing=(4, 99)),
+    said.Hello(plan="the plan, 60 samples, 10 numbers", generation=3, round=7),
     said.Goodbye(reason="bye"),
     *(said.ModelChunk(round=r, index=i) for r in (0, 1, 2) for i in (0, 1, 2)),
     *(said.ShareChunk(round=r, task=t, index=i) for r in (0, 1) for t in (0, 3, 9) for i in (0, 2)),
@@ -89,7 +91,7 @@ def choices(plan: str, likely: Sequence[int]) -> Choices:
         said.Hello: {"plan": (plan, plan, "another plan")},
         said.Welcome: {},
         said.Refuse: {"reason": WORDS},
-        said.Ready: {},
+        said.Ready: {"missing": LATE},
         said.Goodbye: {"reason": WORDS},
         said.ModelChunk: {"index": INDICES},
         said.ShareChunk: {

@@ -60,8 +60,11 @@ class Collecting:
     # -- children come and go
 
     def adopt(self, generation: int, actions: list[AnyAction]) -> None:
-        """The plan is of another generation now: the children that are in must know."""
+        """There is another root now: the children that are in must know, and what is here of the old one is left."""
         self._generation = generation
+        self.new_round(0)
+        self.ledger.clear()
+        self._over.clear()
         self.tell_all(Welcome(generation=generation, round=self.round), actions)
 
     def hello(self, hello: Hello, child: int, actions: list[AnyAction], *, is_needed: bool) -> bool:

@@ -74,6 +74,7 @@ class Ledger:
         """Collect nothing: what is being done needs nothing from the children."""
         self.shares.clear()
         self._assigned = {}
+        self._failed.clear()
 
     def end(self) -> list[tuple[int, int]]:
         """All is here: who is still at work, and on what."""
@@ -153,6 +154,7 @@ class Ledger:
         self._failed.setdefault(task, {})[who] = troubles
         if self._assigned.get(who) == task:
             del self._assigned[who]
+            self._worked.setdefault(who, now - self.since)  # nothing else may be known of how long a share takes
             if who in self._here:
                 self._idle_since[who] = now
         return self._sooner(now)

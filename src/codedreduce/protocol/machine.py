@@ -23,14 +23,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from codedreduce.errors import ProtocolError
 from codedreduce.protocol.events import AnyAction, Event, Note, Received
-from codedreduce.protocol.messages import DATA, AnyMessage, Hello, Welcome
+from codedreduce.protocol.messages import DATA, AnyMessage, Hello, Refuse, Welcome
 from codedreduce.vectors import Vector
 
 #: How many past events a machine remembers, to tell when something impossible happens.
 STORY = 12
 
 #: Messages by which generations are made known, and which are therefore read whatever generation they are of.
-OF_ANY_GENERATION = (Hello, Welcome)
+OF_ANY_GENERATION = (Hello, Welcome, Refuse)
 
 
 class State(Enum):

@@ -1,8 +1,11 @@
 """Who is in a run: hello, welcome, ready, goodbye, and the generation of the plan that all of them speak of.
 
 A child says hello to its parent with the plan it has. It is welcomed, with the generation its parent is at, whatever
-generation it came with; or refused, with the reason. When a whole subtree is in, ready goes up. A connection that is
-new begins with hello again.
+generation it came with; or refused, with the reason. When a whole subtree is in, ready goes up; also when it
+takes long and some are missing, who are named. A connection that is new begins with hello again.
+
+A root that was started again begins where its checkpoint was: with rounds that its workers have seen. It is of a
+generation above any that they tell in their hello, so that nothing of the old root's is taken for its own.
 """
 
 from __future__ import annotations
@@ -13,10 +16,20 @@ from codedreduce.protocol.messages import Hello, Refuse, Welcome
 from codedreduce.protocol.settings import Settings
 from codedreduce.schemes import Plan
 
+#: No generation is above this one.
+LAST_GENERATION = 2**53
+
 
 def run_name(plan: Plan, settings: Settings) -> str:
     """What all nodes of a run must agree on, in words."""
     return f"{plan.scheme}, {plan.samples} samples, {settings.length} numbers"
+
+
+def is_ahead(hello: Hello, generation: int, round_: int) -> bool:
+    """Whether a child has seen more than its parent: the old root went further than the new one has come."""
+    if hello.generation >= LAST_GENERATION:
+        return False  # nobody ever gets there
+    return (hello.generation, hello.round) > (generation, round_)
 
 
 class Roster:
@@ -26,7 +39,7 @@ class Roster:
         self.children = children
         self.run = run
         self._present: set[int] = set()
-        self._ready: set[int] = set()
+        self._ready: dict[int, tuple[int, ...]] = {}  # who has said so, and who is missing below
 
     def answer(self, child: int, hello: Hello, generation: int, round_: int) -> Welcome | Refuse:
         """Let a child in that has the same plan, and say to another why it cannot be."""
@@ -34,20 +47,20 @@ class Roster:
             reason = f"this run is {self.run}; node {child} came with {hello.plan}"
             return Refuse(generation=hello.generation, reason=reason[:1000])
         self._present.add(child)
-        self._ready.discard(child)
+        self._ready.pop(child, None)
         return Welcome(generation=generation, round=round_)
 
-    def ready(self, child: int) -> bool:
-        """A child's whole subtree is in; whether that is news."""
-        if child not in self._present or child in self._ready:
+    def ready(self, child: int, missing: tuple[int, ...] = ()) -> bool:
+        """A child's whole subtree is in, but for those that are missing; whether that is news."""
+        if child not in self._present or self._ready.get(child) == missing:
             return False
-        self._ready.add(child)
+        self._ready[child] = missing
         return True
 
     def gone(self, child: int) -> None:
         """A child has left, or cannot be reached."""
         self._present.discard(child)
-        self._ready.discard(child)
+        self._ready.pop(child, None)
 
     def has(self, child: int) -> bool:
         """Whether a child is in."""
@@ -60,8 +73,9 @@ class Roster:
     @property
     def complete(self) -> bool:
         """Whether all children are in, and everyone below them."""
-        return len(self._ready) == len(self.children)
+        return len(self._ready) == len(self.children) and not any(self._ready.values())
 
     def lacking(self) -> list[int]:
-        """The children that are not in, or below whom somebody is not."""
-        return sorted(set(self.children) - self._ready)
+        """The children that are not in or have not said how it is below them, and who is missing below the others."""
+        below = {node for missing in self._ready.values() for node in missing}
+        return sorted((set(self.children) - set(self._ready)) | below)

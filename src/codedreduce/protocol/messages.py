@@ -29,7 +29,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=Tr
 
 
 class Hello(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent: I am here, with this plan."""
+    """Child to parent: I am here, with this plan; round and generation are the highest that were seen here or below."""
 
     plan: Words
 
@@ -45,7 +45,9 @@ class Refuse(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
 
 class Ready(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent: everyone below me is in."""
+    """Child to parent: everyone below me is in, but for those that are missing, and for all below them."""
+
+    missing: Annotated[tuple[Count, ...], Meta(max_length=4096)] = ()
 
 
 class Goodbye(Message, frozen=True, kw_only=True, array_like=True, tag=True):

@@ -22,6 +22,7 @@ from codedreduce.protocol.events import (
     TimerFired,
 )
 from codedreduce.protocol.machine import CHILD, OWN, STAY, STRANGER, From, Machine, Row, State
+from codedreduce.protocol.membership import is_ahead
 from codedreduce.protocol.messages import (
     AnyMessage,
     Failure,
@@ -38,6 +39,10 @@ from codedreduce.protocol.messages import (
 from codedreduce.protocol.settings import Settings
 from codedreduce.schemes import TreePlan
 from codedreduce.vectors import Vector, empty
+
+#: The timer after which a run begins without those that have not come, if the others are enough, and its least seconds.
+ENOUGH = "enough"
+LEAST_PATIENCE = 1.0
 
 #: The timer after which a round that cannot end says so, and the one after which an approximation is final.
 WAITING = "waiting"
@@ -62,7 +67,7 @@ class Root(Machine):
     """The state machine of node 0."""
 
     ROWS = (
-        Row((IDLE,), Started, OWN),
+        Row((IDLE,), Started, OWN, "_on_started"),
         Row((IDLE,), Begin, OWN, "_on_begin", (COLLECTING,)),
         Row(_IN_ROUND, ShareChunk, CHILD, "_on_share_chunk", (STAY, IDLE)),
         Row((COLLECTING,), TimerFired, OWN, "_on_timer", (STAY, SETTLING)),
@@ -72,7 +77,7 @@ class Root(Machine):
         Row(_IN_ROUND, Failure, CHILD, "_on_failure", (STAY, STOPPED)),
         Row((IDLE,), Failure, CHILD, "_note_failure"),
         Row((IDLE,), ShareChunk, CHILD, "_on_share_chunk"),
-        Row((IDLE,), TimerFired, OWN),
+        Row((IDLE,), TimerFired, OWN, "_on_timer"),
         Row(_RUNNING, Offer, CHILD, "_on_offer"),
         Row(_RUNNING, Hello, CHILD, "_on_hello"),
         Row(_RUNNING, Ready, CHILD, "_on_ready"),
@@ -96,14 +101,11 @@ class Root(Machine):
         self._model: Vector | None = None
         self._result: Vector | None = None
         self._next_chunk = 0  # chunks up to here are summed
-
-    @property
-    def everyone_is_in(self) -> bool:
-        """Whether all workers, on all levels, have joined."""
-        return self.below.roster.complete
+        self._since = 0.0  # when the root was up
+        self._may_begin = False  # enough workers are in, or have been
 
     def lacking(self) -> list[int]:
-        """The children that are not in, or below whom somebody is not."""
+        """The workers that are not in, but for those below them."""
         return self.below.roster.lacking()
 
     def _who(self, sender: int) -> From:
@@ -115,15 +117,54 @@ class Root(Machine):
 
     # -- children come and go
 
+    def _on_started(self, event: Started, now: float, actions: list[AnyAction]) -> None:
+        self._since = now
+        actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+
     def _on_hello(self, hello: Hello, child: int, now: float, actions: list[AnyAction]) -> None:
+        if hello.plan == self.below.roster.run and is_ahead(hello, self.generation, self.round):
+            self._succeed(hello.generation + 1, now, actions)
         is_needed = self.state in _IN_ROUND and not self.below.ledger.shares.satisfied
         if self.below.hello(hello, child, actions, is_needed=is_needed):
             assert self._model is not None
             self.below.send_model(self._model, range(self.settings.chunks), actions, to=child)
 
+    def _succeed(self, generation: int, now: float, actions: list[AnyAction]) -> None:
+        """Workers have seen rounds of another root: nothing of those may be taken for what belongs to this one's."""
+        self.generation = generation
+        reason = f"this root follows another: it goes on after round {self.round}, with generation {generation}"
+        actions.append(Note(kind="succeeds", reason=reason, round=self.round))
+        self.below.adopt(generation, actions)
+        self.below.new_round(self.round)
+        if self.state in _IN_ROUND:
+            assert self._model is not None
+            self._send_out(self._model, now, actions)
+
     def _on_ready(self, ready: Ready, child: int, now: float, actions: list[AnyAction]) -> None:
-        if self.below.roster.ready(child) and self.everyone_is_in:
+        if not self.below.roster.ready(child, ready.missing) or self._may_begin:
+            return
+        if self.below.roster.complete:
+            self._may_begin = True
             actions.append(EveryoneIn())
+        elif self._suffices:
+            passed = now - self._since
+            actions.append(SetTimer(name=ENOUGH, at=now + max(LEAST_PATIENCE, passed)))
+
+    @property
+    def _suffices(self) -> bool:
+        """Whether those who are in are enough for a round."""
+        missing = self.below.roster.lacking()
+        return all(map(self.plan.is_worker, missing)) and self.plan.tolerates(missing)
+
+    def _begin_with_those(self, now: float, actions: list[AnyAction]) -> None:
+        """As much time again has passed as it took until enough were in: the others come when they come."""
+        if self._may_begin or not self._suffices:
+            return
+        self._may_begin = True
+        missing = self.lacking()
+        reason = f"begins without {missing}, who did not come within {now - self._since:.3g} s: the others are enough"
+        actions.append(Note(kind="begins", reason=reason, round=self.round, nodes=tuple(missing)))
+        actions.append(EveryoneIn())
 
     def _on_goodbye(self, goodbye: Goodbye, child: int, now: float, actions: list[AnyAction]) -> None:
         self.below.goodbye(goodbye, child, actions)
@@ -153,12 +194,15 @@ class Root(Machine):
         self.state = COLLECTING
         self.round = event.round
         self._model = event.model
-        self._result = empty(len(event.model), event.model.dtype) if self.settings.chunks > 1 else None
-        self._next_chunk = 0
         self.below.new_round(event.round)
-        self.below.ledger.start(0, now)
-        self.below.send_model(event.model, range(self.settings.chunks), actions)
+        self._send_out(event.model, now, actions)
         actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+
+    def _send_out(self, model: Vector, now: float, actions: list[AnyAction]) -> None:
+        self._result = empty(len(model), model.dtype) if self.settings.chunks > 1 else None
+        self._next_chunk = 0
+        self.below.ledger.start(0, now)
+        self.below.send_model(model, range(self.settings.chunks), actions)
 
     def _on_share_chunk(
         self, chunk: ShareChunk, child: int, data: Vector, now: float, actions: list[AnyAction]
@@ -221,12 +265,22 @@ class Root(Machine):
     # -- a round that cannot end
 
     def _on_timer(self, event: TimerFired, now: float, actions: list[AnyAction]) -> None:
-        if event.name == REDUNDANCY:
+        if event.name == ENOUGH:
+            self._begin_with_those(now, actions)
+        elif event.name == REDUNDANCY and self.state is not IDLE:
             self.below.ask_replicas(now, actions)
+        elif event.name == WAITING and self.state is IDLE and not self._may_begin:
+            self._say_who_is_missing(now, actions)
         elif event.name == WAITING and self.state is COLLECTING:
             self._say_waiting(now, actions)
         elif event.name == SETTLED and self.state is SETTLING:
             self._settle(now, actions)
+
+    def _say_who_is_missing(self, now: float, actions: list[AnyAction]) -> None:
+        missing = self.lacking()
+        reason = f"has waited {now - self._since:.3g} s for workers to come; {missing} are missing"
+        actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=tuple(missing)))
+        actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
 
     def _say_waiting(self, now: float, actions: list[AnyAction]) -> None:
         waiting = self.below.ledger.shares.waiting_for()

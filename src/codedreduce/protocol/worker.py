@@ -20,7 +20,7 @@ from codedreduce.protocol.events import (
     Transmit,
 )
 from codedreduce.protocol.machine import CHILD, PARENT, STRANGER, From, Machine
-from codedreduce.protocol.membership import run_name
+from codedreduce.protocol.membership import is_ahead, run_name
 from codedreduce.protocol.messages import (
     AnyMessage,
     Enough,
@@ -49,6 +49,13 @@ from codedreduce.vectors import Vector, empty
 #: The timer after which a worker that was asked to settle sends what it has.
 SETTLE = "settle"
 
+#: The timer after which one that waits for children says who is missing, and how long that is, in seconds.
+MISSING = "missing"
+SAY_MISSING_AFTER = 0.5
+
+#: So many are named; where more are missing a worker says that it is itself.
+MOST_NAMED = 4096
+
 
 class Worker(Machine):
     """The state machine of a worker. One with children also collects (`below`); a leaf does not."""
@@ -67,7 +74,12 @@ class Worker(Machine):
         self.below = Collecting(node, plan, settings) if plan.tree.children(node) else None
         self._collecting = self.below  # unless the task needs nothing of the children
         self.refused: str | None = None
+        self._seen_below = (0, 0)  # the highest generation and round that children came with
+        self._parent_is_at = (0, 0)  # the generation and round that the parent welcomed with
+        self._waits_for_children = False  # and will say who is missing, when it is time
+        self._said_missing: tuple[int, ...] = ()
         self._up = Outbox(self.parent, settings.window)
+        self._again = False  # the model of this round has come again
         self._reload = False  # the connection is new, and the model of this round may come again
         self._model: Vector | None = None
         self._here: list[bool] = []  # which chunks of the model are here
@@ -82,6 +94,7 @@ class Worker(Machine):
         self._offers = plan.has_redundancy and settings.announce
         self._offered = False
         self._queued: Next | None = None
+        self._unable: Unable | None = None  # what was said of the task, if it cannot be done here
         self._settling = 0  # the round of which the parent asked for what there is
         self._salvages = plan.wait_for is not None
         self._pieces = {self.first_task: plan.unit(node, self.first_task).pieces}
@@ -101,23 +114,57 @@ class Worker(Machine):
     # -- joining and leaving
 
     def _say_hello(self, event: object, now: float, actions: list[AnyAction]) -> None:
-        self._say(Hello(generation=self.generation, plan=run_name(self.plan, self.settings)), actions)
+        generation, round_ = max((self.generation, self.round), self._seen_below)
+        self._say(Hello(generation=generation, round=round_, plan=run_name(self.plan, self.settings)), actions)
 
     def _on_welcome(self, welcome: Welcome, parent: int, now: float, actions: list[AnyAction]) -> None:
         self.state = WAITING
         self._on_welcome_again(welcome, parent, now, actions)
 
     def _on_welcome_again(self, welcome: Welcome, parent: int, now: float, actions: list[AnyAction]) -> None:
-        """Also after JOINING: the model of a round that is on was quicker, or the plan is of another generation now."""
+        """Also after JOINING: the model of a round that is on was quicker, or there is another root now."""
         if welcome.generation != self.generation:
-            self.generation = welcome.generation
-            if self.below is not None:
-                self.below.adopt(welcome.generation, actions)
-        self._say_ready(actions)
+            self._follow(welcome.generation, actions)
+        self._parent_is_at = (welcome.generation, welcome.round)
+        self._look_who_is_ahead(now, actions)
+        self._say_ready(now, actions)
 
-    def _say_ready(self, actions: list[AnyAction]) -> None:
-        if self.state is not JOINING and (self.below is None or self.below.roster.complete):
+    def _look_who_is_ahead(self, now: float, actions: list[AnyAction]) -> None:
+        """If a child has seen more than the parent the root must know: it takes a generation above that."""
+        if self.state is not JOINING and self._seen_below > max(self._parent_is_at, (self.generation, self.round)):
+            self._say_hello(self, now, actions)
+
+    def _follow(self, generation: int, actions: list[AnyAction]) -> None:
+        """There is another root, whose rounds may be any: what is here of the old one's counts no more."""
+        self.generation = generation
+        self.state = WAITING
+        self.round = 0
+        self._stop("there is another root", actions)
+        self._up.clear()
+        self._queued = None
+        if self.below is not None:
+            self.below.adopt(generation, actions)
+
+    def _say_ready(self, now: float, actions: list[AnyAction]) -> None:
+        """Everyone below is in; or it has taken long, and who is missing is said now and then while that changes."""
+        if self.state is JOINING:
+            return
+        if self.below is None or self.below.roster.complete:
             self._say(Ready(generation=self.generation), actions)
+            self._said_missing = ()
+        elif not self._waits_for_children:
+            self._waits_for_children = True
+            actions.append(SetTimer(name=MISSING, at=now + SAY_MISSING_AFTER))
+
+    def _say_missing(self, actions: list[AnyAction]) -> None:
+        self._waits_for_children = False
+        if self.state is JOINING or self.below is None:
+            return
+        missing = tuple(self.below.roster.lacking())
+        if missing and missing != self._said_missing:
+            self._said_missing = missing
+            named = missing if len(missing) <= MOST_NAMED else (self.node,)
+            self._say(Ready(generation=self.generation, missing=named), actions)
 
     def _on_refuse(self, refuse: Refuse, parent: int, now: float, actions: list[AnyAction]) -> None:
         self.state = LEFT
@@ -165,6 +212,7 @@ class Worker(Machine):
         self, chunk: ModelChunk, parent: int, data: Vector, now: float, actions: list[AnyAction]
     ) -> None:
         if chunk.round > self.round or (chunk.round == self.round and self._reload):
+            self._again = chunk.round == self.round
             self._begin_loading(chunk.round, data, now, actions)
         if chunk.round != self.round or self.state is not LOADING or self._here[chunk.index]:
             return
@@ -179,6 +227,8 @@ class Worker(Machine):
         if self._in_order == self.settings.chunks:
             self.state = WORKING
             self._began = now
+            if self._again and self.below is not None:  # children do not begin anew: they may have delivered
+                self.below.ask_all_for(self.first_task, now, actions)
             self._compute(actions)
 
     def _begin_loading(self, round_: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
@@ -205,6 +255,7 @@ class Worker(Machine):
 
     def _begin_task(self, task: int, *, push: bool, now: float) -> None:
         self.task = task
+        self._unable = None
         self._collecting = None if self.plan.is_delegated(task) else self.below
         self.total = None
         self._began = now
@@ -276,8 +327,9 @@ class Worker(Machine):
 
     def _give_up(self, troubles: tuple[Trouble, ...], now: float, actions: list[AnyAction]) -> None:
         """This worker cannot do the task: maybe another can."""
-        unable = Unable(generation=self.generation, round=self.round, task=self.task, troubles=troubles[:16])
-        self._say(unable, actions)
+        of = (self.generation, self.round)
+        self._unable = Unable(generation=of[0], round=of[1], task=self.task, troubles=troubles[:16])
+        self._say(self._unable, actions)
         if self._collecting is not None:
             self._collecting.end(now, actions)
         self._up.clear()
@@ -372,6 +424,8 @@ class Worker(Machine):
 
     def _deliver_again(self, push: bool, now: float, actions: list[AnyAction]) -> None:
         """The parent asks for what this worker has done: something must have been lost."""
+        if self._unable is not None and self._unable.task == self.task:
+            self._say(self._unable, actions)
         if self._next_chunk < self.settings.chunks:
             return
         if push:
@@ -426,6 +480,8 @@ class Worker(Machine):
         actions.append(SetTimer(name=SETTLE, at=now + self.settings.to_settle(height)))
 
     def _on_timer(self, event: TimerFired, now: float, actions: list[AnyAction]) -> None:
+        if event.name == MISSING:
+            self._say_missing(actions)
         if self.state is not WORKING or self._collecting is None:
             return
         if event.name == REDUNDANCY:
@@ -439,6 +495,9 @@ class Worker(Machine):
 
     def _on_hello(self, hello: Hello, child: int, now: float, actions: list[AnyAction]) -> None:
         assert self.below is not None
+        if hello.plan == self.below.roster.run and is_ahead(hello, *self._seen_below):
+            self._seen_below = (hello.generation, hello.round)
+            self._look_who_is_ahead(now, actions)
         is_needed = self.state in (LOADING, WORKING) and self.task == self.first_task
         is_needed = is_needed and not self.below.ledger.shares.satisfied
         if self.below.hello(hello, child, actions, is_needed=is_needed):
@@ -447,8 +506,8 @@ class Worker(Machine):
 
     def _on_ready(self, ready: Ready, child: int, now: float, actions: list[AnyAction]) -> None:
         assert self.below is not None
-        if self.below.roster.ready(child):
-            self._say_ready(actions)
+        if self.below.roster.ready(child, tuple(filter(self.plan.is_worker, ready.missing))):
+            self._say_ready(now, actions)
 
     def _on_child_goodbye(self, goodbye: Goodbye, child: int, now: float, actions: list[AnyAction]) -> None:
         assert self.below is not None

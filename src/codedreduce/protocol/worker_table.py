@@ -53,6 +53,8 @@ _NOT_WORKING = (JOINING, WAITING, LOADING, RESTING)
 ROWS = (
     Row((JOINING,), Started, OWN, "_say_hello"),
     Row((JOINING,), Welcome, PARENT, "_on_welcome", (WAITING,)),
+    Row((WAITING,), Welcome, PARENT, "_on_welcome_again"),
+    Row(_IN_ROUND, Welcome, PARENT, "_on_welcome_again", (STAY, WAITING)),
     Row((JOINING,), Refuse, PARENT, "_on_refuse", (LEFT,)),
     Row((JOINING, WAITING, RESTING), ModelChunk, PARENT, "_on_model_chunk", (STAY, LOADING, WORKING)),
     Row((LOADING,), ModelChunk, PARENT, "_on_model_chunk", (STAY, WORKING)),
@@ -67,7 +69,6 @@ ROWS = (
     Row(_IN, Goodbye, PARENT, "_on_goodbye", (LEFT,)),
     Row(_IN, Leave, OWN, "_on_leave", (LEFT,)),
     # what leaves a worker where it is
-    Row((WAITING, *_IN_ROUND), Welcome, PARENT, "_on_welcome_again"),
     Row((WORKING,), Next, PARENT, "_on_next"),
     Row((WORKING, RESTING), Send, PARENT, "_on_send"),
     Row(_IN_ROUND, Settle, PARENT, "_on_settle"),

@@ -56,6 +56,7 @@ class Conditions:
     faults: tuple[Fault, ...] = ()
     seed: int = 0
     host: Host | None = None  # what all nodes share, if they do
+    checkpoint_every: int = 1  # rounds between two checkpoints of a root
 
 
 class SimulatedCluster:
@@ -88,6 +89,8 @@ class SimulatedCluster:
         self._sums: Counter[int] = Counter()  # on a ring: how many have the sum of a round
         self._on_sum: OnSum | None = None
         self._ending = False
+        self._begun = False
+        self._checkpoint_every = conditions.checkpoint_every
         self._nodes.have_done(
             {
                 Transmit: Post(self._nodes, self.network, tampering, cores).transmit,
@@ -105,7 +108,9 @@ class SimulatedCluster:
                 Aggregated: self._aggregated_by_rank, EveryoneIn: self._joined, Renewed: self._renewed,
                 Pack: self._pack, Ended: self._leave,
             }  # fmt: skip
-        return {Aggregated: self._aggregated if isinstance(self.plan, TreePlan) else self._aggregated_by_one}
+        if isinstance(self.plan, TreePlan):
+            return {Aggregated: self._aggregated, EveryoneIn: self._enough_are_in}
+        return {Aggregated: self._aggregated_by_one}
 
     def run(self, rounds: int, *, latest: float = float("inf"), on_sum: OnSum | None = None) -> Recorder:
         """Run this many rounds, or until nothing more can happen; `on_sum` is called with every gradient."""
@@ -133,6 +138,7 @@ class SimulatedCluster:
         elif isinstance(self.plan, StripedPlan):
             self._kernel.run(lambda: len(self._nodes.joined) >= len(self._nodes.numbers) - 1)
             self._nodes.joined.add(0)
+        self._begun = True
         self._begin_round(1)
 
     def _begin_round(self, round_: int) -> None:
@@ -145,10 +151,19 @@ class SimulatedCluster:
     def _begin(self, round_: int) -> Begin:
         return Begin(round=round_, model=self._gradients.model(round_))
 
+    def _enough_are_in(self, node: int, _: EveryoneIn) -> None:
+        """A root may begin; one that was started again goes on where its checkpoint was."""
+        self._nodes.joined.add(node)
+        if self._begun:
+            self._kernel.at(self._kernel.now, self._begin_round, self._nodes.machine(node).round + 1)
+
     def _aggregated(self, _: int, action: Aggregated) -> None:
         """The root has a sum: the round is over, and the next one begins."""
         self._judge(action)
-        self._round_over(action)
+        if action.round == len(self.recorder.rounds) + 1:  # else it has been over before
+            self._round_over(action)
+        if action.round % self._checkpoint_every == 0:
+            self._nodes.checkpoint = action.round
         if action.round < self._rounds:
             self._kernel.at(self._kernel.now, self._begin_round, action.round + 1)
 

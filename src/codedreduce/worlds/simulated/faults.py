@@ -26,9 +26,10 @@ OF_RANKS = KINDS[:7]
 class Fault:
     """From `after` seconds into a round, for `seconds`, a node or the link to its parent is not what it should be.
 
-    crash: the process is gone, and a new one comes up in its place. pause: nothing moves. cut: what goes over the link
-    is lost. slow: the interface is `factor` times slower. duplicate, reorder, corrupt: the node's messages arrive
-    twice, late and out of order, or damaged. fail: whatever the node computes raises an error.
+    crash: the process is gone, and a new one comes up in its place; a root's goes on from its last checkpoint. pause:
+    nothing moves. cut: what goes over the link is lost. slow: the interface is `factor` times slower. duplicate,
+    reorder, corrupt: the node's messages arrive twice, late and out of order, or damaged. fail: whatever the node
+    computes raises an error.
     """
 
     kind: Kind
@@ -41,8 +42,8 @@ class Fault:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise UsageError(f"unknown fault {self.kind!r}; there are {', '.join(KINDS)}")
-        if self.node < 1:
-            raise UsageError(f"only workers can fail, 1 and above; got node {self.node}")
+        if self.node < 0:
+            raise UsageError(f"nodes are numbered from 0; got node {self.node}")
 
 
 def fail_at(node: int, round_: int, kind: Kind = "crash") -> Fault:
@@ -74,6 +75,18 @@ def random_faults(
     return faults
 
 
+def random_faults_of_the_root(rounds: int, unit: float, seed: int) -> list[Fault]:
+    """In some schedules a root that is killed and started again, once or twice, or stopped for a while."""
+    random = np.random.default_rng([seed, 78])
+    return [
+        Fault(
+            kind="crash" if random.random() < 0.8 else "pause", node=0, round=int(random.integers(1, rounds + 1)),
+            after=float(random.uniform(0, 2 * unit)), seconds=float(random.exponential(3 * unit)),
+        )
+        for _ in range(int(random.choice([0, 0, 1, 2])))
+    ]  # fmt: skip
+
+
 class Injector:
     """Asks those whom faults befall to fail, so long after their round began, and to recover when it is time."""
 
@@ -86,9 +99,13 @@ class Injector:
         self._computing = computing
         self._network = network
         self._tampering = tampering
+        self._reached = 0
 
     def round_begins(self, round_: int) -> None:
         """Let this round's faults come."""
+        if round_ <= self._reached:
+            return  # it is repeated, by a root that was started again
+        self._reached = round_
         for fault in self._faults:
             if fault.round == round_:
                 self._kernel.at(self._kernel.now + fault.after, self._begin, fault, priority=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from codedreduce.protocol import Machine, Settings, machine_for
@@ -49,6 +50,7 @@ class Nodes:
         self.recorder = recorder
         self.rooted = isinstance(plan, TreePlan)
         self.numbers = plan.nodes
+        self.checkpoint = settings.after  # the round after which a root that is started again goes on
         self._settings = settings
         self._latency = latency
         self._checking = checking
@@ -61,7 +63,10 @@ class Nodes:
         }
 
     def _machine(self, number: int) -> Machine:
-        return machine_for(number, self.plan, self._settings)
+        settings = self._settings
+        if self.rooted and number == 0:
+            settings = replace(settings, after=self.checkpoint)
+        return machine_for(number, self.plan, settings)
 
     def have_done(self, performers: Mapping[type, Callable[[int, Any], None]]) -> None:
         """Who does actions of these types."""
@@ -135,8 +140,18 @@ class Nodes:
         """A node's parent, then its children; of a rank all others, rank 0 first."""
         if isinstance(self.plan, StripedPlan):
             return [peer for peer in self.numbers if peer != number]
+        return [*self._above(number), *self._below(number)]
+
+    def _above(self, number: int) -> list[int]:
+        """A node's parent, if it has one."""
         assert isinstance(self.plan, TreePlan)
-        return [self.plan.tree.parent(number), *self.plan.tree.children(number)]
+        return [self.plan.tree.parent(number)] if number else []
+
+    def _below(self, number: int) -> list[int]:
+        """A node's children; of a rank all others but rank 0."""
+        if isinstance(self.plan, TreePlan):
+            return list(self.plan.tree.children(number))
+        return self._neighbours(number)[1:]
 
     # -- what faults do
 
@@ -161,8 +176,9 @@ class Nodes:
         node.machine = self._machine(number)
         node.held.clear()
         node.timers.clear()
+        self.joined.discard(number)
         self.dispatch(number, Started())
-        for peer in self._neighbours(number)[1:]:
+        for peer in self._below(number):
             if isinstance(self.plan, StripedPlan):  # not before it has heard that the old process is lost
                 self.kernel.at(self.kernel.now + self._latency, self.dispatch, peer, PeerFound(peer=number))
             else:

@@ -11,11 +11,11 @@ import numpy as np
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.settings import Excess
-from codedreduce.schemes import Plan, Scheme, Striped, StripedPlan
+from codedreduce.schemes import Plan, Scheme, Striped, StripedPlan, TreePlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.delays import Delays, parse_delays
 from codedreduce.worlds.simulated.cluster import Conditions, SimulatedCluster
-from codedreduce.worlds.simulated.faults import OF_RANKS, Fault, random_faults
+from codedreduce.worlds.simulated.faults import OF_RANKS, Fault, random_faults, random_faults_of_the_root
 from codedreduce.worlds.simulated.gradients import Gradients
 from codedreduce.worlds.simulated.network import Host, Link
 from codedreduce.worlds.simulated.record import Recorder
@@ -58,6 +58,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     reach: int = 0  # striped: how many ranks can read a unit's samples; 0: all
     blocks: int | None = None  # striped: into how many a unit is cut
     stripes: int | None = None  # striped: how many ranks keep one
+    checkpoint_every: int = 1  # rounds between two checkpoints of a root, from which one that was killed goes on
 
     def __post_init__(self) -> None:
         if not self.compute > 0:
@@ -95,11 +96,14 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         """The simulated cluster of this scenario, ready to run."""
         plan = self.plan()
         for fault in self.faults:
-            if fault.node not in plan.computing:
-                raise UsageError(f"a fault at node {fault.node}, but the plan has nodes 1..{plan.computing.stop - 1}")
+            if fault.node not in plan.nodes:
+                raise UsageError(f"a fault at node {fault.node}, but the plan has nodes up to {plan.nodes.stop - 1}")
+            if isinstance(plan, TreePlan) and fault.node == 0 and fault.kind in ("cut", "fail"):
+                raise UsageError(f"{fault.kind!r} cannot befall node 0: a root computes nothing and has no parent")
         conditions = Conditions(
             link=Link(rate=self.rate, latency=self.latency, turn=self.turn), delays=self.delay_model(),
             sample_seconds=self.compute / self.samples, faults=self.faults, seed=self.seed, host=self._host(),
+            checkpoint_every=self.checkpoint_every,
         )  # fmt: skip
         chunk = self.chunk
         if isinstance(plan, StripedPlan):
@@ -151,9 +155,11 @@ def random_scenario(seed: int) -> Scenario:
     faults = random_faults(workers, rounds, compute / workers, seed)
     if random.random() < 0.5:
         faults = [replace(fault, seconds=ENDLESS) for fault in faults]
+    faults += random_faults_of_the_root(rounds, compute / workers, seed)
     return msgspec.structs.replace(
         scheme, tolerance=min(scheme.stragglers, workers - 1), compute=compute, rounds=rounds, seed=seed,
-        say_waiting_after=2000.0, faults=tuple(faults), **_random_conditions(random, workers),
+        say_waiting_after=2000.0, faults=tuple(faults), checkpoint_every=1 + seed % 3,
+        **_random_conditions(random, workers),
     )  # fmt: skip
 
 
