@@ -196,6 +196,8 @@ class Cluster:
         training.rehearse()
         plan = _scheme_for(self._scheme, wire).plan(samples=batch_size)
         replica = TorchReplica(model, state)
+        if checkpoints is not None and self._membership is not None and self._membership.restarted:
+            resume = True  # this process takes the place of one that died
         saving = saving_to(checkpoints, checkpoint_every, resume=resume)
         subject = _subject(training, layout, wire)
         journal = Journal(remember=REMEMBERED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +93,7 @@ class UnitGradient:
         self._given_model = given_model
         self._training = training
         self._layout = layout
-        self._loaded = 0  # the round whose model the parameters are
+        self._loaded: weakref.ref[Any] = weakref.ref(self)  # the model that the parameters are
         self._batches = Batches(len(training.dataset), training.batch_size, training.seed)
         self.should_stop: Callable[[], bool] = lambda: False
 
@@ -116,9 +117,9 @@ class UnitGradient:
 
     def _compute(self, piece: Piece, model: np.ndarray[Any, Any], round_: int) -> float | None:
         """Have the gradients of a piece in the parameters; its loss, or None if it was told to stop."""
-        if self._given_model and self._loaded != round_:
+        if self._given_model and self._loaded() is not model:  # a root that came back may repeat a round with another
             self._layout.write_model(model)
-            self._loaded = round_
+            self._loaded = weakref.ref(model)
         self._layout.forget_gradients()
         loss = 0.0
         for first, indices, weight in self._micro_batches(piece, round_):

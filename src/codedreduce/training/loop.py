@@ -191,6 +191,8 @@ def train(
     `Striped` all of them train, and return the same parameters.
     """
     membership = read_membership(os.environ)
+    if checkpoints is not None and membership is not None and membership.restarted:
+        resume = True  # this process takes the place of one that died
     if scheme is None:
         scheme = _default(objective, data, membership, shared_memory)
     job = Job(
