@@ -134,17 +134,29 @@ def test_an_error_before_the_first_round_ends_the_run() -> None:
         LocalCluster.of(PLAN, Broken(), SETTINGS).__enter__()
 
 
-def test_more_dead_than_tolerated_ends_the_run() -> None:
+@pytest.mark.parametrize("nodes", [(1, 2), (3, 4, 5, 6), (1, 2, 3, 4, 5, 6)], ids=str)
+def test_more_dead_than_tolerated_are_stood_in_for(nodes: tuple[int, ...]) -> None:
     said = []
-    with LocalCluster.of(PLAN, counting, SETTINGS, journal=Journal(listening(on_note=said.append))) as cluster:
+    settings = replace(SETTINGS, replan_after=0.5)
+    with LocalCluster.of(PLAN, counting, settings, journal=Journal(listening(on_note=said.append))) as cluster:
+        cluster.aggregate(MODEL)
+        for node in nodes:
+            os.kill(cluster.processes[node], signal.SIGKILL)
+        for _ in range(5):
+            expect_whole_batch(cluster.aggregate(MODEL).vector)
+    dead = {note.reason for note in said if note.kind == "dead"}
+    assert dead == {f"worker {node} was killed by signal 9" for node in nodes}
+    assert cluster.journal.of_kind("stands in")
+
+
+def test_more_dead_than_tolerated_ends_a_run_whose_root_cannot_help() -> None:
+    plan = CodedReduce(Tree.regular(fanout=2, depth=1), 1, order="eager", code="cyclic").plan(samples=60)
+    with LocalCluster.of(plan, counting, SETTINGS) as cluster:
         cluster.aggregate(MODEL)
         for node in (1, 2):
             os.kill(cluster.processes[node], signal.SIGKILL)
         with pytest.raises(TooManyStragglers, match=r"missing \{1, 2\}, but only 1 straggler is tolerated"):
             [cluster.aggregate(MODEL) for _ in range(3)]
-    assert [note.reason for note in said if note.kind == "dead"] == [
-        f"worker {n} was killed by signal 9" for n in (1, 2)
-    ]
 
 
 def begin_rounds(world: World) -> None:

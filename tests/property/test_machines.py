@@ -24,7 +24,7 @@ from tests.unit.peers import LARGEST, choices, chunks, draw, messages
 EXAMPLES = int(os.environ.get("CODEDREDUCE_EXAMPLES", "8"))
 TIMERS = (
     "redundancy", "waiting", "settled", "settle", "late", "tail", "behind", "greeting", "ended",
-    "enough", "missing", "a timer of nobody's",
+    "enough", "missing", "replan", "a timer of nobody's",
 )  # fmt: skip
 STRANGER = 99
 ENDS = ("LEFT", "STOPPED")

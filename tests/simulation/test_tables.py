@@ -46,6 +46,8 @@ def scenarios() -> Iterator[Scenario]:
     for seconds in (30.0, ENDLESS):
         faults = tuple(Fault(kind="pause", node=node, round=2, seconds=seconds) for node in (3, 4))
         yield changed(faults=faults, on_excess="approximate")
+    gone = tuple(Fault(kind="crash", node=node, round=2) for node in (1, 2))
+    yield changed(tree="2x1", compute=2.0, faults=gone, on_excess="approximate", replan_after=19.9)
     yield changed(scheme="live-compensation", tree="4x1", delays="exponential", rounds=6)
 
 

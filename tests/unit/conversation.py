@@ -44,6 +44,7 @@ ALONE = Striped(1, blocks=2, stripes=1).plan(samples=60)
 
 MACHINES: dict[str, Callable[[], Machine]] = {
     "root": lambda: Root(PROGRESSIVE, SETTINGS),
+    "root that computes": lambda: Root(PROGRESSIVE, SETTINGS, computes=True),
     "inner worker": lambda: Worker(1, PROGRESSIVE, SETTINGS),
     "leaf": lambda: Worker(3, PROGRESSIVE, SETTINGS),
     "inner worker below another": lambda: Worker(3, DEEP, SETTINGS),

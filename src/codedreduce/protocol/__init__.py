@@ -12,11 +12,16 @@ from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 __all__ = ["Machine", "Rank", "RingNode", "Root", "Settings", "Worker", "diagram", "machine_for"]
 
 
-def machine_for(node: int, plan: Plan, settings: Settings, rooms: Rooms = OWN_ROOMS) -> Machine:
-    """The state machine of a node under a plan; `rooms` are where ranks have their vectors."""
+def machine_for(
+    node: int, plan: Plan, settings: Settings, rooms: Rooms = OWN_ROOMS, *, computes: bool = True
+) -> Machine:  # fmt: skip
+    """The state machine of a node under a plan.
+
+    `rooms` are where ranks have their vectors. `computes`: whether a root can do what missing workers would.
+    """
     if isinstance(plan, RingPlan):
         return RingNode(node, plan, settings)
     if isinstance(plan, StripedPlan):
         return Rank(node, plan, settings, rooms)
     assert isinstance(plan, TreePlan)
-    return Worker(node, plan, settings) if node else Root(plan, settings)
+    return Worker(node, plan, settings) if node else Root(plan, settings, computes=computes)

@@ -182,6 +182,13 @@ class Collecting:
         """The node has computed its own unit: whoever was asked for it in the meantime can stop."""
         self.dismiss(self.ledger.own_done(), self.plan.delegated(self.ledger.shares.task), now, actions)
 
+    def stood_in(self, task: int, vector: Vector, now: float, actions: list[AnyAction]) -> None:
+        """The root has computed a share itself: whoever is at work on it can stop, and is late."""
+        self.ledger.stood_in(task, vector)
+        if self.plan.is_worker(task):
+            self.late.add(task)
+        self.dismiss(self.ledger.at_work_on(task), task, now, actions)
+
     # -- somebody fails
 
     def unable(self, unable: Unable, child: int, now: float, actions: list[AnyAction]) -> tuple[Trouble, ...]:

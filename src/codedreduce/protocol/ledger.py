@@ -173,6 +173,13 @@ class Ledger:
                     return tuple(trouble for troubles in (*lost,) for one in troubles.values() for trouble in one)
         return ()
 
+    def stood_in(self, task: int, vector: Vector) -> None:
+        """The root has computed a share itself, in the place of those who are missing."""
+        share = self.shares.find(task)
+        if share is not None:
+            for index in share.lacks():
+                share.take(index, vector[self._settings.chunk_slice(index)], 1.0)
+
     def own_done(self) -> list[int]:
         """The node has computed its own unit itself; who was asked for it in the meantime."""
         own = self.shares.own

@@ -26,17 +26,20 @@ class Excess:
     """What a round does that has waited so many seconds because more are late than tolerated.
 
     >>> Excess("approximate", 5.0)
-    Excess(do='approximate', after=5.0)
+    Excess(do='approximate', after=5.0, replan_after=10.0)
     """
 
     do: str = "wait"
     after: float = 30.0
+    replan_after: float = 10.0  # seconds until the root does what nobody is there to do
 
     def __post_init__(self) -> None:
         if self.do not in ("wait", "approximate"):
             raise UsageError(f"on_excess must be 'wait' or 'approximate', got {self.do!r}")
         if not self.after >= 0:
             raise UsageError(f"say_waiting_after cannot be negative, got {self.after}")
+        if not self.replan_after >= 0:
+            raise UsageError(f"replan_after cannot be negative, got {self.replan_after}")
 
 
 #: A round waits, however long it takes.
@@ -51,6 +54,7 @@ class Settings:
     time the replica took itself, and `least_head_start` seconds at least. `hold`: how long an offered share may take
     to arrive, as a fraction of the time that had passed when it was offered. `say_waiting_after`: seconds until a round
     that cannot end says whom it waits for. `on_excess`: what it does then, wait on or take the best approximation.
+    `replan_after`: seconds until a root that can compute does itself what those would that are missing.
     """
 
     length: int
@@ -62,6 +66,7 @@ class Settings:
     hold: float = 1.0
     say_waiting_after: float = 30.0
     on_excess: str = "wait"
+    replan_after: float = 10.0
     generation: int = 0
     after: int = 0  # rounds that were over before the run began
     unknown_seconds: float = 0.5  # that vectors may take on the way before it is known what they do
@@ -78,7 +83,7 @@ class Settings:
         for name in ("head_start", "least_head_start", "hold"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
-        Excess(self.on_excess, self.say_waiting_after)
+        Excess(self.on_excess, self.say_waiting_after, self.replan_after)
         object.__setattr__(self, "chunks", -(-self.length // self.chunk))
 
     def to_settle(self, levels: int) -> float:

@@ -184,6 +184,7 @@ class Worker(Machine):
             self._up.reset()
         elif self.below is not None:
             self.below.lost(event.peer)
+            self._say_ready(now, actions)
 
     def _on_goodbye(self, goodbye: Goodbye, parent: int, now: float, actions: list[AnyAction]) -> None:
         self._leave(goodbye.reason, actions)
@@ -512,6 +513,7 @@ class Worker(Machine):
     def _on_child_goodbye(self, goodbye: Goodbye, child: int, now: float, actions: list[AnyAction]) -> None:
         assert self.below is not None
         self.below.goodbye(goodbye, child, actions)
+        self._say_ready(now, actions)
 
     def _on_late(self, late: Late, child: int, now: float, actions: list[AnyAction]) -> None:
         if self.plan.is_worker(late.node):

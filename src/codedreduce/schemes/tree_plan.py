@@ -112,9 +112,9 @@ class TreePlan(Plan):
 
     def tolerates(self, stragglers: Collection[int]) -> bool:
         """Whether a round ends without these workers."""
-        return 0 not in self._cut_off(stragglers)
+        return 0 not in self.cut_off(stragglers)
 
-    def _cut_off(self, stragglers: Collection[int]) -> set[int]:
+    def cut_off(self, stragglers: Collection[int]) -> set[int]:
         """The nodes that cannot deliver: stragglers, and parents that miss too many children."""
         silent = set(stragglers)
         strangers = sorted(node for node in silent if not 1 <= node <= self.workers)
@@ -135,7 +135,7 @@ class TreePlan(Plan):
         >>> plan.reference(np.ones((12, 1)), stragglers={1, 5})
         array([12.])
         """
-        silent = self._cut_off(stragglers)
+        silent = self.cut_off(stragglers)
         if 0 in silent:
             raise TooManyStragglers(missing=stragglers, tolerance=self.scheme.stragglers, among="workers")
         return self.scheme.scale(self, self._value(0, 0, gradients, silent), silent)

@@ -19,7 +19,14 @@ from codedreduce.schemes import MasterWorker, Plan, Scheme, Striped, StripedPlan
 from codedreduce.schemes.choice import choose_to_replicate
 from codedreduce.torch.layout import Layout
 from codedreduce.torch.replica import TorchReplica
-from codedreduce.torch.unit import BETWEEN_ROUNDS, Losses, Training, UnitGradient, seed_everything
+from codedreduce.torch.unit import (
+    BETWEEN_ROUNDS,
+    GradientBesideScript,
+    Losses,
+    Training,
+    UnitGradient,
+    seed_everything,
+)
 from codedreduce.training.checkpoints import saving_to
 from codedreduce.training.kept import Kept
 from codedreduce.training.rounds import Round, rounds
@@ -223,7 +230,8 @@ class Cluster:
             return self._serve(training, layout, self._run(layout, plan, wire, subject), self._membership)
 
         def root(after: int) -> contextlib.AbstractContextManager[World]:
-            return root_of(self._run(layout, plan, wire, subject, after), journal)
+            run = self._run(layout, plan, wire, subject, after)
+            return root_of(run, journal, GradientBesideScript(training, layout, one_core=run.meeting.same_machine))
 
         return self._train(training, layout, root, journal, kept)
 

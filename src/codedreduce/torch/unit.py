@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -142,6 +143,31 @@ class UnitGradient:
             size = training.micro_batch or len(part)
             for start in range(part.start, part.stop, size):
                 yield start, batch[start : min(start + size, part.stop)], float(part.weight)
+
+
+class GradientBesideScript(UnitGradient):
+    """Computes on the root of a tree what missing workers would: as they do, and nothing of it is seen by its script.
+
+    The parameters are what is sent to workers. Random generators, and with `one_core` the number of threads, are those
+    of the script again afterwards.
+    """
+
+    def __init__(self, training: Training, layout: Layout, *, one_core: bool) -> None:
+        super().__init__(training, layout)
+        self._one_core = one_core and "OMP_NUM_THREADS" not in os.environ
+
+    def _compute(self, piece: Piece, model: np.ndarray[Any, Any], round_: int) -> float | None:
+        threads, of_python, of_numpy = torch.get_num_threads(), random.getstate(), np.random.get_state()
+        if self._one_core:
+            torch.set_num_threads(1)
+        try:
+            with torch.random.fork_rng():
+                return super()._compute(piece, model, round_)
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
+            if self._one_core:
+                torch.set_num_threads(threads)
 
 
 #: Where random numbers begin that a script draws between two rounds: after all samples.

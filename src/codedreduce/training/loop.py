@@ -168,6 +168,7 @@ def train(
     resume: bool = False,
     until: Callable[[RoundLog], bool] | None = None,
     nonfinite: str | None = None,
+    replan_after: float | None = None,
 ) -> TrainingResult:
     """Train a model on this machine: the first node here (the root of a tree, or rank 0), the others in processes.
 
@@ -180,7 +181,8 @@ def train(
     instead of waiting (not with `Striped`). An interrupt (Ctrl-C) ends the run with the parameters reached.
 
     An error in a gradient, or a gradient that is not finite, is tried on another worker; the run ends if it repeats
-    there. `nonfinite="pass"` sums gradients that are not finite like others.
+    there. If more are missing than tolerated the root of a tree does their part itself after `replan_after` seconds
+    (10), with the same bits, until they are back. `nonfinite="pass"` sums gradients that are not finite like others.
 
     With `checkpoints`, a folder, the first node writes the state there every so many rounds (`checkpoint_every=100`) or
     seconds (`"60s"`), and at the end; `resume` goes on from the last one, with the bits of a run that never stopped.
@@ -198,7 +200,7 @@ def train(
     job = Job(
         objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, start=start,
         delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),
-        shared_memory=shared_memory, excess=_excess(membership, on_excess, say_waiting_after),
+        shared_memory=shared_memory, excess=_excess(membership, on_excess, say_waiting_after, replan_after),
         saving=saving_to(checkpoints, checkpoint_every, resume=resume), until=until,
         nonfinite=check_nonfinite(nonfinite or (membership.nonfinite if membership else REFUSE)),
     )  # fmt: skip
@@ -223,9 +225,11 @@ def _default(objective: Objective, data: Source, membership: Membership | None, 
     return scheme
 
 
-def _excess(membership: Membership | None, do: str | None, after: float | None) -> Excess:
+def _excess(membership: Membership | None, do: str | None, after: float | None, replan: float | None) -> Excess:
     said = membership.excess if membership is not None else WAIT_ON
-    return Excess(do or said.do, said.after if after is None else after)
+    return Excess(
+        do or said.do, said.after if after is None else after, said.replan_after if replan is None else replan
+    )  # fmt: skip
 
 
 def run_job(
@@ -274,7 +278,7 @@ def _place(
         with rank_of(run, membership.rank, gradient, replica, injection=job.injection(), journal=journal) as rank:
             yield rank
     elif membership.rank == 0:
-        with root_of(run, journal) as root:
+        with root_of(run, journal, gradient) as root:
             yield root
     else:
         with Node(run, membership.rank, gradient=gradient, injection=job.injection()) as node:

@@ -108,6 +108,7 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
         excess=Excess(
             environment.get("CODEDREDUCE_ON_EXCESS", "wait"),
             _number(environment, "CODEDREDUCE_SAY_WAITING_AFTER", 30.0),
+            _at_least(0, environment, "CODEDREDUCE_REPLAN_AFTER", 10.0),
         ),
         nonfinite=check_nonfinite(environment.get("CODEDREDUCE_NONFINITE", REFUSE)),
     )

@@ -60,7 +60,7 @@ def settings_for(
     return Settings(
         length=length, itemsize=itemsize, chunk=chunk, least_head_start=LEAST_HEAD_START, costs=costs,
         unknown_seconds=UNKNOWN_LOCAL if shared_memory or same_machine else UNKNOWN_NETWORK, on_excess=excess.do,
-        say_waiting_after=excess.after,
+        say_waiting_after=excess.after, replan_after=excess.replan_after,
         window=window, announce=length > LOCAL_CHUNK if shared_memory else worth_announcing(length, itemsize),
     )  # fmt: skip
 

@@ -56,6 +56,7 @@ class Conditions:
     faults: tuple[Fault, ...] = ()
     seed: int = 0
     host: Host | None = None  # what all nodes share, if they do
+    root_computes: bool = False  # what those would that are missing
     checkpoint_every: int = 1  # rounds between two checkpoints of a root
 
 
@@ -80,7 +81,9 @@ class SimulatedCluster:
         tampering = Tampering(settings, latency=latency, seed=conditions.seed)
         self._kernel = kernel
         self._gradients = gradients
-        self._nodes = Nodes(plan, settings, kernel, self.recorder, latency=latency, checking=checking)
+        self._nodes = Nodes(plan, settings, kernel, self.recorder, latency=latency, checking=checking,
+            root_computes=conditions.root_computes,
+        )  # fmt: skip
         self._computing = Computing(self._nodes, gradients, conditions.delays, conditions.sample_seconds, cores)
         self._injector = Injector(conditions.faults, self._nodes, self._computing, self.network, tampering)
         self._oracle = Oracle(plan, gradients, checking=checking)

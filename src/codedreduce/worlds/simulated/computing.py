@@ -56,12 +56,13 @@ class Computing:
     def start(self, node: int, action: Compute) -> None:
         """Compute this, in place of whatever the node computes."""
         self.stop(node)
-        draw = self._draw(action.round)
         now = self._kernel.now
-        if self._stalls.get(node, (0, 0.0))[0] != action.round:
-            self._stalls[node] = (action.round, now + float(draw.startup[node - self._first]))
-        begin = max(now, self._stalls[node][1])
-        samples, slowness = samples_in(action.pieces), float(draw.slowness[node - self._first])
+        begin, slowness, samples = now, 1.0, samples_in(action.pieces)
+        if node >= self._first:  # a root that does what workers would is as they are when they are calm
+            draw = self._draw(action.round)
+            if self._stalls.get(node, (0, 0.0))[0] != action.round:
+                self._stalls[node] = (action.round, now + float(draw.startup[node - self._first]))
+            begin, slowness = max(now, self._stalls[node][1]), float(draw.slowness[node - self._first])
         running = self._running[node] = Computation(action, begin, samples, self._sample_seconds * slowness)
         due = begin + samples * self._sample_seconds * slowness
         if action.watched:

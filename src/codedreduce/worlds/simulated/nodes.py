@@ -43,7 +43,15 @@ class Nodes:
     """All nodes of a plan; what happens to them, whether by the protocol or by a fault, happens here."""
 
     def __init__(
-        self, plan: Plan, settings: Settings, kernel: Kernel, recorder: Recorder, *, latency: float, checking: bool
+        self,
+        plan: Plan,
+        settings: Settings,
+        kernel: Kernel,
+        recorder: Recorder,
+        *,
+        latency: float,
+        checking: bool,
+        root_computes: bool = False,
     ) -> None:
         self.plan = plan
         self.kernel = kernel
@@ -52,6 +60,7 @@ class Nodes:
         self.numbers = plan.nodes
         self.checkpoint = settings.after  # the round after which a root that is started again goes on
         self._settings = settings
+        self._root_computes = root_computes
         self._latency = latency
         self._checking = checking
         self._nodes = {number: Node(self._machine(number)) for number in self.numbers}
@@ -66,7 +75,7 @@ class Nodes:
         settings = self._settings
         if self.rooted and number == 0:
             settings = replace(settings, after=self.checkpoint)
-        return machine_for(number, self.plan, settings)
+        return machine_for(number, self.plan, settings, computes=self._root_computes)
 
     def have_done(self, performers: Mapping[type, Callable[[int, Any], None]]) -> None:
         """Who does actions of these types."""

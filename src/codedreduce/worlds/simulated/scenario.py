@@ -58,6 +58,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     reach: int = 0  # striped: how many ranks can read a unit's samples; 0: all
     blocks: int | None = None  # striped: into how many a unit is cut
     stripes: int | None = None  # striped: how many ranks keep one
+    replan_after: float = 0.0  # seconds until a root does what nobody is there to do; 0: it cannot
     checkpoint_every: int = 1  # rounds between two checkpoints of a root, from which one that was killed goes on
 
     def __post_init__(self) -> None:
@@ -103,7 +104,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         conditions = Conditions(
             link=Link(rate=self.rate, latency=self.latency, turn=self.turn), delays=self.delay_model(),
             sample_seconds=self.compute / self.samples, faults=self.faults, seed=self.seed, host=self._host(),
-            checkpoint_every=self.checkpoint_every,
+            checkpoint_every=self.checkpoint_every, root_computes=self.replan_after > 0,
         )  # fmt: skip
         chunk = self.chunk
         if isinstance(plan, StripedPlan):
@@ -111,7 +112,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         settings = Settings(
             length=self.parameters, chunk=chunk, head_start=self.head_start,
             least_head_start=self.least_head_start, say_waiting_after=self.say_waiting_after,
-            on_excess=self.on_excess, announce=self.announce, state_chunk=2,
+            on_excess=self.on_excess, replan_after=self.replan_after, announce=self.announce, state_chunk=2,
         )  # fmt: skip
         gradients = gradients or Gradients(self.samples, self.parameters, self.seed)
         return SimulatedCluster(plan, settings, conditions, gradients, recorder=recorder, checking=checking)
@@ -159,6 +160,7 @@ def random_scenario(seed: int) -> Scenario:
     return msgspec.structs.replace(
         scheme, tolerance=min(scheme.stragglers, workers - 1), compute=compute, rounds=rounds, seed=seed,
         say_waiting_after=2000.0, faults=tuple(faults), checkpoint_every=1 + seed % 3,
+        replan_after=0.0 if seed % 5 < 3 else (5 + seed % 40) * compute / workers,
         **_random_conditions(random, workers),
     )  # fmt: skip
 

@@ -20,7 +20,8 @@ from threadpoolctl import threadpool_limits
 from codedreduce.errors import TooManyStragglers
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Note
-from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
+from codedreduce.protocol.standing_in import can_stand_in
+from codedreduce.schemes import Piece, Plan, RingPlan, StripedPlan, TreePlan
 from codedreduce.vectors import Vector
 from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.journal import Interval, Journal
@@ -107,9 +108,9 @@ class LocalCluster:
         for node in run.plan.nodes[1:]:
             self._processes.fork(node, lambda node=node: self._live(node))  # type: ignore[misc]
         self._node = Node(
-            run, first, gradient=None if is_tree else self._gradient, injection=None if is_tree else self._injection,
-            journal=self.journal, look=self._watch, replica=self._replica,
-            record=self._records.write if not is_tree and self._records else None,
+            run, first, gradient=_OnOneCore(self._gradient) if is_tree else self._gradient,
+            injection=None if is_tree else self._injection, journal=self.journal, look=self._watch,
+            replica=self._replica, record=self._records.write if not is_tree and self._records else None,
         )  # fmt: skip
         with self._site.at(0) if self._site is not None else contextlib.nullcontext():
             stack.enter_context(self._node)
@@ -135,14 +136,19 @@ class LocalCluster:
                 signal.pause()  # others may still need what passes through here; the first ends it
 
     def _watch(self) -> None:
-        """A worker that raised ends the run; one that was killed is late for ever, which is what coding is for."""
+        """A worker that raised ends the run; one that was killed is late for ever, which is what coding is for.
+
+        Beyond that the root does what nobody is left to do, or if it cannot the run ends.
+        """
         self._processes.raise_what_was_raised()
         for node, code in self._processes.newly_ended():
             self._dead.add(node)
             how = f"was killed by signal {-code}" if code < 0 else "left"
             note = Note(kind="dead", reason=f"worker {node} {how}", round=0, nodes=(node,))
             self.journal.note(time.monotonic(), 0, note)
-            if not self.run.plan.tolerates(self._dead):
+            plan = self.run.plan
+            goes_on = isinstance(plan, TreePlan) and can_stand_in(plan)  # the root does what nobody else can
+            if not goes_on and not plan.tolerates(self._dead):
                 tolerance = getattr(self.run.plan.scheme, "stragglers", len(self.run.plan.group(node)) - 1)
                 raise TooManyStragglers(missing=self._dead, tolerance=tolerance, among="workers of this machine")
 
@@ -158,6 +164,18 @@ class LocalCluster:
         if self._records is not None:
             self._records.read(self.journal)
         return result
+
+
+class _OnOneCore:
+    """A gradient as workers compute it, in the first process of a tree: linear algebra on one core."""
+
+    def __init__(self, gradient: Gradient) -> None:
+        self._gradient = gradient
+
+    def __call__(self, piece: Piece, model: Vector, round_: int, out: Vector, node: int) -> bool | None:
+        """Write the gradient sum of a piece into `out`."""
+        with threadpool_limits(1):
+            return self._gradient(piece, model, round_, out, node)
 
 
 class _Records:

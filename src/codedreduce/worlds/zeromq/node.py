@@ -107,7 +107,7 @@ class Node:
         """Listen, be found, find the neighbour, and run the machine; whatever fails, what was begun is undone."""
         run, number = self._run, self._number
         prepare = getattr(self._gradient, "prepare", None)
-        if prepare is not None:
+        if prepare is not None and number in run.plan.computing:
             prepare(number)
         self._buffers = Buffers(run, number)
         stack.callback(self._buffers.close)
@@ -122,7 +122,9 @@ class Node:
             number, self._buffers, self._gradient, self._injector, self._record,
             reports_failures=isinstance(run.plan, TreePlan), refuses_nonfinite=run.nonfinite == REFUSE,
         )  # fmt: skip
-        machine = machine_for(number, run.plan, run.settings, self._buffers.rooms)
+        machine = machine_for(
+            number, run.plan, run.settings, self._buffers.rooms, computes=self._gradient is not None
+        )  # fmt: skip
         self._driver = Driver(machine, transport, self._computing.tell, met, orphaned_after=run.meeting.orphaned_after)
         self._driver.start()
 
@@ -303,9 +305,13 @@ def digest_of(model: Vector) -> str:
 
 
 @contextmanager
-def root_of(run: Run, journal: Journal) -> Iterator[Node]:
-    """The root of a run whose workers a launcher has started, when all of them are in."""
-    with Node(run, run.plan.first_node, journal=journal) as node:
+def root_of(run: Run, journal: Journal, gradient: Gradient | None = None) -> Iterator[Node]:
+    """The root of a run whose workers a launcher has started, when enough of them are in.
+
+    With a gradient it can do what they would if more are missing than tolerated.
+    """
+    gradient = gradient if run.wire is None else None  # it has the model as it was before it was rounded on its way
+    with Node(run, run.plan.first_node, gradient=gradient, journal=journal) as node:
         node.wait_for_all()
         yield node
 
