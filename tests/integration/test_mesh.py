@@ -21,6 +21,7 @@ from codedreduce.protocol.events import Transmit
 from codedreduce.protocol.messages import Offer, ShareChunk
 from codedreduce.protocol.wire import encode
 from codedreduce.worlds.buffers import Buffers
+from codedreduce.worlds.enough import Gathering
 from codedreduce.worlds.run import Meeting, Run
 from codedreduce.worlds.zeromq.carrier import Arrived, Endpoints, Gone, News, Reached, name_of
 from codedreduce.worlds.zeromq.driver import Driver
@@ -360,3 +361,22 @@ def test_who_waits_in_vain_is_told_for_whom() -> None:
     finally:
         directory.close()
         context.destroy(linger=0)
+
+
+def test_enough_begin_and_a_late_one_is_found(ranks: Callable[[int], Ranks]) -> None:
+    """Whoever is away when a node begins counts as gone: nothing waits for it, and it is found when it comes."""
+    them = ranks(3)
+    late = 3
+    for rank, mesh in them.meshes.items():
+        mesh.expect([late])
+        began = time.monotonic()
+        mesh.wait_until_connected(5.0, lambda: None, Gathering(lambda missing: list(missing) == [late], began))
+        assert list(mesh.take(())) == [Gone(late)]
+        mesh.send(Transmit(to=late, message=Offer(round=1, task=rank)))
+    them.endpoints[late] = them.start(late, f"ipc://@codedreduce-{os.getpid()}-{time.monotonic_ns()}")
+    them.connect(late)
+    for rank in range(3):
+        assert them.meshes[rank].move(late, them.endpoints[late])
+    found = them.until(lambda found: all(found.values()) and len(found[late]) == 3)
+    assert found == {0: [Reached(3)], 1: [Reached(3)], 2: [Reached(3)], 3: found[late]}
+    assert sorted(found[late]) == [Reached(0), Reached(1), Reached(2)], "what was for it before is not kept"
