@@ -288,3 +288,35 @@ def test_a_second_process_of_a_rank_is_refused(lab: Lab, tmp_path: Path) -> None
         them.processes[3] = first
         them.wait_until_all_work(1, 2, 3, 4, 5, 6)
         them.finish()
+
+
+@pytest.mark.parametrize("vanishes", [False, True], ids=["ends", "vanishes"])
+def test_a_rank_that_is_started_again_is_used_again(lab: Lab, tmp_path: Path, vanishes: bool) -> None:
+    """Its process ends, or its machine is gone without a word; it comes back at other ports, and takes the state."""
+    with ByHand(lab, Striped(4), tmp_path) as them:
+        them.start(*range(4))
+        them.wait_until_all_work(0, 1, 2, 3)
+        if vanishes:
+            lab.set_link(2, up=False)
+        them.kill(2)
+        them.wait_until_all_work(0, 1, 3)
+        lab.set_link(2, up=True)
+        them.start(2)
+        them.wait_until_all_work(0, 1, 2, 3)
+        them.finish()
+
+
+def test_workers_of_a_root_that_vanished_leave_in_time(lab: Lab, tmp_path: Path) -> None:
+    """Without a FIN: known within seconds, waited for as long as was said, and no longer."""
+    scheme = CodedReduce(Tree.regular(fanout=2, depth=2), 1)
+    with ByHand(lab, scheme, tmp_path, CODEDREDUCE_ORPHANED_AFTER="3") as them:
+        them.start(*range(7))
+        them.wait_until_all_work(1, 2, 3, 4, 5, 6)
+        lab.set_link(0, up=False)
+        try:
+            them.kill(0)
+            for rank in range(1, 7):
+                words, _ = them.processes[rank].communicate(timeout=30)
+                assert them.processes[rank].returncode == 0, words
+        finally:
+            lab.set_link(0, up=True)
