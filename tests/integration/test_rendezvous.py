@@ -53,8 +53,8 @@ class Place:
             assert time.monotonic() < deadline, told
             self.directory.serve()
             for visitor in visitors:
-                ready = [socket for socket in visitor.sockets if socket.poll(5)]
-                told[visitor._registration.node].update(visitor.take(ready))
+                told[visitor._registration.node].update(visitor.take())
+            time.sleep(0.002)
         return told
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ def test_who_comes_to_a_run_that_is_on_does_not_wait_for_all(place: Place) -> No
     gathering = Gathering(lambda missing: not missing, time.monotonic())
 
     def look() -> None:
-        one.take([socket for socket in one.sockets if socket.poll(5)])
+        one.take()
 
     found = place.directory.wait_for((1, 2, 3), look, gathering)
     assert found == {1: where(1)}
@@ -118,7 +118,7 @@ def test_enough_begin_and_those_who_come_later_are_told_of(place: Place) -> None
 
     def look() -> None:
         for visitor in (one, two):
-            visitor.take([socket for socket in visitor.sockets if socket.poll(5)])
+            visitor.take()
 
     gathering = Gathering(sufficient(plan, least=3), time.monotonic())
     found = place.directory.wait_for((1, 2, 3), look, gathering)
@@ -158,9 +158,8 @@ def test_who_waits_for_somebody_is_told_when_the_run_is_over(place: Place) -> No
     place.until(lambda: bool(told.knows) and waiting._answer is not None, waiting, told)
     place.directory.close()
     for visitor in (waiting, told):
-        socket = visitor.sockets[0]
-        assert socket.poll(5000)
-        visitor.take([socket])
+        assert visitor._socket.poll(5000)
+        visitor.take()
         assert visitor.over == "the run is over: the root has left"
 
 

@@ -45,7 +45,7 @@ def turn(*nodes: Carrier, wait: int = 20) -> dict[int, list[News]]:
     found: dict[int, list[News]] = {}
     for node in nodes:
         poller = zmq.Poller()
-        for readable in node.sockets + node.monitors:
+        for readable in (*node.sockets, *node.monitors):
             poller.register(readable, zmq.POLLIN)
         ready = dict(poller.poll(0 if node.has_news else wait))
         found[node.node] = list(node.take(ready))
@@ -165,7 +165,7 @@ def test_a_goodbye_is_heard_though_another_connection_went_first(family: tuple[T
     shut(parent, 1)
     monitor = parent.monitors[1]
     assert monitor.poll(5000)
-    assert list(parent.take({monitor: zmq.POLLIN})) == [Gone(3)]
+    assert list(parent.take([monitor])) == [Gone(3)]
     found = until(lambda found: bool(of_kind(found[0], Arrived)), parent)
     assert of_kind(found[0], Arrived) == [Arrived(3, Goodbye(reason="enough"))]
 

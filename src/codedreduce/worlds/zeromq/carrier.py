@@ -24,10 +24,11 @@ from codedreduce.worlds.enough import Gathering
 from codedreduce.worlds.zeromq.frames import (
     ACKNOWLEDGEMENT,
     BY_REFERENCE,
-    MARKED,
     MARKED_BY_REFERENCE,
+    MARKS,
     OPEN,
     OPEN_ASKING,
+    OPENS,
     PLAIN,
     check_frames,
     chunk_kind,
@@ -83,6 +84,7 @@ class Link:
 
     def __init__(self, peer: int, process: int) -> None:
         self.peer = peer
+        self.name = name_of(peer)
         self.session = Session(process)
         self.waiting: list[tuple[int, bytes, bytes, bytes | memoryview | None]] = []  # until the session is first up
         self.leads_to: list[str | None] = [None, None]  # on each plane, where, if this side makes the connection
@@ -107,10 +109,13 @@ class Carrier(ABC):
         self._buffers = buffers
         self.process = int.from_bytes(os.urandom(4), "big") | 1  # of this node's processes, which one this is
         self.sockets: list[Socket] = []
+        #: Small messages first, each with its plane and who is at its other end, if only one is.
+        self._readers: list[tuple[Socket, int, Link | None]] = []
         self._monitors: dict[Socket, Socket] = {}  # they tell of the connections of others
         self._makes: dict[str, tuple[Link, int]] = {}  # connections that this side makes, by where they lead
         self._made_by_others: dict[int, tuple[Link, int]] = {}  # those it does not, by what they are to the kernel
         self._news: deque[News] = deque()
+        self._owed: tuple[Link, bytes] | None = None  # whose marked message is to be acknowledged, and of which session
         #: Who sent what could not be read, if it is a neighbour, and that in words, since last asked.
         self.unreadable: list[tuple[int | None, str]] = []
 
@@ -142,10 +147,6 @@ class Carrier(ABC):
         """The planes on which this side makes the connection to a neighbour."""
 
     @abstractmethod
-    def _readers(self) -> Iterator[tuple[Socket, int, Link | None]]:
-        """The sockets, small messages first, each with its plane and who is at its other end, if only one is."""
-
-    @abstractmethod
     def _link_to(self, peer: int) -> Link:
         """The link over which a neighbour is sent something."""
 
@@ -156,6 +157,12 @@ class Carrier(ABC):
     @abstractmethod
     def _way(self, link: Link, plane: int) -> tuple[Socket | None, bytes | None]:
         """The socket that leads to a neighbour, and the name to put ahead if it leads to others too."""
+
+    def _reads(self, sockets: Iterable[Socket], link: Link | None = None) -> None:
+        """These are to be read, one for each plane."""
+        self.sockets += sockets
+        self._readers += [(socket, plane, link) for plane, socket in enumerate(sockets)]
+        self._readers.sort(key=lambda reader: reader[1])
 
     def _addresses(self, where: str | Endpoints) -> Endpoints:
         if isinstance(where, Endpoints):
@@ -297,10 +304,16 @@ class Carrier(ABC):
         message is acknowledged when the next is asked for.
         """
         yield from self._told()
-        for socket, plane, link in self._readers():
+        for socket, plane, link in self._readers:
             if socket in ready:
                 for _ in range(self.at_once):
-                    yield from self._next(socket, plane, link)
+                    arrived = self._next(socket, plane, link)
+                    if self._news:
+                        yield from self._told()
+                    if arrived is not None:
+                        yield arrived
+                    if self._owed is not None:
+                        self._acknowledge(*self._owed)
                     if self.at_once == 1 or not int(socket.get(_EVENTS)) & _READABLE:  # a tenth of asking all sockets
                         break
         self._watch(ready)  # last: who went may have said something before
@@ -310,12 +323,12 @@ class Carrier(ABC):
         while self._news:
             yield self._news.popleft()
 
-    def _next(self, socket: Socket, plane: int, link: Link | None) -> Iterator[News]:
-        """What the next message of a socket tells; if it is not from one only, the first frame says from whom."""
+    def _next(self, socket: Socket, plane: int, link: Link | None) -> Arrived | None:
+        """The next message of a socket, if it is one; if it is not from one only, the first frame says from whom."""
         try:
             frames = [socket.recv(_NOW, copy=False)]
         except zmq.Again:
-            return
+            return None
         while frames[-1].more:
             frames.append(socket.recv(_NOW, copy=False))
         if link is None:
@@ -323,52 +336,44 @@ class Carrier(ABC):
             link = self._link_called(name)
             if link is None:
                 self.unreadable.append((None, f"somebody not of this run, called {name[:16].hex()}, sent something"))
-                return
+                return None
         try:
-            if not frames:
-                raise WireError("nothing")
-            yield from self._read(link, plane, frames)
+            return self._read(link, plane, frames)
         except WireError as error:
             self.unreadable.append((link.peer, f"node {link.peer} sent {error}"))
+            return None
 
-    def _read(self, link: Link, plane: int, frames: list[zmq.Frame]) -> Iterator[News]:
+    def _read(self, link: Link, plane: int, frames: list[zmq.Frame]) -> Arrived | None:
+        """A message for the machine. What is for the session is done, and what follows from it is news."""
         session = link.session
-        kind, tag, body = split(frames[0].bytes)
-        if kind in (OPEN, OPEN_ASKING):
+        kind, tag, body = split(frames[0].bytes if frames else b"")
+        if session.is_of_it(tag) and kind not in OPENS:
+            if not session.is_up and session.heard():
+                self._is_reached(link)
+            if kind in MARKS:  # also if it cannot be read, or the sender's window would never open again
+                self._owed = (link, tag)
+            if kind != ACKNOWLEDGEMENT:
+                return self._message(link.peer, plane, kind, body, frames)
+            self._news.extend([Arrived(link.peer, None)] * session.acknowledged(count_from_bytes(body)))
+        elif kind in OPENS:
             self._remember_connection(link, plane, int(frames[0].get(zmq.SRCFD)))
             self._follow(link, session.opened(plane, tag, asks=kind == OPEN_ASKING))
-            yield from self._told()
-            return
-        if not session.is_of_it(tag):
-            yield from self._last_words(link, plane, tag, body)
-            return
-        if session.heard():
-            self._is_reached(link)
-            yield from self._told()
-        if kind == ACKNOWLEDGEMENT:
-            for _ in range(session.acknowledged(count_from_bytes(body))):
-                yield Arrived(link.peer, None)
-            return
-        marked = kind in (MARKED, MARKED_BY_REFERENCE)
-        try:
-            arrived = self._message(link.peer, plane, kind, body, frames)
-        except WireError:
-            if marked:  # or the sender's window would never open again
-                self._acknowledge(link)
-            raise
-        yield arrived
-        if marked and session.is_of_it(tag):
-            self._acknowledge(link)
+        else:
+            return self._last_words(link, plane, tag, body)
+        return None
 
-    def _acknowledge(self, link: Link) -> None:
-        self._put(link, CONTROL, ACKNOWLEDGEMENT, count_to_bytes(link.session.marked_came()))
+    def _acknowledge(self, link: Link, tag: bytes) -> None:
+        self._owed = None
+        if link.session.is_of_it(tag):
+            self._put(link, CONTROL, ACKNOWLEDGEMENT, count_to_bytes(link.session.marked_came()))
 
-    def _last_words(self, link: Link, plane: int, tag: bytes, body: bytes) -> Iterator[News]:
+    def _last_words(self, link: Link, plane: int, tag: bytes, body: bytes) -> Arrived | None:
         """Of a session that is over only a goodbye is heard: who said it broke the other connection by leaving."""
         if plane == CONTROL and link.session.is_of_their_process(tag):
             message = decode(body)
             if isinstance(message, Goodbye):
-                yield Arrived(link.peer, message)
+                return Arrived(link.peer, message)
+        return None
 
     def _message(self, sender: int, plane: int, kind: bytes, header: bytes, frames: list[zmq.Frame]) -> Arrived:
         check_frames(frames, plane)

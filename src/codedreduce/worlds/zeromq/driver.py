@@ -181,12 +181,12 @@ class Driver(threading.Thread):
         """Neighbours may have been started again elsewhere, and those who come may ask where all are."""
         directory, visitor = self._directory, self._visitor
         if visitor is not None and any(socket in ready for socket in visitor.sockets):
-            for node, endpoints in visitor.take(ready).items():
+            for node, endpoints in visitor.take().items():
                 self._transport.move(node, endpoints)
             self._leave_what_is_over()
         if directory is None:
             return
-        if directory.socket in ready:
+        if directory.socket in ready or directory.moved:
             directory.serve()
             for node, endpoints in directory.moved.items():
                 self._transport.move(node, endpoints)
@@ -208,6 +208,7 @@ class Driver(threading.Thread):
         opened = directory.open(place)
         if opened is Opened.HERE:
             directory.begin(visitor.knows if visitor is not None else {})
+            directory.serve()
         elif opened is Opened.TAKEN:
             self._perform(SetTimer(name=SERVING, at=time.monotonic() + SERVE_AGAIN))
 

@@ -15,12 +15,14 @@ from codedreduce.worlds.zeromq.sessions import CONTROL, TAG_BYTES
 
 #: A message of the machines; of a chunk, whether its arrival is to be told, and whether its bytes lie elsewhere.
 PLAIN, MARKED, BY_REFERENCE, MARKED_BY_REFERENCE = b"\x00", b"\x01", b"\x02", b"\x03"
+MARKS = frozenset((MARKED, MARKED_BY_REFERENCE))
 
 #: How many marked messages have come.
 ACKNOWLEDGEMENT = b"\x04"
 
 #: OPEN of a session; the second asks for an answer.
 OPEN, OPEN_ASKING = b"\x05", b"\x06"
+OPENS = frozenset((OPEN, OPEN_ASKING))
 
 #: Where others listen now.
 MOVED = b"\x07"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 import zmq
@@ -42,12 +42,13 @@ class Mesh(Carrier):
 
     def listen(self, where: str | Endpoints) -> Endpoints:
         """Bind, at any free port of a host, at a name of this machine, or exactly there."""
-        found = []
+        found, sockets = [], []
         for address in self._addresses(where):
             socket, monitor, listens_at = mutual(self._context, address, name_of(self.node), f"node {self.node}")
-            self.sockets.append(socket)
+            sockets.append(socket)
             self._monitors[monitor] = socket
             found.append(listens_at)
+        self._reads(sockets)
         return Endpoints(*found)
 
     def expect(self, neighbours: Iterable[int]) -> None:
@@ -61,8 +62,8 @@ class Mesh(Carrier):
         gathering = gathering or Gathering(lambda missing: not missing, time.monotonic())
         deadline = time.monotonic() + within
         poller = zmq.Poller()
-        for socket in self.sockets + self.monitors:
-            poller.register(socket, zmq.POLLIN)
+        for readable in (*self.sockets, *self.monitors):
+            poller.register(readable, zmq.POLLIN)
         while not gathering.may_begin(away := self._away(), time.monotonic()):
             if time.monotonic() > deadline:
                 raise CodedReduceError(f"node {self.node} could not reach nodes {away} within {within:g} s")
@@ -83,10 +84,6 @@ class Mesh(Carrier):
             return ()
         return (CONTROL,) if peer < self.node else (DATA,)
 
-    def _readers(self) -> Iterator[tuple[Socket, int, Link | None]]:
-        for plane, socket in enumerate(self.sockets):
-            yield socket, plane, None
-
     def _link_to(self, peer: int) -> Link:
         return self._links[peer]
 
@@ -94,4 +91,4 @@ class Mesh(Carrier):
         return self._links.get(int.from_bytes(name, "big")) if len(name) == 4 else None
 
     def _way(self, link: Link, plane: int) -> tuple[Socket | None, bytes | None]:
-        return self.sockets[plane], name_of(link.peer)
+        return self.sockets[plane], link.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import zmq
@@ -68,13 +68,18 @@ def connecting(context: Context, name: bytes) -> tuple[Socket, Socket]:
     return socket, monitor
 
 
-def knocking(context: Context, address: str) -> tuple[Socket, Socket]:
-    """A socket that is connected to another's as soon as that one is there, and again; its monitor."""
-    socket = _made(context, zmq.DEALER)
+def knocking(context: Context, addresses: Iterable[str]) -> tuple[Socket, Socket]:
+    """A socket that is connected to others' as soon as they are there, and again; its monitor.
+
+    They are told apart by their addresses. One socket, since each that is waited at costs time whenever a node waits.
+    """
+    socket = _made(context, zmq.ROUTER)
     monitor = socket.get_monitor_socket(COMES_AND_GOES)
     socket.setsockopt(zmq.RECONNECT_IVL, KNOCK_EVERY)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, KNOCK_EVERY_AT_MOST)
-    socket.connect(address)
+    for address in addresses:
+        socket.setsockopt(zmq.CONNECT_ROUTING_ID, address.encode())
+        socket.connect(address)
     return socket, monitor
 
 

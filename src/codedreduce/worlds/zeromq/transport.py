@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from codedreduce.protocol import Settings
 from codedreduce.worlds.buffers import Buffers
@@ -38,7 +38,7 @@ class Transport(Carrier):
             self._down.append(socket)
             self._monitors[monitor] = socket
             found.append(listens_at)
-        self.sockets += self._down
+        self._reads(self._down)
         return Endpoints(*found)
 
     def expect(self, neighbours: Iterable[int]) -> None:
@@ -49,20 +49,13 @@ class Transport(Carrier):
                 socket, monitor = connecting(self._context, name_of(self.node))
                 self._up.append(socket)
                 self._monitors[monitor] = socket
-            self.sockets += self._up
+            self._reads(self._up, self._parent)
 
     def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
         """Nothing to wait for: what is sent up waits until the parent is there, and children say hello."""
 
     def _planes_to(self, peer: int) -> tuple[int, ...]:
         return PLANES if peer == self.needs else ()
-
-    def _readers(self) -> Iterator[tuple[Socket, int, Link | None]]:
-        for plane in PLANES:
-            if self._down:
-                yield self._down[plane], plane, None
-            if self._up:
-                yield self._up[plane], plane, self._parent
 
     def _link_to(self, peer: int) -> Link:
         if self._parent is not None and peer == self._parent.peer:
@@ -81,4 +74,4 @@ class Transport(Carrier):
     def _way(self, link: Link, plane: int) -> tuple[Socket | None, bytes | None]:
         if link is self._parent:
             return self._up[plane], None
-        return (self._down[plane], name_of(link.peer)) if self._down else (None, None)
+        return (self._down[plane], link.name) if self._down else (None, None)

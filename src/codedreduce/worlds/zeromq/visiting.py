@@ -7,7 +7,7 @@ started again elsewhere is found by all.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import zmq
@@ -34,10 +34,8 @@ class Visitor:
     def __init__(self, context: Context, meeting: Meeting, registration: Registration, at: Iterable[str] = ()) -> None:
         self._meeting = meeting
         self._registration = registration
-        self._lines: dict[Socket, Socket] = {}  # the monitor of each connection
-        for address in at or meeting.addresses:
-            socket, monitor = knocking(context, address)
-            self._lines[socket] = monitor
+        self._places = tuple(at or meeting.addresses)
+        self._socket, self._monitor = knocking(context, self._places)
         self._answer: Answer | None = None
         self._decoder = msgspec.msgpack.Decoder(Answer)
         self.knows: dict[int, Endpoints] = {}
@@ -45,44 +43,41 @@ class Visitor:
         self.over: str | None = None  # why there is nothing left to be in
 
     @property
-    def sockets(self) -> list[Socket]:
-        """They have something to read when `take` has something to tell."""
-        return [*self._lines.keys(), *self._lines.values()]
+    def sockets(self) -> tuple[Socket, Socket]:
+        """They have something to read when `take` may have something to tell."""
+        return self._socket, self._monitor
 
     @property
     def standing(self) -> Standing:
         """How the run stood when this node was last told where somebody listens."""
         return self._answer.standing if self._answer is not None else Standing()
 
-    def _register(self, socket: Socket) -> None:
+    def register(self, places: Iterable[str]) -> None:
+        """Say who this node is, at some of the places where the run meets."""
         said = msgspec.structs.replace(self._registration, knows=self.knows, standing=self.stands())
-        socket.send(msgspec.msgpack.encode(said), zmq.DONTWAIT)
+        for place in places:
+            self._socket.send_multipart([place.encode(), msgspec.msgpack.encode(said)], zmq.DONTWAIT)
 
-    def register(self) -> None:
-        """Say it everywhere, again."""
-        for socket in self._lines:
-            self._register(socket)
-
-    def take(self, ready: Container[object]) -> dict[int, Endpoints]:
+    def take(self) -> dict[int, Endpoints]:
         """Where others listen, as far as it is news; and register where a connection is new."""
         news: dict[int, Endpoints] = {}
-        for socket, monitor in self._lines.items():
-            came = [told.is_there for told in comings_and_goings(monitor)] if monitor in ready else []
-            if any(came):
-                self._register(socket)
-            while socket in ready:
-                try:
-                    answer = self._decoder.decode(socket.recv(zmq.DONTWAIT))
-                except zmq.Again:
-                    break
-                except msgspec.MsgspecError as error:
-                    raise WireError(f"the root at {self._meeting.address} answered something else: {error}") from None
-                if answer.endpoints:
-                    news.update(answer.endpoints)
-                if answer.endpoints != {}:
-                    self._answer = answer
-                if answer.refusal and answer.final:
-                    self.over = answer.refusal
+        came = {told.endpoint for told in comings_and_goings(self._monitor) if told.is_there}
+        if came:  # by a name that the system has for it, if the place has another
+            self.register(came if came.issubset(self._places) else self._places)
+        while True:
+            try:
+                place, body = self._socket.recv_multipart(zmq.DONTWAIT)
+                answer = self._decoder.decode(body)
+            except zmq.Again:
+                break
+            except (msgspec.MsgspecError, ValueError) as error:
+                raise WireError(f"the root at {place.decode()} answered something else: {error}") from None
+            if answer.endpoints:
+                news.update(answer.endpoints)
+            if answer.endpoints != {}:
+                self._answer = answer
+            if answer.refusal and answer.final:
+                self.over = answer.refusal
         self.knows.update(news)
         return news
 
@@ -95,9 +90,9 @@ class Visitor:
             poller.register(socket, zmq.POLLIN)
         while not self.knows and self._registration.seeks:
             left = start + self._patience() - time.monotonic()
-            ready = dict(poller.poll(max(1, min(LOOK_EVERY, int(1000 * min(left, ask_again - time.monotonic()))))))
+            poller.poll(max(1, min(LOOK_EVERY, int(1000 * min(left, ask_again - time.monotonic())))))
             before = self._answer
-            self.take(ready)
+            self.take()
             look()
             if self.over is not None:
                 raise JoinRefused(self.over)
@@ -107,7 +102,7 @@ class Visitor:
                 raise self._in_vain()
             if time.monotonic() > ask_again:
                 ask_again = float("inf")
-                self.register()
+                self.register(self._places)
         return self.knows
 
     @property
@@ -139,11 +134,9 @@ class Visitor:
 
     def close(self) -> None:
         """Be there no longer."""
-        for socket, monitor in self._lines.items():
-            socket.disable_monitor()
-            socket.close(linger=0)
-            monitor.close(linger=0)
-        self._lines.clear()
+        self._socket.disable_monitor()
+        self._socket.close(linger=0)
+        self._monitor.close(linger=0)
 
 
 def find(context: Context, meeting: Meeting, registration: Registration) -> dict[int, Endpoints]:
