@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from codedreduce.worlds.addresses import free_port
-from codedreduce.worlds.processes import Processes
+from codedreduce.worlds.nursery import Nursery
 
 
 class Outcome(NamedTuple):
@@ -35,12 +35,11 @@ def run_forked(
         "CODEDREDUCE_RUN": run, **(variables or {}),
     }  # fmt: skip
     codes: dict[int, int | None] = dict.fromkeys(range(size))
-    processes = Processes(run)
     with tempfile.TemporaryDirectory() as folder:
+        processes = Nursery(lambda rank: _rank(function, {**shared, "RANK": str(rank)}, folder))
         try:
             for rank in range(size):
-                environment = {**shared, "RANK": str(rank)}
-                processes.fork(rank, lambda environment=environment: _rank(function, environment, folder))  # type: ignore[misc]
+                processes.start(rank)
             deadline = time.monotonic() + within
             while None in codes.values() and time.monotonic() < deadline:
                 codes.update(processes.newly_ended())

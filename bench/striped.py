@@ -38,7 +38,7 @@ from codedreduce import CodedReduce, RingAllReduce, Tree
 from codedreduce.lab import Lab
 from codedreduce.torch.layout import Layout
 from codedreduce.torch.unit import Training, UnitGradient
-from codedreduce.worlds.processes import Processes
+from codedreduce.worlds.nursery import Nursery
 from codedreduce.worlds.run import Run
 from codedreduce.worlds.site import meeting_at
 from codedreduce.worlds.world import RoundResult
@@ -282,7 +282,6 @@ def lab_of(nodes: int, case: Case) -> Iterator[Lab]:
 
 def _run_forked(side: Callable[[Script, Lab], None], case: Case, lab: Lab, nodes: int, out: str) -> None:
     run = f"codedreduce-bench-{os.getpid()}"
-    processes = Processes(run, lab.enter)
     codes: dict[int, int] = {}
     is_tree = nodes > case.ranks
 
@@ -296,9 +295,10 @@ def _run_forked(side: Callable[[Script, Lab], None], case: Case, lab: Lab, nodes
         script.rank = rank
         side(script, lab)
 
+    processes = Nursery(rank_main, lab.enter)
     try:
         for rank in range(nodes):
-            processes.fork(rank, lambda rank=rank: rank_main(rank))  # type: ignore[misc]
+            processes.start(rank)
         deadline = time.monotonic() + 240
         while 0 not in codes and time.monotonic() < deadline:
             codes.update(processes.newly_ended())

@@ -58,6 +58,7 @@ def train(
     checkpoint_every: Annotated[str, typer.Option(help="Rounds, as 100, or a time, as 60s or 5min.")] = "60s",
     keep: Annotated[int, typer.Option(help="Checkpoints that stay.")] = KEPT,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")] = False,
+    restart: Annotated[bool, typer.Option(help="Start workers again that are killed.")] = True,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
 ) -> None:
@@ -78,7 +79,7 @@ def train(
     job = Job(
         objective=objective, source=source, rounds=rounds, batch=batch, seed=seed, scheme=chosen, delays=inject,
         optimizer=parse_optimizer(optimizer, lr), excess=Excess(on_excess, parse_seconds(say_waiting_after)),
-        saving=saving_to(checkpoints, checkpoint_every, keep, resume=resume),
+        saving=saving_to(checkpoints, checkpoint_every, keep, resume=resume), restart=restart,
     )  # fmt: skip
     job = replace(job, site=chosen_lab(in_lab, lab_name, len(job.plan().nodes)))
     job.injection()

@@ -78,6 +78,7 @@ class Job:
     excess: Excess = WAIT_ON  # what a round does when more are late than tolerated
     site: Site | None = None  # where the processes are, if not simply on this machine
     saving: Saving | None = None  # checkpoints, if any
+    restart: bool = True  # whether processes of this one's own are started again when they are killed
     until: Callable[[RoundLog], bool] | None = None  # asked after every round, by whoever leads, whether it is enough
     nonfinite: str = REFUSE  # gradients that are not finite, or let them pass
 
@@ -169,6 +170,7 @@ def train(
     until: Callable[[RoundLog], bool] | None = None,
     nonfinite: str | None = None,
     replan_after: float | None = None,
+    restart: bool = True,
 ) -> TrainingResult:
     """Train a model on this machine: the first node here (the root of a tree, or rank 0), the others in processes.
 
@@ -188,6 +190,8 @@ def train(
     seconds (`"60s"`), and at the end; `resume` goes on from the last one, with the bits of a run that never stopped.
     `until` is asked after every round, where the run is led, and ends it before `rounds` when it says so.
 
+    A worker that is killed is started again, and used from the next round on, unless `restart` is False.
+
     Under a launcher (`codedreduce run`, torchrun, mpiexec) every process calls this with the same arguments: rank 0 is
     the root and returns the result, the others serve until the run is over and return the model they began with. With
     `Striped` all of them train, and return the same parameters.
@@ -201,7 +205,7 @@ def train(
         objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, start=start,
         delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),
         shared_memory=shared_memory, excess=_excess(membership, on_excess, say_waiting_after, replan_after),
-        saving=saving_to(checkpoints, checkpoint_every, resume=resume), until=until,
+        saving=saving_to(checkpoints, checkpoint_every, resume=resume), until=until, restart=restart,
         nonfinite=check_nonfinite(nonfinite or (membership.nonfinite if membership else REFUSE)),
     )  # fmt: skip
     on_note = on_note or (lambda note: logging.getLogger("codedreduce").warning(note.reason))
@@ -300,7 +304,7 @@ def _processes(job: Job, plan: Plan, replica: ModelReplica, journal: Journal, af
 
     with LocalCluster(
         run, gradient, injection=job.injection(), journal=journal, site=job.site,
-        member=None if isinstance(plan, TreePlan) else member, replica=replica,
+        member=None if isinstance(plan, TreePlan) else member, replica=replica, restart=job.restart,
     ) as cluster:  # fmt: skip
         yield cluster
 

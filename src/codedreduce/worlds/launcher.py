@@ -75,7 +75,7 @@ class Launch:
 def launch(what: Launch, say: Say) -> None:
     """Run it; `say(rank, line)` gets what the processes print. An error says who failed."""
     run = f"codedreduce-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    processes = Processes(run, what.site.enter if what.site is not None else None)
+    processes = Processes(what.site.enter if what.site is not None else None)
     output = Output(say)
     try:
         _LookingAfter(what, processes, output, what.environment(run)).until_it_is_over()

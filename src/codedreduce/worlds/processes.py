@@ -1,22 +1,16 @@
-"""Processes of this machine that belong to one run: started, watched, and ended however the run ends."""
+"""Commands of this machine that belong to one run: started, watched, and ended however the run ends."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import multiprocessing
 import os
-import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.process import BaseProcess
 
-from threadpoolctl import threadpool_limits
-
-from codedreduce.errors import UsageError, WorkerFailed
+from codedreduce.errors import UsageError
 
 #: Moves the calling process to its place, given its number.
 Place = Callable[[int], None]
@@ -26,15 +20,12 @@ FAREWELLS = "CODEDREDUCE_FAREWELLS"
 
 
 class Processes:
-    """The processes of a run by number: functions forked from this process, or commands."""
+    """The processes of a run by number."""
 
-    def __init__(self, run: str, place: Place | None = None) -> None:
-        self.run = run
+    def __init__(self, place: Place | None = None) -> None:
         self._place = place
-        self._forked: dict[int, BaseProcess] = {}
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._seen_end: set[int] = set()
-        self._words, self._words_end = os.pipe()  # what forked processes raised
         self._farewells, self._farewells_end = os.pipe()  # which commands leave on purpose before the run is over
         os.set_blocking(self._farewells, False)
         self._unread = b""
@@ -42,17 +33,7 @@ class Processes:
     @property
     def pids(self) -> dict[int, int]:
         """The process id of each."""
-        forked = {number: process.pid or -1 for number, process in self._forked.items()}
-        return forked | {number: process.pid for number, process in self._spawned.items()}
-
-    def fork(self, number: int, function: Callable[[], object]) -> None:
-        """Call a function in a process forked from this one, which has everything loaded."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        context = multiprocessing.get_context("fork")
-        process = context.Process(target=self._live, args=(number, function), daemon=True)
-        process.start()
-        self._forked[number] = process
+        return {number: process.pid for number, process in self._spawned.items()}
 
     def spawn(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         """Run a command; what it prints comes through its pipe. Again, if the one of that number has ended."""
@@ -83,33 +64,9 @@ class Processes:
         *lines, self._unread = self._unread.split(b"\n")
         return {int(line) for line in lines if line.isdigit()}
 
-    def _live(self, number: int, function: Callable[[], object]) -> None:
-        """What a forked process does: live, and leave no trace but its last words."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides when it is over
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        die_with_parent()
-        sys.setswitchinterval(0.0005)  # the thread that talks must not wait for the one that computes
-        try:
-            if self._place is not None:
-                self._place(number)
-            with threadpool_limits(1):  # one core a worker, or all of them fight for all
-                function()
-        except BaseException as error:
-            text = f"{type(error).__name__}: {error}".replace("\n", " ")
-            os.write(self._words_end, f"{number}\t{text}\n".encode()[:4096])
-            os._exit(1)
-        os._exit(0)
-
-    def raise_what_was_raised(self) -> None:
-        """Raise if a forked process did."""
-        if select.select([self._words], [], [], 0)[0]:
-            who, _, message = os.read(self._words, 4096).decode(errors="replace").partition("\t")
-            raise WorkerFailed(int(who), message.strip().partition("\n")[0])
-
     def newly_ended(self) -> list[tuple[int, int]]:
         """Who has ended since last asked, with the exit code; negative: the signal that killed it."""
-        codes = [(number, process.exitcode) for number, process in self._forked.items()]
-        codes += [(number, process.poll()) for number, process in self._spawned.items()]
+        codes = [(number, process.poll()) for number, process in self._spawned.items()]
         found = [(number, code) for number, code in codes if code is not None and number not in self._seen_end]
         self._seen_end.update(number for number, _ in found)
         return found
@@ -117,27 +74,17 @@ class Processes:
     def end(self, grace: float) -> None:
         """Give all so many seconds to leave, end those that have not."""
         deadline = time.monotonic() + grace
-        for process in self._forked.values():
-            process.join(timeout=max(0.0, deadline - time.monotonic()))
-            if process.is_alive():
-                process.kill()
-        for process in self._forked.values():
-            process.join()
-            process.close()
         for command in self._spawned.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 command.wait(timeout=max(0.0, deadline - time.monotonic()))
             if command.poll() is None:
                 command.kill()
             command.wait()
-        self._forked.clear()
         self._spawned.clear()
-        if self._words >= 0:
-            os.close(self._words)
-            os.close(self._words_end)
+        if self._farewells >= 0:
             os.close(self._farewells)
             os.close(self._farewells_end)
-            self._words = -1
+            self._farewells = -1
 
 
 def die_with_parent(parent: int | None = None) -> None:

@@ -17,7 +17,7 @@ from typing import Self
 import msgspec
 from threadpoolctl import threadpool_limits
 
-from codedreduce.errors import TooManyStragglers
+from codedreduce.errors import CodedReduceError, TooManyStragglers
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Note
 from codedreduce.protocol.standing_in import can_stand_in
@@ -25,7 +25,8 @@ from codedreduce.schemes import Piece, Plan, RingPlan, StripedPlan, TreePlan
 from codedreduce.vectors import Vector
 from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.journal import Interval, Journal
-from codedreduce.worlds.processes import Processes
+from codedreduce.worlds.nursery import Nursery
+from codedreduce.worlds.restarts import Restarts, ordinal
 from codedreduce.worlds.run import FLOAT32, Dtype, Meeting, Run
 from codedreduce.worlds.site import Site, meeting_at
 from codedreduce.worlds.world import Gradient, Replica, RoundResult, World
@@ -46,7 +47,8 @@ class LocalCluster:
 
     On a tree the first node is the root, and the others serve. On a ring and in stripes all nodes compute and begin
     rounds alike, each for itself: `member(world)` is what the others do, and must begin as many rounds as this process
-    does. `replica` is what every rank of stripes has; each process has its own.
+    does. `replica` is what every rank of stripes has; each process has its own. With `restart` a worker that is killed
+    is started again, as it was at first, and takes its place from the next round on; not on a ring, which is broken.
     """
 
     def __init__(
@@ -59,8 +61,12 @@ class LocalCluster:
         site: Site | None = None,
         member: Callable[[World], object] | None = None,
         replica: Replica | None = None,
+        restart: bool = False,
     ) -> None:
         self.run = run
+        self._restarts = Restarts(None if restart and not isinstance(run.plan, RingPlan) else 0)
+        self._due: dict[int, float] = {}  # when workers that were killed are started again
+        self._began: dict[int, float] = {}
         self._replica = replica
         self.journal = journal or Journal()
         self._gradient = gradient
@@ -75,11 +81,13 @@ class LocalCluster:
     def of(
         cls, plan: Plan, gradient: Gradient, settings: Settings, *, dtype: Dtype = FLOAT32, shared_memory: bool = True,
         injection: Injection | None = None, journal: Journal | None = None,
-        member: Callable[[World], object] | None = None, replica: Replica | None = None,
+        member: Callable[[World], object] | None = None, replica: Replica | None = None, restart: bool = False,
     ) -> LocalCluster:  # fmt: skip
         """A cluster of a plan, by name on this machine."""
         run = Run(meeting=new_meeting(shared_memory=shared_memory), plan=plan, settings=settings, dtype=dtype)
-        return cls(run, gradient, injection=injection, journal=journal, member=member, replica=replica)
+        return cls(
+            run, gradient, injection=injection, journal=journal, member=member, replica=replica, restart=restart
+        )  # fmt: skip
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -102,11 +110,11 @@ class LocalCluster:
         if not is_tree:
             stack.enter_context(threadpool_limits(1))  # this process computes as the others do
         place = None if self._site is None else self._site.enter
-        self._processes = Processes(run.meeting.run, (lambda node: place(node - first)) if place else None)
+        self._processes = Nursery(self._live, (lambda node: place(node - first)) if place else None)
         stack.callback(lambda: self._processes.end(GRACE if self._has_said_goodbye else 0.0))
         self._has_said_goodbye = False
         for node in run.plan.nodes[1:]:
-            self._processes.fork(node, lambda node=node: self._live(node))  # type: ignore[misc]
+            self._begin(node)
         self._node = Node(
             run, first, gradient=_OnOneCore(self._gradient) if is_tree else self._gradient,
             injection=None if is_tree else self._injection, journal=self.journal, look=self._watch,
@@ -117,6 +125,10 @@ class LocalCluster:
         self._has_said_goodbye = not is_ring  # on a ring there is nobody to tell the others, and nothing to wait for
         if not is_ring:
             self._node.wait_for_all()
+
+    def _begin(self, node: int) -> None:
+        self._processes.start(node)
+        self._began[node] = time.monotonic()
 
     def _live(self, node: int) -> None:
         """The life of another node, in its process."""
@@ -136,21 +148,37 @@ class LocalCluster:
                 signal.pause()  # others may still need what passes through here; the first ends it
 
     def _watch(self) -> None:
-        """A worker that raised ends the run; one that was killed is late for ever, which is what coding is for.
+        """A worker that raised ends the run; one that was killed is late, which is what coding is for, or for ever.
 
         Beyond that the root does what nobody is left to do, or if it cannot the run ends.
         """
         self._processes.raise_what_was_raised()
+        now = time.monotonic()
         for node, code in self._processes.newly_ended():
-            self._dead.add(node)
             how = f"was killed by signal {-code}" if code < 0 else "left"
+            pause = self._pause(node, now - self._began[node]) if code < 0 else None
+            if pause is not None:
+                self._due[node] = now + pause
+                how += f", and is started again, the {ordinal(self._restarts.times(node))} time"
             note = Note(kind="dead", reason=f"worker {node} {how}", round=0, nodes=(node,))
-            self.journal.note(time.monotonic(), 0, note)
+            self.journal.note(now, 0, note)
+            if pause is not None:
+                continue
+            self._dead.add(node)
             plan = self.run.plan
             goes_on = isinstance(plan, TreePlan) and can_stand_in(plan)  # the root does what nobody else can
             if not goes_on and not plan.tolerates(self._dead):
                 tolerance = getattr(self.run.plan.scheme, "stragglers", len(self.run.plan.group(node)) - 1)
                 raise TooManyStragglers(missing=self._dead, tolerance=tolerance, among="workers of this machine")
+        for node in [node for node, at in self._due.items() if at <= now]:
+            del self._due[node]
+            self._begin(node)
+
+    def _pause(self, node: int, lived: float) -> float | None:
+        try:
+            return self._restarts.pause_after(node, lived)
+        except CodedReduceError:  # it does not help; but the others may do without it
+            return None
 
     @property
     def processes(self) -> dict[int, int]:
