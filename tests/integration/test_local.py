@@ -159,6 +159,23 @@ def test_more_dead_than_tolerated_ends_a_run_whose_root_cannot_help() -> None:
             [cluster.aggregate(MODEL) for _ in range(3)]
 
 
+@pytest.mark.parametrize("node", [1, 4])
+def test_a_worker_that_is_asked_to_go_finishes_its_round(node: int) -> None:
+    with LocalCluster.of(PLAN, counting, SETTINGS) as cluster:
+        cluster.aggregate(MODEL)
+        process = psutil.Process(cluster.processes[node])
+        os.kill(cluster.processes[node], signal.SIGTERM)
+        for _ in range(500):
+            expect_whole_batch(cluster.aggregate(MODEL).vector)
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                break
+        assert process.status() == psutil.STATUS_ZOMBIE
+        for _ in range(20):
+            expect_whole_batch(cluster.aggregate(MODEL).vector)
+        reasons = [note.reason for note in cluster.journal.of_kind("dead")]
+        assert reasons == [f"worker {node} left"], "it went by itself, without an error"
+
+
 def begin_rounds(world: World) -> None:
     for _ in range(10**6):
         world.aggregate(MODEL)

@@ -9,11 +9,11 @@ from codedreduce.worlds.simulated import Recorder, SimulatedCluster
 from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario, write_trace
 
 #: Faults that make a node late; the others only make its messages strange.
-DISABLING = ("crash", "pause", "cut", "slow", "corrupt", "reorder", "fail")
+DISABLING = ("crash", "pause", "cut", "slow", "corrupt", "reorder", "fail", "leave")
 
 
 #: Those after which all is as before; of messages that were damaged, some are never said again.
-PASSING = ("crash", "pause", "cut", "slow", "fail")
+PASSING = ("crash", "pause", "cut", "slow", "fail", "leave")
 
 #: Seconds after which every fault that passes has passed, and what it left on the wires, too.
 LONG = 5000.0

@@ -126,3 +126,32 @@ def test_too_few_are_waited_for_and_named() -> None:
     assert waiting[0].nodes[:2] == (1, 2)
     assert "[1, 2] are missing" in waiting[0].reason
     assert len(recorder.rounds) == 8
+
+
+@pytest.mark.parametrize("node", [1, 5])
+def test_who_leaves_finishes_its_round_and_is_not_waited_for_after_it(node: int) -> None:
+    scenario = changed(faults=(Fault(kind="leave", node=node, round=3, after=0.5),))
+    recorder = check_run(scenario)
+    assert node in computed_in(scenario, 3)
+    assert node not in computed_in(scenario, 4)
+    assert recorder.rounds[2].late == (), "it delivered what it was asked for"
+    assert recorder.seconds()[2] < 1.05, "and nobody else had to"
+    assert recorder.seconds()[3:].max() < 2.05, "one more share, and no head start: it is known to be gone"
+    assert [note.nodes for _, _, note in recorder.notes if note.kind == "leaving"] == [(node,)]
+
+
+@pytest.mark.parametrize("node", [1, 5])
+def test_who_left_comes_back(node: int) -> None:
+    scenario = changed(faults=(Fault(kind="leave", node=node, round=2, after=0.5, seconds=3.0),), rounds=12)
+    check_run(scenario)
+    assert computed_in(scenario, 10) == set(range(1, 21)), "and its children are with it"
+
+
+def test_all_but_the_tolerated_may_leave_while_the_root_is_restarted() -> None:
+    faults = (
+        Fault(kind="crash", node=0, round=3, after=0.3, seconds=2.0),
+        *(Fault(kind="leave", node=node, round=3, after=0.2) for node in (1, 3, 10, 18)),
+    )
+    recorder = check_run(changed(faults=faults))
+    assert len(recorder.rounds) == 8
+    assert recorder.identical

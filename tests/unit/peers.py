@@ -24,6 +24,7 @@ MESSAGES: list[said.AnyMessage] = [
     said.Ready(missing=(4, 99)),
     said.Hello(plan="the plan, 60 samples, 10 numbers", generation=3, round=7),
     said.Goodbye(reason="bye"),
+    said.Leaving(round=1, reason="bye"),
     *(said.ModelChunk(round=r, index=i) for r in (0, 1, 2) for i in (0, 1, 2)),
     *(said.ShareChunk(round=r, task=t, index=i) for r in (0, 1) for t in (0, 3, 9) for i in (0, 2)),
     *(said.ShareChunk(round=1, task=t, index=i, covered=0.5) for t in (0, 3, 9) for i in (0, 2)),
@@ -93,6 +94,7 @@ def choices(plan: str, likely: Sequence[int]) -> Choices:
         said.Refuse: {"reason": WORDS},
         said.Ready: {"missing": LATE},
         said.Goodbye: {"reason": WORDS},
+        said.Leaving: {"reason": WORDS},
         said.ModelChunk: {"index": INDICES},
         said.ShareChunk: {
             "task": tasks, "index": INDICES, "covered": (1.0, 1.0, 0.5, 0.25, 5e-324), "worked": SECONDS, "late": LATE,

@@ -17,6 +17,7 @@ from codedreduce.protocol.messages import (
     Goodbye,
     Hello,
     Late,
+    Leaving,
     ModelChunk,
     Next,
     Offer,
@@ -54,6 +55,7 @@ class Collecting:
         self.roster = Roster(self.children, run_name(plan, settings))
         self.ledger = Ledger(plan, node, settings)
         self.late: set[int] = set()  # who had not delivered when it was needed, in this round, here and below
+        self._leaving: set[int] = set()  # who goes after this round
         self._outboxes = {child: Outbox(child, settings.window) for child in self.children}
         self._over: dict[int, tuple[float, set[int]]] = {}  # when a round was over, and who has been late since
 
@@ -75,6 +77,7 @@ class Collecting:
             actions.append(Note(kind="refused", reason=answer.reason, round=self.round, nodes=(child,)))
             return False
         self._outboxes[child].reset()
+        self._leaving.discard(child)
         self.ledger.returned(child)
         if is_needed:
             self.ledger.put_to_work(child)
@@ -92,6 +95,22 @@ class Collecting:
         reason = f"node {child} left: {goodbye.reason}"
         actions.append(Note(kind="left", reason=reason, round=self.round, nodes=(child,)))
         self.lost(child)
+
+    def leaving(self, leaving: Leaving, child: int, actions: list[AnyAction], *, at_once: bool) -> None:
+        """A child leaves after this round; at once, if there is none."""
+        reason = f"node {child} leaves after round {self.round}: {leaving.reason}"
+        actions.append(Note(kind="leaving", reason=reason, round=self.round, nodes=(child,)))
+        self._leaving.add(child)
+        if at_once:
+            self.let_go(actions)
+
+    def let_go(self, actions: list[AnyAction]) -> None:
+        """Nothing of the last round is needed any more: those that wanted to leave may."""
+        for child in sorted(self._leaving):
+            goodbye = Goodbye(generation=self._generation, round=self.round, reason="it wanted to leave")
+            actions.append(Transmit(to=child, message=goodbye))
+            self.lost(child)
+        self._leaving.clear()
 
     def drained(self, child: int, actions: list[AnyAction]) -> None:
         """What a child was sent has arrived there."""

@@ -56,6 +56,12 @@ class Goodbye(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     reason: Words
 
 
+class Leaving(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Child to parent: I leave after this round; do not count on me in the next."""
+
+    reason: Words
+
+
 class ModelChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Parent to child: a part of the model. The first chunk of a new round supersedes everything before it."""
 
@@ -305,6 +311,7 @@ AnyMessage = (
     | Refuse
     | Ready
     | Goodbye
+    | Leaving
     | ModelChunk
     | ShareChunk
     | Offer

@@ -34,6 +34,7 @@ from codedreduce.protocol.messages import (
     Goodbye,
     Hello,
     Late,
+    Leaving,
     Offer,
     Ready,
     Settle,
@@ -99,6 +100,7 @@ class Root(Machine):
         Row(_RUNNING, Ready, CHILD, "_on_ready"),
         Row(_RUNNING, Late, CHILD, "_on_late"),
         Row(_RUNNING, Goodbye, CHILD, "_on_goodbye"),
+        Row(_RUNNING, Leaving, CHILD, "_on_leaving"),
         Row(_RUNNING, PeerLost, OWN, "_on_peer_lost"),
         Row(_RUNNING, PeerFound, OWN),
         Row(_RUNNING, Drained, OWN, "_on_drained"),
@@ -189,6 +191,9 @@ class Root(Machine):
     def _on_goodbye(self, goodbye: Goodbye, child: int, now: float, actions: list[AnyAction]) -> None:
         self.below.goodbye(goodbye, child, actions)
 
+    def _on_leaving(self, leaving: Leaving, child: int, now: float, actions: list[AnyAction]) -> None:
+        self.below.leaving(leaving, child, actions, at_once=self.state is IDLE)
+
     def _on_peer_lost(self, event: PeerLost, now: float, actions: list[AnyAction]) -> None:
         self.below.lost(event.peer)
 
@@ -215,6 +220,7 @@ class Root(Machine):
         self.round = event.round
         self._model = event.model
         self.below.new_round(event.round)
+        self.below.let_go(actions)
         self._send_out(event.model, now, actions)
         actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
         self._stand_in = None

@@ -28,6 +28,7 @@ from codedreduce.protocol.messages import (
     Goodbye,
     Hello,
     Late,
+    Leaving,
     ModelChunk,
     Next,
     Offer,
@@ -74,6 +75,8 @@ class Worker(Machine):
         self.below = Collecting(node, plan, settings) if plan.tree.children(node) else None
         self._collecting = self.below  # unless the task needs nothing of the children
         self.refused: str | None = None
+        self._has_parent = True  # as far as is known
+        self._leaving: str | None = None  # why this worker goes after the round, if it does
         self._seen_below = (0, 0)  # the highest generation and round that children came with
         self._parent_is_at = (0, 0)  # the generation and round that the parent welcomed with
         self._waits_for_children = False  # and will say who is missing, when it is time
@@ -114,6 +117,7 @@ class Worker(Machine):
     # -- joining and leaving
 
     def _say_hello(self, event: object, now: float, actions: list[AnyAction]) -> None:
+        self._said_missing = ()  # what was said to another process, or lost, is said again
         generation, round_ = max((self.generation, self.round), self._seen_below)
         self._say(Hello(generation=generation, round=round_, plan=run_name(self.plan, self.settings)), actions)
 
@@ -174,6 +178,7 @@ class Worker(Machine):
     def _on_peer_found(self, event: PeerFound, now: float, actions: list[AnyAction]) -> None:
         if event.peer == self.parent:
             self._up.reset()
+            self._has_parent = True
             self.state = JOINING
             self._reload = True
             self._stop("the connection to the parent is new", actions)
@@ -182,20 +187,28 @@ class Worker(Machine):
     def _on_peer_lost(self, event: PeerLost, now: float, actions: list[AnyAction]) -> None:
         if event.peer == self.parent:
             self._up.reset()
+            self._has_parent = False
+            if self._leaving is not None:
+                self._leave(self._leaving, actions)
         elif self.below is not None:
             self.below.lost(event.peer)
             self._say_ready(now, actions)
 
     def _on_goodbye(self, goodbye: Goodbye, parent: int, now: float, actions: list[AnyAction]) -> None:
-        self._leave(goodbye.reason, actions)
+        self._leave(self._leaving or goodbye.reason, actions)
 
     def _on_leave(self, event: Leave, now: float, actions: list[AnyAction]) -> None:
+        """At once; or after this round, when the parent no longer counts on this worker and says goodbye."""
+        if not event.at_once and self.state is not JOINING and self._has_parent:
+            self._leaving = event.reason
+            self._say(Leaving(generation=self.generation, round=self.round, reason=event.reason[:1000]), actions)
+            return
         self._say(Goodbye(generation=self.generation, round=self.round, reason=event.reason[:1000]), actions)
         self._leave(event.reason, actions)
 
     def _leave(self, reason: str, actions: list[AnyAction]) -> None:
         self._stop(reason, actions)
-        if self.below is not None:
+        if self.below is not None and self._leaving is None:  # else another process may come in its place
             goodbye = Goodbye(generation=self.generation, round=self.round, reason=reason[:1000])
             self.below.tell_all(goodbye, actions)
         self.state = LEFT
@@ -245,6 +258,7 @@ class Worker(Machine):
         self._begin_task(self.first_task, push=True, now=now)
         if self.below is not None:
             self.below.new_round(round_)
+            self.below.let_go(actions)
             self.below.ledger.start(self.first_task, now)
 
     def _stop(self, reason: str, actions: list[AnyAction]) -> None:
@@ -514,6 +528,10 @@ class Worker(Machine):
         assert self.below is not None
         self.below.goodbye(goodbye, child, actions)
         self._say_ready(now, actions)
+
+    def _on_child_leaving(self, leaving: Leaving, child: int, now: float, actions: list[AnyAction]) -> None:
+        assert self.below is not None
+        self.below.leaving(leaving, child, actions, at_once=self.state in (JOINING, WAITING, RESTING))
 
     def _on_late(self, late: Late, child: int, now: float, actions: list[AnyAction]) -> None:
         if self.plan.is_worker(late.node):

@@ -20,6 +20,7 @@ from codedreduce.protocol.messages import (
     Goodbye,
     Hello,
     Late,
+    Leaving,
     ModelChunk,
     Next,
     Offer,
@@ -67,7 +68,9 @@ ROWS = (
     Row((RESTING,), Next, PARENT, "_on_next", (STAY, WORKING)),
     Row((JOINING, WAITING, *_IN_ROUND), PeerFound, OWN, "_on_peer_found", (STAY, JOINING)),
     Row(_IN, Goodbye, PARENT, "_on_goodbye", (LEFT,)),
-    Row(_IN, Leave, OWN, "_on_leave", (LEFT,)),
+    Row((JOINING,), Leave, OWN, "_on_leave", (LEFT,)),
+    Row((WAITING, *_IN_ROUND), Leave, OWN, "_on_leave", (STAY, LEFT)),
+    Row(_IN, PeerLost, OWN, "_on_peer_lost", (STAY, LEFT)),
     # what leaves a worker where it is
     Row((WORKING,), Next, PARENT, "_on_next"),
     Row((WORKING, RESTING), Send, PARENT, "_on_send"),
@@ -76,7 +79,6 @@ ROWS = (
     Row(_NOT_WORKING, Failed, OWN, "_say_failed"),
     Row(_IN, Interrupted, OWN, "_on_interrupted"),
     Row(_IN, TimerFired, OWN, "_on_timer"),
-    Row(_IN, PeerLost, OWN, "_on_peer_lost"),
     Row(_IN, Drained, OWN, "_on_drained"),
     Row(_NOT_WORKING, ShareChunk, CHILD, "_on_idle_share_chunk"),
     Row(_IN, Offer, CHILD, "_on_offer"),
@@ -85,5 +87,6 @@ ROWS = (
     Row(_IN, Late, CHILD, "_on_late"),
     Row(_IN, Failure, CHILD, "_on_failure"),
     Row(_IN, Goodbye, CHILD, "_on_child_goodbye"),
+    Row(_IN, Leaving, CHILD, "_on_child_leaving"),
     *(Row((LEFT,), what, OWN) for what in (Computed, Failed, Interrupted, TimerFired, PeerFound, PeerLost, Drained)),
 )

@@ -15,7 +15,7 @@ from codedreduce.worlds.simulated.network import Network
 from codedreduce.worlds.simulated.nodes import Nodes
 from codedreduce.worlds.simulated.post import Tampering
 
-Kind = Literal["crash", "pause", "cut", "slow", "duplicate", "reorder", "corrupt", "fail"]
+Kind = Literal["crash", "pause", "cut", "slow", "duplicate", "reorder", "corrupt", "fail", "leave"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 #: What ranks are drawn to meet.
@@ -29,7 +29,7 @@ class Fault:
     crash: the process is gone, and a new one comes up in its place; a root's goes on from its last checkpoint. pause:
     nothing moves. cut: what goes over the link is lost. slow: the interface is `factor` times slower. duplicate,
     reorder, corrupt: the node's messages arrive twice, late and out of order, or damaged. fail: whatever the node
-    computes raises an error.
+    computes raises an error. leave: the node is told to go after its round, and a new one comes up in its place.
     """
 
     kind: Kind
@@ -131,6 +131,9 @@ class Injector:
             case "duplicate" | "reorder" | "corrupt":
                 self._tampering.begin(node, fault.kind)
                 end = partial(self._tampering.end, node, fault.kind)
+            case "leave":
+                self._nodes.leave(node)
+                end = partial(self._nodes.return_, node)
             case "fail":
                 self._computing.break_down(node)
                 end = partial(self._computing.mend, node)

@@ -11,6 +11,7 @@ from codedreduce.protocol.events import (
     Drained,
     Event,
     EveryoneIn,
+    Leave,
     Note,
     PeerFound,
     PeerLost,
@@ -26,7 +27,7 @@ from codedreduce.worlds.simulated.record import Recorder
 class Node:
     """What the world keeps of a node beside its machine."""
 
-    __slots__ = ("alive", "cuts", "epoch", "held", "machine", "pauses", "timers", "tokens")
+    __slots__ = ("alive", "cuts", "epoch", "held", "leaves", "machine", "pauses", "returns", "timers", "tokens")
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -35,6 +36,7 @@ class Node:
         self.pauses = 0
         self.held: list[tuple[Event, int]] = []  # events that came during a pause
         self.cuts = 0
+        self.leaves = self.returns = False  # it was told to go; and another comes in its place as soon as it has
         self.timers: dict[str, int] = {}  # the token of the timer that counts
         self.tokens = 0  # only grows, also when a process takes another's place
 
@@ -124,8 +126,14 @@ class Nodes:
         self.recorder.note(self.kernel.now, number, action)
 
     def finished(self, number: int) -> None:
-        """The process of a node that has left ends."""
-        self._nodes[number].alive = False
+        """The process of a node that has left ends; one that was told to go may come back."""
+        node = self._nodes[number]
+        if not node.leaves:
+            node.alive = False
+            return
+        left = self.crash(number)
+        if node.returns and left is not None:
+            self.kernel.at(self.kernel.now, self.come_back, number, left)
 
     # -- connections
 
@@ -183,6 +191,7 @@ class Nodes:
         node.epoch += 1
         node.alive = True
         node.machine = self._machine(number)
+        node.leaves = node.returns = False
         node.held.clear()
         node.timers.clear()
         self.joined.discard(number)
@@ -192,6 +201,19 @@ class Nodes:
                 self.kernel.at(self.kernel.now + self._latency, self.dispatch, peer, PeerFound(peer=number))
             else:
                 self.dispatch(peer, PeerFound(peer=number))
+
+    def leave(self, number: int) -> None:
+        """Tell a node to go after its round."""
+        self._nodes[number].leaves = True
+        self.dispatch(number, Leave(reason="somebody wants its machine"))
+
+    def return_(self, number: int) -> None:
+        """Start a new process in place of one that has left, or will have."""
+        node = self._nodes[number]
+        if node.alive:
+            node.returns = node.leaves
+        else:
+            self.come_back(number, node.epoch)
 
     def is_alive(self, number: int) -> bool:
         """Whether a node has a process."""

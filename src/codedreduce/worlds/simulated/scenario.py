@@ -99,7 +99,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         for fault in self.faults:
             if fault.node not in plan.nodes:
                 raise UsageError(f"a fault at node {fault.node}, but the plan has nodes up to {plan.nodes.stop - 1}")
-            if isinstance(plan, TreePlan) and fault.node == 0 and fault.kind in ("cut", "fail"):
+            if isinstance(plan, TreePlan) and fault.node == 0 and fault.kind in ("cut", "fail", "leave"):
                 raise UsageError(f"{fault.kind!r} cannot befall node 0: a root computes nothing and has no parent")
         conditions = Conditions(
             link=Link(rate=self.rate, latency=self.latency, turn=self.turn), delays=self.delay_model(),

@@ -35,6 +35,7 @@ from codedreduce.worlds.failures import REFUSE, error_of
 from codedreduce.worlds.inject import Injection, Injector
 from codedreduce.worlds.journal import Interval, Journal
 from codedreduce.worlds.run import Run
+from codedreduce.worlds.signals import on_sigterm
 from codedreduce.worlds.world import Gradient, Outcome, Over, Renewal, Replica, RoundResult
 from codedreduce.worlds.zeromq.carrier import Carrier
 from codedreduce.worlds.zeromq.computing import Computing, News
@@ -278,10 +279,15 @@ class Node:
                 )
             raise CodedReduceError(f"node {self._number} stopped: {news.reason}")
 
+    def leave_soon(self, reason: str) -> None:
+        """Leave when others no longer count on this node: on a worker of a tree after the round; from any thread."""
+        self._talking.post(Leave(reason=reason))
+
     def serve(self) -> Finished:
-        """On a worker of a tree: compute what is asked for until the run is over."""
+        """On a worker of a tree: compute what is asked for until the run is over, or SIGTERM says that it shall go."""
         driver = self._talking
-        finished = next(news for news in self._computing.news(driver.post) if isinstance(news, Finished))
+        with on_sigterm(lambda: self.leave_soon("it was asked to (SIGTERM)")):
+            finished = next(news for news in self._computing.news(driver.post) if isinstance(news, Finished))
         driver.join(timeout=5)
         if driver.failure is not None:
             raise driver.failure
