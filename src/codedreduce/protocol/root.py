@@ -123,6 +123,7 @@ class Root(Machine):
         self._can_stand_in = computes and can_stand_in(plan)
         self._stand_in: StandIn | None = None  # what the root computes itself
         self._stood_in_for: frozenset[int] = frozenset()  # shares for which it waited in vain, and nobody came since
+        self._replan_at: float | None = None  # when it will look whether to
         self._took: deque[float] = deque(maxlen=16)  # seconds of the last rounds in which it did not stand in
         self._may_begin = False  # enough workers are in, or have been
 
@@ -163,7 +164,10 @@ class Root(Machine):
             self._send_out(self._model, now, actions)
 
     def _on_ready(self, ready: Ready, child: int, now: float, actions: list[AnyAction]) -> None:
-        if not self.below.roster.ready(child, ready.missing) or self._may_begin:
+        if not self.below.roster.ready(child, ready.missing):
+            return
+        if self._may_begin:
+            self._somebody_went(now, actions)
             return
         if self.below.roster.complete:
             self._may_begin = True
@@ -190,12 +194,14 @@ class Root(Machine):
 
     def _on_goodbye(self, goodbye: Goodbye, child: int, now: float, actions: list[AnyAction]) -> None:
         self.below.goodbye(goodbye, child, actions)
+        self._somebody_went(now, actions)
 
     def _on_leaving(self, leaving: Leaving, child: int, now: float, actions: list[AnyAction]) -> None:
         self.below.leaving(leaving, child, actions, at_once=self.state is IDLE)
 
     def _on_peer_lost(self, event: PeerLost, now: float, actions: list[AnyAction]) -> None:
         self.below.lost(event.peer)
+        self._somebody_went(now, actions)
 
     def _on_drained(self, event: Drained, now: float, actions: list[AnyAction]) -> None:
         self.below.drained(event.peer, actions)
@@ -225,7 +231,8 @@ class Root(Machine):
         actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
         self._stand_in = None
         if self._can_stand_in:
-            actions.append(SetTimer(name=REPLAN, at=now + self.settings.replan_after))
+            self._replan_at = None
+            self._look_at(now + self.settings.replan_after, actions)
             self._go_on_standing_in(actions)
 
     def _send_out(self, model: Vector, now: float, actions: list[AnyAction]) -> None:
@@ -322,8 +329,19 @@ class Root(Machine):
             self._stood_in_for |= given_up
             if self._stand_in is None:
                 self._go_on_standing_in(actions)
-        later = now + self.settings.replan_after
-        actions.append(SetTimer(name=REPLAN, at=min(later, max(now, too_late)) if now < too_late else later))
+        self._replan_at = None
+        if now < too_late < math.inf:
+            self._look_at(too_late, actions)
+
+    def _look_at(self, moment: float, actions: list[AnyAction]) -> None:
+        """Look then whether to stand in, unless that will be done before."""
+        if self._can_stand_in and (self._replan_at is None or moment < self._replan_at):
+            self._replan_at = moment
+            actions.append(SetTimer(name=REPLAN, at=moment))
+
+    def _somebody_went(self, now: float, actions: list[AnyAction]) -> None:
+        if self.state is not IDLE:
+            self._look_at(now + self.settings.replan_after, actions)
 
     def _heard_of(self, task: int) -> None:
         """Somebody delivers a share: the root need not, from the next round on."""
