@@ -114,6 +114,24 @@ def test_others_do_not_stand_in_for_the_one_who_is_needed(driver: Any, clock: Cl
     assert "node 1 has been gone for 30 s" in leave.reason
 
 
+def test_who_follows_another_does_not_wait_for_the_one_who_led(driver: Any, clock: Clock) -> None:
+    driver.machine.coordinator = 1
+    connection(driver, BACK, GONE)
+    connection(driver, BACK, to=2)
+    driver.machine.coordinator = 2
+    assert wait(driver, clock, 31.0) == []
+    connection(driver, GONE, to=2)
+    (leave,) = wait(driver, clock, 31.0)
+    assert "node 2 has been gone for 30 s" in leave.reason
+
+
+def test_who_leads_needs_nobody(driver: Any, clock: Clock) -> None:
+    driver.machine.coordinator = 1
+    connection(driver, BACK, GONE)
+    driver.machine.coordinator = 3
+    assert wait(driver, clock, 31.0) == []
+
+
 def test_a_parent_that_never_came_is_a_failure(driver: Any, clock: Clock) -> None:
     driver._perform(happening.SetTimer(name=ORPHANED, at=clock.now + 30.0))
     (leave,) = wait(driver, clock, 31.0)

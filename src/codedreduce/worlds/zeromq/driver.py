@@ -80,6 +80,7 @@ class Driver(threading.Thread):
         self._last_token = 0  # only grows: an old timer is never taken for a new one
         self._left = False
         self._met: set[int] = set()
+        self._away: set[int] = set()  # of those, who cannot be reached
         self._orphaned_after = orphaned_after
         self._woken, self._waker = os.pipe()  # a socket of ZeroMQ's would cost several times as much to wake
         os.set_blocking(self._woken, False)
@@ -148,7 +149,7 @@ class Driver(threading.Thread):
             self._visitor.stands = self._stands
             for socket in self._visitor.sockets:
                 poller.register(socket, zmq.POLLIN)
-        if self._transport.needs is not None:
+        if self._needed is not None:
             self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._orphaned_after))  # until it is met
         self._handle(Started())
         while not self._left:
@@ -215,25 +216,45 @@ class Driver(threading.Thread):
     def _leave_what_is_over(self) -> None:
         """A node that cannot reach the one it needs, and is told that the run is over, does not wait for it."""
         over = self._visitor.over if self._visitor is not None else None
-        if over is not None and self._transport.needs is not None and ORPHANED in self._timer_tokens:
+        if over is not None and self._needed is not None and ORPHANED in self._timer_tokens:
             self._handle(Leave(at_once=True, reason=over))
 
     # -- neighbours
 
+    @property
+    def _needed(self) -> int | None:
+        """The one without whom this node leaves: who leads, where that may change."""
+        leader = getattr(self.machine, "coordinator", None)
+        if leader is None:
+            return self._transport.needs
+        return leader if leader != self.machine.node else None
+
     def _lose(self, peer: int) -> None:
         """A neighbour cannot be reached; a node that stays without the one it needs leaves."""
         self._met.add(peer)  # it is found when it comes, though it may not have been there before
+        self._away.add(peer)
         self._handle(PeerLost(peer=peer))
-        if peer == self._transport.needs and not self._left:
+        if peer == self._needed and not self._left:
             seconds = self._orphaned_after
             self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + seconds))
             reason = f"node {peer} cannot be reached; it is waited for, up to {seconds:g} s"
             self._tell(Note(kind="orphaned", reason=reason, round=self.machine.round, nodes=(peer,)))
             self._leave_what_is_over()
 
+    def _leave_as_orphan(self) -> None:
+        """The one that was needed has not come; unless another is needed now, and is there."""
+        needed, seconds = self._needed, self._orphaned_after
+        if needed is None or (needed in self._met and needed not in self._away):
+            return
+        if needed not in self._met:
+            words = f"node {self.machine.node} could not reach node {needed} within {seconds:g} s"
+            self.failure = CodedReduceError(words)
+        self._handle(Leave(at_once=True, reason=f"node {needed} has been gone for {seconds:g} s"))
+
     def _find(self, peer: int) -> None:
         """A neighbour can be reached."""
-        if peer == self._transport.needs:
+        self._away.discard(peer)
+        if peer == self._needed:
             self._timer_tokens.pop(ORPHANED, None)
         if peer in self._met:
             self._handle(PeerFound(peer=peer))
@@ -275,11 +296,7 @@ class Driver(threading.Thread):
             if name == SERVING:
                 self._serve_where_it_meets()
             elif name == ORPHANED:
-                needed = self._transport.needs
-                if needed not in self._met:
-                    me, seconds = self.machine.node, self._orphaned_after
-                    self.failure = CodedReduceError(f"node {me} could not reach node {needed} within {seconds:g} s")
-                self._handle(Leave(at_once=True, reason=f"node {needed} has been gone for {self._orphaned_after:g} s"))
+                self._leave_as_orphan()
             else:
                 self._handle(TimerFired(name=name))
 
