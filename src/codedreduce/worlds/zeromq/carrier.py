@@ -252,9 +252,9 @@ class Carrier(ABC):
         for monitor, watched in self._monitors.items():
             if monitor not in ready:
                 continue
-            watched.get(_EVENTS)  # that it may learn the names of those whom it reaches
             for told in comings_and_goings(monitor):
                 if told.endpoint in self._makes:
+                    watched.get(_EVENTS)  # that it learns the name of whom it reaches, which has come before this
                     link, plane = self._makes[told.endpoint]
                     self._follow(link, link.session.connected(plane) if told.is_there else link.session.broke())
                 elif not told.is_there and told.descriptor in self._made_by_others:
