@@ -194,7 +194,6 @@ class Nodes:
         node.leaves = node.returns = False
         node.held.clear()
         node.timers.clear()
-        self.joined.discard(number)
         self.dispatch(number, Started())
         for peer in self._below(number):
             if isinstance(self.plan, StripedPlan):  # not before it has heard that the old process is lost
