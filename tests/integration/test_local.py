@@ -169,7 +169,7 @@ def test_a_worker_that_is_asked_to_go_finishes_its_round(node: int) -> None:
             expect_whole_batch(cluster.aggregate(MODEL).vector)
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
                 break
-        assert process.status() == psutil.STATUS_ZOMBIE
+        assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
         for _ in range(20):
             expect_whole_batch(cluster.aggregate(MODEL).vector)
         reasons = [note.reason for note in cluster.journal.of_kind("dead")]

@@ -133,7 +133,8 @@ def test_enough_begin_and_those_who_come_later_are_told_of(place: Place) -> None
 
 
 def test_a_second_process_is_refused_while_the_first_is_there(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visiting, "TAKEN_WITHIN", 0.3)
+    monkeypatch.setattr(visiting, "TAKEN_WITHIN", 2.0)
+    monkeypatch.setattr(visiting, "ASK_AGAIN_WHERE_TAKEN", 0.05)
     first = place.visitor(3, 0)
     place.until(lambda: bool(first.knows), first)
     for node, process in ((3, 8), (0, 9)):
