@@ -9,7 +9,7 @@ from codedreduce.worlds.simulated import Recorder, SimulatedCluster
 from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario, write_trace
 
 #: Faults that make a node late; the others only make its messages strange.
-DISABLING = ("crash", "pause", "cut", "slow", "corrupt", "reorder", "fail", "leave")
+DISABLING = ("crash", "pause", "cut", "slow", "corrupt", "reorder", "fail", "leave", "partition")
 
 
 #: Those after which all is as before; of messages that were damaged, some are never said again.
@@ -25,8 +25,10 @@ def check_run(scenario: Scenario) -> Recorder:
     recorder = cluster.run(scenario.rounds, latest=ENDLESS / 2)
     plan = scenario.plan()
     faults = [fault for fault in scenario.faults if fault.kind in DISABLING and fault.node in plan.computing]
-    touched = {fault.node for fault in faults}
-    if recorder.troubles:
+    touched = {node for fault in faults for node in (fault.node, *fault.others)}
+    if isinstance(plan, StripedPlan):
+        check_ranks(cluster, scenario, touched)
+    elif recorder.troubles:
         check_failure(scenario, recorder)
     elif plan.tolerates(touched):
         assert len(recorder.rounds) == scenario.rounds, f"waited for a straggler: {notes(recorder)}"
@@ -37,8 +39,6 @@ def check_run(scenario: Scenario) -> Recorder:
         waiting = [note for _, node, note in recorder.notes if node == 0 and note.kind == "waiting"]
         assert waiting, "a round that cannot end says so"
         assert all(note.nodes for note in waiting), "and names whom it waits for"
-    if isinstance(plan, StripedPlan) and len(recorder.rounds) == scenario.rounds:
-        check_end(cluster, scenario)
     check_gradients(plan, scenario, recorder)
     return recorder
 
@@ -55,12 +55,28 @@ def check_failure(scenario: Scenario, recorder: Recorder) -> None:
     assert named & failed, "and it was said when it happened"
 
 
-def check_end(cluster: SimulatedCluster, scenario: Scenario) -> None:
+def check_ranks(cluster: SimulatedCluster, scenario: Scenario, touched: set[int]) -> None:
+    """A run ends as long as more than half of the ranks are there, or come back; and whoever waits says for whom."""
+    recorder, ranks = cluster.recorder, cluster.plan.workers
+    is_endless = any(fault.seconds >= ENDLESS for fault in scenario.faults)
+    crashed = {fault.node for fault in scenario.faults if fault.kind == "crash"}
+    lost = touched if is_endless else crashed
+    if 2 * len(lost) < ranks and (not is_endless or cluster.plan.tolerates(lost)):
+        assert len(recorder.rounds) == scenario.rounds, f"waited for a straggler: {notes(recorder)}"
+    if len(recorder.rounds) == scenario.rounds:
+        check_end(cluster, scenario, lost)
+    elif any(cluster.is_alive(rank) and rank not in touched for rank in cluster.plan.computing):
+        waiting = [note for _, _, note in recorder.notes if note.kind == "waiting"]
+        assert waiting, "a round that cannot end says so"
+        assert all(note.nodes for note in waiting), "and names whom it waits for"
+
+
+def check_end(cluster: SimulatedCluster, scenario: Scenario, lost: set[int]) -> None:
     """All ranks that nothing keeps from it have the last sum, and leave; those that were back in time, too."""
     cluster.wait(cluster.now + LONG)
     cluster.end(cluster.now + ENDLESS / 10)
-    for rank in cluster.plan.computing:
-        faults = [fault for fault in scenario.faults if fault.node == rank and fault.kind in DISABLING]
+    for rank in cluster.plan.computing if 2 * len(lost) < cluster.plan.workers else ():
+        faults = [fault for fault in scenario.faults if rank in (fault.node, *fault.others) and fault.kind in DISABLING]
         if not faults or all(fault.seconds < ENDLESS for fault in faults):
             machine = cluster.machine(rank)
             assert machine.round == scenario.rounds, f"rank {rank} is left behind in round {machine.round}"

@@ -282,3 +282,77 @@ def test_the_same_run_again_to_the_byte() -> None:
         ),
     )
     assert trace_of(scenario) == trace_of(Scenario.from_json(scenario.to_json()))
+
+
+def leaders(run: Watched) -> list[int]:
+    return [node for _, node, note in run.recorder.notes if note.kind == "leads"]
+
+
+def every_sum_is_right(scenario: Scenario) -> Watched:
+    """Run it; every sum that any rank had is what the plan says, and of every round somebody had it."""
+    run = Watched(scenario)
+    plan = scenario.plan()
+    gradients = Gradients(scenario.samples, scenario.parameters, scenario.seed)
+    for (rank, round_), bits in run.sums.items():
+        model = gradients.model(round_)
+        right = plan.reference(lambda piece, model=model: gradients.of_piece(piece, model)).tobytes()
+        assert bits == right, f"rank {rank} in round {round_}"
+    assert {round_ for _, round_ in run.sums} == set(range(1, scenario.rounds + 1))
+    return run
+
+
+@pytest.mark.parametrize("after", [0.0, 0.3, 0.99, 1.0005])
+@pytest.mark.parametrize("round_", [1, 3, 8])
+@pytest.mark.parametrize("shape", [{}, {"reach": 2}, {"stripes": 2}, {"tree": "2x1", "stripes": 2}])
+def test_another_leads_when_rank_0_is_gone(after: float, round_: int, shape: dict[str, object]) -> None:
+    """No round is lost, and the one in which it happens takes no longer than its work does twice."""
+    run = every_sum_is_right(changed(faults=(Fault(kind="crash", node=0, round=round_, after=after),), **shape))
+    if leaders(run):  # else it was over before that
+        assert leaders(run) == [1]
+    alive = [rank for rank in run.cluster.plan.computing if rank]
+    if after:  # else what rank 0 kept of the last sum may not have left it: then they take the state
+        all_have(run, alive)
+        assert run.renewed == []
+    assert all(run.cluster.machine(rank).round == run.scenario.rounds for rank in alive)
+    assert run.recorder.seconds().max() < 3.5 * max(1.0, 6.0 / len(run.cluster.plan.computing))
+    assert not any(run.cluster.is_alive(rank) for rank in alive)
+
+
+def test_rank_after_rank_dies_and_the_last_goes_on_alone() -> None:
+    faults = tuple(Fault(kind="crash", node=rank, round=2 + rank, after=0.4) for rank in range(5))
+    run = every_sum_is_right(changed(faults=faults))
+    assert leaders(run)[-1] == 5
+    assert set(leaders(run)) <= {1, 2, 3, 4, 5}
+    all_have(run, [5])
+
+
+def test_of_two_parts_the_larger_goes_on() -> None:
+    parted = Fault(kind="partition", node=0, others=(1,), round=3, after=0.4, seconds=20.0)
+    run = every_sum_is_right(changed(faults=(parted,), rounds=12))
+    assert leaders(run) == [2]
+    waiting = [note for _, node, note in run.recorder.notes if node == 0 and note.kind == "waiting"]
+    assert waiting
+    assert set(waiting[0].nodes) == {2, 3, 4, 5}, "and rank 0 says for whom it waits"
+    all_end(run)
+
+
+def test_of_two_halves_that_with_the_first_rank_goes_on() -> None:
+    parted = Fault(kind="partition", node=3, others=(4, 5), round=3, after=0.4, seconds=20.0)
+    run = every_sum_is_right(changed(faults=(parted,), rounds=12))
+    assert leaders(run) == []
+    all_end(run)
+
+
+def test_rank_0_comes_back_as_one_of_many() -> None:
+    run = every_sum_is_right(changed(faults=(Fault(kind="crash", node=0, round=3, after=0.4, seconds=2.0),), rounds=14))
+    assert leaders(run) == [1]
+    assert run.cluster.machine(0).coordinator == 1
+    assert run.cluster.machine(0).round == 14
+    all_end(run)
+
+
+def test_one_bad_link_unseats_nobody() -> None:
+    """A rank that loses its coordinator alone waits until it is back."""
+    run = every_sum_is_right(changed(faults=(Fault(kind="partition", node=4, round=3, after=0.2, seconds=3.0),)))
+    assert leaders(run) == []
+    all_end(run)

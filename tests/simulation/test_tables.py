@@ -23,7 +23,7 @@ from codedreduce.worlds.simulated import Fault
 from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario, random_striped
 from tests.simulation.diagrams import DOCUMENT, with_diagrams
 from tests.unit.conversation import MACHINES as MACHINES_BY_HAND
-from tests.unit.conversation import Step, Talk, led_to, led_to_every_state, note_step
+from tests.unit.conversation import Step, Talk, led_to, led_to_every_state, note_step, who_sent
 
 MACHINES = (Root, Worker, RingNode, Rank)
 
@@ -58,9 +58,9 @@ def happened() -> set[Step]:
     handle = Machine.handle
 
     def noting(machine: Machine, event: Event, now: float) -> list[Action]:
-        before = machine.state
+        before, who = machine.state, who_sent(machine, event)
         actions = handle(machine, event, now)
-        note_step(steps, machine, event, before)
+        note_step(steps, machine, event, before, who)
         return actions
 
     with pytest.MonkeyPatch.context() as patch:
@@ -107,6 +107,7 @@ def by_hand() -> None:
             talk.happens(PeerFound(peer=talk.parent))
             talk.happens(PeerLost(peer=talk.parent))
     by_hand_with_ranks()
+    by_hand_with_leaders()
     led_to("leaf", WorkerState.JOINING).hears(1, said.Refuse(reason="another plan"))
     led_to("root", RootState.SETTLING).all_deliver()
     for state in (RootState.COLLECTING, RootState.SETTLING):
@@ -116,6 +117,26 @@ def by_hand() -> None:
     for child in (5, 6):
         talk.hears(child, said.Unable(round=1, task=talk.machine.below.ledger.assignments()[0][1]))
     Talk(Worker(1, MasterWorker(2).plan(samples=14), Settings(length=4))).model(1)  # quicker than the welcome
+
+
+def by_hand_with_leaders() -> None:
+    """What takes a coordinator that is lost, deposed, or without the others."""
+    for sender, generation in ((0, 3), (1, 1)):
+        led_to("rank", RankState.READY).hears(sender, said.Welcome(generation=generation, round=1))
+    cut_off = led_to("coordinator", RankState.RESTING)
+    cut_off.happens(PeerLost(peer=1))
+    cut_off.happens(PeerLost(peer=2))
+    cut_off.begin()
+    cut_off.hears(1, said.Welcome(generation=1, round=1))
+    back = led_to("coordinator", RankState.RESTING)
+    back.happens(PeerLost(peer=1))
+    back.happens(PeerLost(peer=2))
+    back.begin()
+    for index in range(3):
+        back.hears(1, said.SumChunk(round=1, index=index), 1.0)
+    back.happens(PeerLost(peer=1, dead=True))
+    back.happens(PeerLost(peer=2, dead=True))
+    back.timer("going on")
 
 
 def by_hand_with_ranks() -> None:

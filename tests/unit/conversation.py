@@ -90,10 +90,10 @@ class Talk:
     def happens(self, event: happening.Event) -> list[Any]:
         """Let an event happen a second later; what the machine wants done."""
         self.now += 1.0
-        before = self.machine.state
+        before, who = self.machine.state, who_sent(self.machine, event)
         actions = self.machine.handle(event, self.now)
         self.machine.check_invariants()
-        note_step(self.steps, self.machine, event, before)
+        note_step(self.steps, self.machine, event, before, who)
         self.asked += [action for action in actions if isinstance(action, happening.Compute)]
         self.done += actions
         return actions
@@ -292,12 +292,15 @@ def worth(round_: int, task: int) -> float:
     return round_ % 97 * 100.0 + task
 
 
-def note_step(steps: set[Step], machine: Machine, event: happening.Event, before: State) -> None:
+def who_sent(machine: Machine, event: happening.Event) -> str:
+    """What whoever sent a message is to a machine, before it hears it."""
+    return machine._who(event.sender).name if isinstance(event, happening.Received) else "OWN"
+
+
+def note_step(steps: set[Step], machine: Machine, event: happening.Event, before: State, who: str) -> None:
     """Remember what an event did to a machine's state."""
-    if isinstance(event, happening.Received):
-        steps.add((type(machine), before, type(event.message), machine._who(event.sender).name, machine.state))
-    else:
-        steps.add((type(machine), before, type(event), "OWN", machine.state))
+    trigger = type(event.message) if isinstance(event, happening.Received) else type(event)
+    steps.add((type(machine), before, trigger, who, machine.state))
 
 
 def led_to(name: str, state: State) -> Talk:

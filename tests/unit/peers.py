@@ -62,6 +62,10 @@ MESSAGES: list[said.AnyMessage] = [
     *(said.StateChunk(round=r, index=i, of=2) for r in (0, 1, 2) for i in (0, 1, 2)),
     *(said.End(round=r) for r in (0, 1)),
     said.Have(round=1),
+    *(said.Stand(generation=g, round=r, lost=yes) for g in (0, 4) for r in (0, 1) for yes in (False, True)),
+    said.Stand(round=1, asks=True),
+    *(said.Lead(generation=g, round=r) for g in (0, 1, 2, 3) for r in (0, 1, 9)),
+    *(said.Follow(generation=g, round=1) for g in (0, 1, 2)),
 ]  # fmt: skip
 
 ROUNDS = (0, 1, 1, 1, 2, 2, 3, 4, LARGEST)
@@ -129,6 +133,9 @@ def choices(plan: str, likely: Sequence[int]) -> Choices:
         said.StateChunk: {"index": (0, 0, 0, 1, LARGEST), "of": (1, 1, 2, 2, 2**24)},
         said.End: {},
         said.Have: {},
+        said.Stand: {"lost": (True, True, False), "asks": (False, True)},
+        said.Lead: {},
+        said.Follow: {},
     }  # fmt: skip
     common = {"round": ROUNDS, "generation": (0,) * 12 + (1, LARGEST)}
     return {kind: {**common, **own} for kind, own in fields.items()}

@@ -120,9 +120,7 @@ ORDERS = [
     said.Give(round=1, to=1),
     said.Renew(round=1),
     said.End(round=1),
-    said.Welcome(generation=7),
     said.Refuse(reason="go away"),
-    said.Goodbye(reason="it is over"),
 ]
 RANK_STATES = [state for state in RankState if state is not RankState.LEFT]
 
@@ -130,8 +128,27 @@ RANK_STATES = [state for state in RankState if state is not RankState.LEFT]
 @pytest.mark.parametrize("state", RANK_STATES, ids=lambda state: state.name)
 @pytest.mark.parametrize("message", ORDERS, ids=lambda message: type(message).__name__)
 @pytest.mark.parametrize("sender", [1, 2, STRANGER], ids=["peer", "itself", "stranger"])
-def test_only_rank_0_coordinates(sender: int, message: said.AnyMessage, state: RankState) -> None:
+def test_only_the_coordinator_commands(sender: int, message: said.AnyMessage, state: RankState) -> None:
     is_noted(led_to("rank", state), sender, message)
+
+
+@pytest.mark.parametrize("state", RANK_STATES, ids=lambda state: state.name)
+def test_a_stranger_neither_leads_nor_ends_a_run(state: RankState) -> None:
+    for message in (said.Welcome(generation=8), said.Goodbye(reason="it is over"), said.Lead(generation=7, round=9)):
+        is_noted(led_to("rank", state), STRANGER, message)
+
+
+@pytest.mark.parametrize("state", RANK_STATES, ids=lambda state: state.name)
+def test_a_generation_is_led_by_its_own_rank(state: RankState) -> None:
+    """7 is rank 1's of three, 8 is rank 2's, which is this one."""
+    for generation in (0, 6, 8):
+        actions = changes_nothing(led_to("rank", state), 1, said.Welcome(generation=generation))
+        assert actions == []
+    talk = led_to("rank", state)
+    talk.hears(1, said.Welcome(generation=7))
+    assert (talk.machine.generation, talk.machine.coordinator) == (7, 1)
+    changes_nothing(talk, 0, said.Go(round=9))
+    changes_nothing(talk, 0, said.End(round=1))
 
 
 @pytest.mark.parametrize("message", ORDERS[:6], ids=lambda message: type(message).__name__)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from codedreduce.errors import ProtocolError
 from codedreduce.protocol.doing import Doing
 from codedreduce.protocol.events import AnyAction, Overtaken, Renewed, SetTimer, Transmit
 from codedreduce.protocol.exchange import Exchange
-from codedreduce.protocol.leading import Leading
 from codedreduce.protocol.messages import Past, Renew, StateChunk, StateOffer, Take, Want
+from codedreduce.protocol.office import Office
 from codedreduce.protocol.outboxes import Outboxes
 from codedreduce.protocol.place import Place
 from codedreduce.protocol.rank_table import RENEWING, RESTING, WORKING
@@ -26,29 +25,34 @@ TRIES = 5
 #: Seconds that a rank waits for another's state, or for more of it, at least.
 STATE_WITHIN = 1.0
 
+#: How often that is doubled at most, if nothing comes.
+RARELY = 5
+
 #: Chunks in a message that asks for some.
 ASKED_AT_ONCE = 1024
 
 
 class Behind:
-    """How a rank catches up. `leading` is rank 0's, which may have to take a state, too.
+    """How a rank catches up. `office`: whether it leads; then it may have to take a state, too.
 
     `finish` ends its round if all of the sum is here, and says whether it did.
     """
 
     def __init__(
         self, place: Place, links: Outboxes, exchange: Exchange, doing: Doing,
-        leading: Leading | None, finish: Callable[[float, list[AnyAction]], bool],
+        office: Office, finish: Callable[[float, list[AnyAction]], bool],
     ) -> None:  # fmt: skip
         self._place = place
         self._links = links
         self._exchange = exchange
         self._doing = doing
-        self._leading = leading
+        self._office = office
         self._finish = finish
         self._taking = Taking()
         self._tries = 0
         self._tried_with = -1  # so many chunks of the sum were here when it was last asked for more
+        self._renewals = 0  # times that a state was asked for in vain
+        self._missed = 0  # the round whose sum was here, and did not reach the script
         self.must_renew = False  # when the script begins its next round
 
     def begin_anew(self) -> None:
@@ -101,8 +105,9 @@ class Behind:
         exchange.take_own(place.round, own)
         if self._finish(now, actions):
             return
-        for peer in [peer for peer in asked if peer and not self._links.reaches([peer])]:
-            asked.setdefault(0, []).extend(asked.pop(peer))  # rank 0 has had every sum, and may hold it still
+        first = place.coordinator  # which has had every sum, and may hold it still
+        for peer in [peer for peer in asked if peer != first and not self._links.reaches([peer])]:
+            asked.setdefault(first, []).extend(asked.pop(peer))
         was_replaced = place.round < place.go.round and not exchange.has(own)  # and was not told by whom
         if was_replaced or not self._links.reaches(asked):
             self.renew(now, actions)
@@ -116,8 +121,8 @@ class Behind:
 
     def on_want(self, message: Want, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Send what is here of a sum. Of a past round all of a stripe is, or none: this rank did not keep it."""
-        if self._leading is not None:
-            self._leading.hear_of(sender)
+        if self._office.leading is not None:
+            self._office.leading.hear_of(sender)
         is_here = self._exchange.send_sums(sender, message.round, message.chunks, actions)
         if not is_here and message.round < self._place.go.round:
             past = Past(generation=self._place.generation, round=message.round)
@@ -151,38 +156,44 @@ class Behind:
         self._place.become(RENEWING)
         self._no_more(self._taking.clear(), actions)
         self.must_renew = False
-        if self._leading is None:
+        if not self._office.is_held:
             renew = Renew(generation=self._place.generation, round=self._place.round)
-            actions.append(Transmit(to=0, message=renew))
+            actions.append(Transmit(to=self._place.coordinator, message=renew))
         self._wait_for_state(now, actions)
 
     def _renew_again(self, now: float, actions: list[AnyAction]) -> None:
-        """The state does not come: ask others; rank 0 goes on as it is if there are none."""
-        if self._leading is not None and not self._leading.takes_state(self._place.round, actions):
-            self._has(None, self._place.round - 1, actions)
+        """The state does not come: ask others; a coordinator goes on as it is if there are none."""
+        leading = self._office.leading
+        if leading is not None and not leading.takes_state(self._place.round, actions):
+            self._has(None, min(self._place.round, self._missed or self._place.round) - 1, actions)
         else:
+            self._renewals += 1
             self.renew(now, actions)
 
     def _wait_for_state(self, now: float, actions: list[AnyAction]) -> None:
-        actions.append(SetTimer(name=BEHIND, at=now + max(STATE_WITHIN, 2 * self._place.round_took)))
+        wait = max(STATE_WITHIN, 2 * self._place.round_took) * 2 ** min(self._renewals, RARELY)
+        actions.append(SetTimer(name=BEHIND, at=now + wait))
 
     def on_must_renew(self, message: Renew, sender: int, now: float, actions: list[AnyAction]) -> None:
         """This rank has another model than the others: it takes theirs, at once or when its script goes on."""
         if self._place.state is RESTING:
             self.must_renew = True
+            self._place.lose_state()
         else:
             self.renew(now, actions)
 
     def on_overtaken(self, event: Overtaken, now: float, actions: list[AnyAction]) -> None:
         """The script could not take the sum in time: it goes on with another's state when it begins again."""
-        if self._leading is not None:
-            raise ProtocolError(f"rank 0 begins the rounds, and cannot be overtaken in round {event.round}")
         self.must_renew = True
+        self._place.lose_state()
+        self._missed = event.round
+        if self._office.leading is not None:
+            self._office.leading.must_take_state()
 
     def on_offer(self, message: StateOffer, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Another has its state to give; it must be later than this rank's own, and one is needed."""
         place = self._place
-        latest = max(place.go.round, place.end or 0, place.round - 1)
+        latest = max(place.go.round, place.over, place.end or 0, place.round - 1)
         if place.state is not RENEWING or not place.round - 1 <= message.round <= latest:
             actions.append(Transmit(to=sender, message=Take(generation=place.generation, round=message.round)))
             return
@@ -210,6 +221,7 @@ class Behind:
         asking = self._taking.came(chunk, sender, data)
         if asking is None:
             return
+        self._renewals = 0
         self._wait_for_state(now, actions)
         state = self._taking.whole()
         if state is None:
@@ -222,7 +234,7 @@ class Behind:
         self._no_more(self._taking.clear(), actions)
         self._place.rest_after(round_)
         self._exchange.expect(round_ + 1)
-        self._tries = 0
-        if self._leading is not None:
-            self._leading.has_state()
+        self._tries = self._missed = self._renewals = 0
+        if self._office.leading is not None:
+            self._office.leading.has_state()
         actions.append(Renewed(round=round_, state=state))

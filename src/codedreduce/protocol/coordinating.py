@@ -1,6 +1,7 @@
-"""What rank 0 does for all: says who computes what, sees who is late, and has others do what is missing.
+"""What the coordinator does for all: says who computes what, sees who is late, and has others do what is missing.
 
-A part of rank 0's machine. It is told in small messages what ranks have done, and never holds a vector.
+A part of the machine of the rank that leads. It is told in small messages what ranks have done, and never holds a
+vector.
 
 - Whoever was heard of in the last round takes part (`standing`), and work is shared out by what a block takes each rank
   (`pace`) and a vector on a link (`links`, `starting`, `sharing`).
@@ -47,6 +48,9 @@ LEAST_PATIENCE = 0.01
 #: How much longer whatever is done about a round may take before something else is: as a part of what it has taken.
 LONGER = 0.1
 
+#: Seconds after which what a rank was told at the start of a round is not under way any more, but lost.
+UNDER_WAY = 1.0
+
 #: Seconds that a block takes at least, whatever a rank says.
 SHORTEST = 1e-9
 
@@ -55,22 +59,32 @@ BEGUN_LATE = 2.0
 
 
 class Coordinating:
-    """The ranks of a run, as their coordinator sees them. `tell` is how rank 0 is told what others are sent."""
+    """The ranks of a run, as their coordinator sees them.
 
-    def __init__(self, plan: StripedPlan, settings: Settings, tell: Callable[[Message, float, list[AnyAction]], None]):
+    `own` is the rank it is in, and `tell` how that is told what others are sent.
+    """
+
+    def __init__(
+        self, plan: StripedPlan, settings: Settings, tell: Callable[[Message, float, list[AnyAction]], None],
+        *, own: int = 0, generation: int | None = None,
+    ) -> None:  # fmt: skip
         self._plan = plan
+        self._own = own
         self._settings = settings
         self._tell_self = tell
-        self._standing = Standing()
+        self._standing = Standing(own)
         self._pace = Pace(plan.workers)
-        self._links = Links(plan.workers, settings.unknown_seconds)
+        self._links = Links(plan.workers, settings.unknown_seconds, own)
         self._deliveries = Deliveries()
         self._lateness = Lateness(settings, self._pace, self._links)
-        self._work = TakingOver(plan, self._standing, self._pace, self._links, self._lateness, self._say)
-        self._start = Starting(plan, settings, self._pace, self._links)
-        self._sums = MissingSums()
+        self._generation = settings.generation if generation is None else generation
+        self._work = TakingOver(
+            plan, self._standing, self._pace, self._links, self._lateness, self._say,
+            own=own, generation=self._generation,
+        )  # fmt: skip
+        self._start = Starting(plan, settings, self._pace, self._links, own)
+        self._sums = MissingSums(own=own)
         self._tails: deque[float] = deque(maxlen=TAILS)
-        self._generation = settings.generation
         self.round = settings.after
         self._began = 0.0
         self._units: dict[int, Unit[None]] = {}  # those that are not complete
@@ -98,11 +112,15 @@ class Coordinating:
         """A rank is in, or has a new connection: it is told of the round that is on, and must show that it is there."""
         self._standing.came(rank)
         if self.round > self._settings.after:
-            go = Go(generation=self._generation, round=self.round, keepers=self._weights)
-            self._say(rank, go, now, actions)
-            for stripe, keeper in self._sums.replaced():
-                keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
-                self._say(rank, keep, now, actions)
+            self._tell_of_round(rank, now, actions)
+
+    def _tell_of_round(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+        """Tell a rank that the round is on, and who keeps what."""
+        go = Go(generation=self._generation, round=self.round, keepers=self._weights)
+        self._say(rank, go, now, actions)
+        for stripe, keeper in self._sums.replaced():
+            keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
+            self._say(rank, keep, now, actions)
 
     def _hear_of(self, rank: int, now: float, actions: list[AnyAction], did: Order | None = None) -> None:
         """A rank has shown that it is at the current round, perhaps by what it has done."""
@@ -125,6 +143,10 @@ class Coordinating:
 
     def must_renew(self, rank: int) -> None:
         """A rank takes another's state, and does nothing until it has it."""
+        self._standing.renews(rank)
+
+    def is_elsewhere(self, rank: int) -> None:
+        """A rank is in another round, and must show that it has come to the one that is on."""
         self._standing.renews(rank)
 
     def is_current(self, rank: int) -> bool:
@@ -158,7 +180,7 @@ class Coordinating:
     # -- a round begins
 
     def begin(self, round_: int, now: float, actions: list[AnyAction]) -> Go:
-        """Share out the work of a round, and tell everyone; what rank 0 itself is to do."""
+        """Share out the work of a round, and tell everyone; what its own rank is to do."""
         self.round = round_
         self._began = now
         self._standing.begin(round_, now)
@@ -174,23 +196,25 @@ class Coordinating:
         could_begin = max(now, self._links.end(at_all=True), resent)  # the others may not have the last sum yet
         loads = self._start.share_out(self._standing.taking_part(), self.present)
         self._weights = weights = self._start.weights(loads)
-        self._sums = MissingSums(stripes=self._start.stripes(weights), vector_is_known=self._links.is_known)
+        self._sums = MissingSums(
+            stripes=self._start.stripes(weights), vector_is_known=self._links.is_known, own=self._own
+        )
         self._links.begin(self._sums.stripes)
         self._deliveries.begin()
         own = Go()
         for rank in sorted(self.present):
             parts = tuple(loads[rank].parts()) if rank in loads else ()
             if parts:
-                self._work.give(rank, parts, could_begin if rank else now)
+                self._work.give(rank, parts, could_begin if rank != self._own else now)
             parts = parts or self._trial(rank, now)
             go = Go(generation=self._generation, round=round_, parts=parts, keepers=weights)
-            if rank:
+            if rank != self._own:
                 actions.append(Transmit(to=rank, message=go))
             else:
                 own = go
         if not own.parts:
-            self._standing.heard(0, now)
-            self._work.is_idle(0)
+            self._standing.heard(self._own, now)
+            self._work.is_idle(self._own)
         self._look_at(self._work.first_look(), now, actions)
         if self._settings.say_waiting_after < float("inf"):
             actions.append(SetTimer(name=WAITING, at=now + self._settings.say_waiting_after))
@@ -222,7 +246,7 @@ class Coordinating:
         is_first = self._pace.usual() is None
         if done.block:  # else others did it: it has the sum of the round
             self._learn(hand, order, part, max(done.block, SHORTEST), now)
-        elif rank:
+        elif rank != self._own:
             self._sums.has_sum(rank)
             self._standing.has_sum(rank)
         self._work.delivered(hand, order, now)
@@ -290,7 +314,9 @@ class Coordinating:
         is_here = status.round == self.round
         if is_here:
             self._hear_of(rank, now, actions)
-        elif status.round < self.round:  # it keeps its stripe all the same
+        if rank != self._own and status.round <= self.round and now - self._began >= UNDER_WAY:
+            self._say_again(rank, status, now, actions)
+        if status.round < self.round:  # it keeps its stripe all the same
             self._standing.fell_behind(rank)
         lacks = tuple(unit for unit in status.lacks if unit in self._plan.computing)
         self._sums.said(rank, lacks, is_behind=status.round < self.round)
@@ -299,9 +325,18 @@ class Coordinating:
             self._work.is_idle(rank)
             self.look(now, actions)
 
+    def _say_again(self, rank: int, status: Status, now: float, actions: list[AnyAction]) -> None:
+        """What a rank was told may not have reached it: that the round is on, or what it is to do."""
+        if status.begun < self.round and self.round > self._settings.after:
+            self._tell_of_round(rank, now, actions)
+        hand = self._work.hands.of(rank)
+        if hand.orders and status.is_idle and status.round == self.round and self._is_on:
+            parts = tuple(order.part for order in hand.orders)
+            self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now, actions)
+
     def part_came(self, rank: int, part: Part, index: int, now: float) -> None:
-        """A chunk of what a rank computed has come to rank 0, which keeps it."""
-        if part.unit == rank and part.first == 0 and self._is_on and index in self._sums.stripes[0]:
+        """A chunk of what a rank computed has come to its own rank, which keeps it."""
+        if part.unit == rank and part.first == 0 and self._is_on and index in self._sums.stripes[self._own]:
             self._links.came(rank, index, now)
             self._deliveries.came(rank, now)
 
@@ -310,7 +345,7 @@ class Coordinating:
     def look(self, now: float, actions: list[AnyAction]) -> None:
         """Have the work of late ranks done by those that are idle, and look again when somebody else may be late."""
         if self._work.is_acting:
-            return  # rank 0 has answered itself
+            return  # its own rank has answered
         if self._late_timer <= now:
             self._late_timer = float("inf")
         self._links.look(now)
@@ -325,7 +360,7 @@ class Coordinating:
             actions.append(SetTimer(name=LATE, at=self._late_timer))
 
     def _say(self, rank: int, message: Message, now: float, actions: list[AnyAction]) -> None:
-        if rank == 0:
+        if rank == self._own:
             self._tell_self(message, now, actions)
         elif rank in self.present:
             actions.append(Transmit(to=rank, message=message))  # type: ignore[arg-type]
@@ -381,7 +416,7 @@ class Coordinating:
         hands, sums = self._work.hands, self._sums
         others = [rank for rank in standing.current() if rank != keeper and standing.can_help(rank)]
         if not others or sums.was_kept_by_others(stripe):
-            others = [0]  # of which at least it is known what has come
+            others = [self._own]  # of which at least it is known what has come
         chosen = min(
             others,
             key=lambda rank: (hands.of(rank).is_stuck, len(sums.kept_by(rank)), hands.of(rank).blocks, rank),
@@ -392,7 +427,7 @@ class Coordinating:
         keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=chosen)
         resent = self._links.resent(len(self._sums.stripes[stripe]), self._settings.chunks, now)
         self._resent = max(self._resent, resent)
-        for rank in sorted(self.present, reverse=True):  # rank 0 last: the round may be over with that
+        for rank in sorted(self.present, key=lambda rank: rank == self._own):  # itself last: the round may be over
             self._say(rank, keep, now, actions)
 
     def _is_redone(self, unit: int, now: float) -> bool:
@@ -405,7 +440,7 @@ class Coordinating:
         return now < max(redone.asked + self._more_patience(redone.asked), min(due, longest))
 
     def _redo(self, unit: int, now: float, actions: list[AnyAction]) -> None:
-        """A unit was said to be done, and has not arrived: another rank does it, in the end rank 0 itself."""
+        """A unit was said to be done, and has not arrived: another rank does it, in the end this one itself."""
         redone = self._sums.redone.setdefault(unit, Redone())
         provider, _ = self._providers.get(unit, (unit, 0.0))
         redone.tried.add(provider)
@@ -419,7 +454,7 @@ class Coordinating:
             self._work.help(helper, (Part(unit, 0, self._plan.blocks),), now, actions)
 
     def _who_redoes(self, unit: int, tried: set[int]) -> int | None:
-        """Somebody who has not done a unit; the second time rank 0, of which at least it is known what it does."""
+        """Somebody who has not done a unit; the second time its own rank, of which it is known what it does."""
         hands, standing = self._work.hands, self._standing
         able = [rank for rank in self._plan.group(unit) if standing.can_compute(rank)]
         if tried.issuperset(able):
@@ -427,14 +462,14 @@ class Coordinating:
         return min(
             (rank for rank in able if rank not in tried),
             key=lambda rank: (
-                len(tried) > 1 and rank != 0, not standing.can_help(rank), hands.of(rank).is_stuck,
+                len(tried) > 1 and rank != self._own, not standing.can_help(rank), hands.of(rank).is_stuck,
                 hands.of(rank).blocks, rank,
             ),
             default=None,
         )  # fmt: skip
 
     def over(self, now: float) -> tuple[int, ...]:
-        """The sum is here, at rank 0; who was late."""
+        """The sum is here; who was late."""
         if self._units_done_at is not None and self._sums.is_as_planned:
             self._tails.append(now - self._units_done_at)
             self._links.over(self._units_done_at, now)

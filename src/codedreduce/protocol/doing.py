@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from codedreduce.protocol.coordinating import Coordinating
+import msgspec
+
 from codedreduce.protocol.events import Advanced, AnyAction, Cancel, Compute, Computed, Interrupted, Transmit
 from codedreduce.protocol.exchange import Exchange
 from codedreduce.protocol.leading import was_late
 from codedreduce.protocol.messages import Cut, Do, Done, Go, Keep, Late, Status, Tell
+from codedreduce.protocol.office import Office
 from codedreduce.protocol.place import Place
 from codedreduce.protocol.rank_table import ENDING, RESTING, WORKING
 from codedreduce.protocol.settings import Settings
@@ -19,24 +21,24 @@ TOLD_AT_ONCE = 4096
 
 
 class Doing:
-    """What a rank does of a round, with the model that its script began it with. `lead` is rank 0's coordinator."""
+    """What a rank does of a round, with the model that its script began it with. `office`: whether it leads."""
 
-    def __init__(
-        self, place: Place, plan: StripedPlan, settings: Settings, exchange: Exchange, lead: Coordinating | None
-    ) -> None:
+    def __init__(self, place: Place, plan: StripedPlan, settings: Settings, exchange: Exchange, office: Office) -> None:
         self._place = place
         self._plan = plan
         self._settings = settings
         self._exchange = exchange
-        self._lead = lead
+        self._office = office
         self._work = Work()
         self._model: Vector | None = None
         self._digest = ""  # of the model, until it has been told
+        self._told = ""  # of the same, when it has been
 
     def use(self, model: Vector, digest: str) -> None:
         """The script begins a round with this model."""
         self._model = model
         self._digest = digest
+        self._told = ""
 
     def drop_model(self) -> None:
         """The script's model is not needed any more."""
@@ -66,6 +68,24 @@ class Doing:
         """A round is on: what is to be done in it; this rank may not have come to it."""
         self._work.clear()
         self._take_on(go.parts)
+
+    def begin_again(self, go: Go) -> None:
+        """The round that this rank is in is shared out by another coordinator: what it has done stays done."""
+        self._work.begin_again()
+        self._take_on(go.parts)
+
+    def deliver_again(self, now: float, actions: list[AnyAction]) -> None:
+        """Say to another coordinator what is done, and send it to those that keep it now."""
+        for done in self._said():
+            self._tell_done(done, now, actions)
+        for part, vector in self._work.done.items():
+            self._exchange.send(part, vector, actions)
+
+    def _tell_done(self, done: Done, now: float, actions: list[AnyAction]) -> None:
+        if self._office.lead is not None:
+            self._office.lead.done(self._place.node, done, now, actions)
+        else:
+            actions.append(Transmit(to=self._place.coordinator, message=done))
 
     def _take_on(self, places: tuple[tuple[int, int, int], ...]) -> None:
         """Add to what is to be done; but for parts that do not exist, and those whose samples it cannot read."""
@@ -130,12 +150,9 @@ class Doing:
             last=part.last, worked=max(0.0, now - task.began), block=max(0.0, task.block_seconds(part.blocks, now)),
             digest=self._digest,
         )  # fmt: skip
-        self._digest = ""
+        self._has_told()
         self._work.said.append(done)
-        if self._lead is not None:
-            self._lead.done(0, done, now, actions)
-        else:
-            actions.append(Transmit(to=0, message=done))
+        self._tell_done(done, now, actions)
         self._exchange.send(part, vector, actions)
 
     def on_interrupted(self, event: Interrupted, now: float, actions: list[AnyAction]) -> None:
@@ -145,7 +162,10 @@ class Doing:
             late = Late(
                 generation=place.generation, round=event.round, node=place.node, seconds=max(0.0, event.seconds)
             )  # fmt: skip
-            actions.append(Transmit(to=0, message=late) if self._lead is None else was_late(late, 0))
+            if self._office.is_held:
+                actions.append(was_late(late, place.node))
+            else:
+                actions.append(Transmit(to=place.coordinator, message=late))
 
     def send_again(self, peer: int, actions: list[AnyAction]) -> None:
         """A connection is new: what a rank should have of this round may be lost."""
@@ -171,9 +191,9 @@ class Doing:
             return
         again = [Part(*one) for one in message.parts if Part(*one) in self._work.done]
         for part in again:
-            if self._lead is not None:
+            if self._office.lead is not None:
                 done = Done(round=place.round, unit=part.unit, first=part.first, last=part.last)
-                self._lead.done(0, done, now, actions)
+                self._office.lead.done(place.node, done, now, actions)
             self._exchange.send(part, self._work.done[part], actions)
         if again:
             self.repeat_done(actions)
@@ -184,7 +204,7 @@ class Doing:
         """This rank has the sum of the round, so all of it was done, by whomever."""
         for unit, first, last in message.parts:
             done = Done(generation=self._place.generation, round=message.round, unit=unit, first=first, last=last)
-            actions.append(Transmit(to=0, message=done))
+            actions.append(Transmit(to=self._place.coordinator, message=done))
 
     def on_cut(self, message: Cut, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Others do the end of a unit."""
@@ -199,17 +219,35 @@ class Doing:
 
     def repeat_done(self, actions: list[AnyAction]) -> None:
         """Say again what was done in this round: it may not have been heard."""
-        if self._lead is None:
-            actions.extend(Transmit(to=0, message=done) for done in self._work.said)
+        if not self._office.is_held:
+            actions.extend(Transmit(to=self._place.coordinator, message=done) for done in self._said())
+
+    def _said(self) -> list[Done]:
+        """What was said to be done in this round, perhaps to another coordinator."""
+        return [msgspec.structs.replace(done, generation=self._place.generation) for done in self._work.said]
 
     def tell_status(self, actions: list[AnyAction]) -> None:
         """Say how far this rank is."""
-        actions.append(Transmit(to=0, message=self.status(self._digest)))
-        self._digest = ""
+        actions.append(Transmit(to=self._place.coordinator, message=self.status(self._digest)))
+        self._has_told()
+
+    def tell_again(self, actions: list[AnyAction]) -> None:
+        """Say to another coordinator how far this rank is, and what its model is, if that is compared."""
+        self._digest, self._told = self._digest or self._told, ""
+        self.tell_status(actions)
+
+    @property
+    def digest(self) -> str:
+        """Of the model that the script began this round with, where that is compared."""
+        return self._digest or self._told
+
+    def _has_told(self) -> None:
+        self._digest, self._told = "", self._digest or self._told
 
     def status(self, digest: str = "") -> Status:
         """How far this rank is, and what it lacks of what it keeps."""
         return Status(
             generation=self._place.generation, round=self._place.round, done=self._work.advanced,
-            lacks=tuple(self._exchange.keeper.lacks())[:TOLD_AT_ONCE], digest=digest,
+            lacks=tuple(self._exchange.keeper.lacks())[:TOLD_AT_ONCE], digest=digest, begun=self._place.go.round,
+            is_idle=self._work.is_idle,
         )  # fmt: skip

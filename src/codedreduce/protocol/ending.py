@@ -7,8 +7,8 @@ from collections.abc import Callable
 from codedreduce.protocol.behind import Behind
 from codedreduce.protocol.doing import Doing
 from codedreduce.protocol.events import AnyAction, Ended, Finished, Leave, SetTimer, Transmit
-from codedreduce.protocol.leading import Leading
 from codedreduce.protocol.messages import End, Go, Goodbye, Have, Refuse
+from codedreduce.protocol.office import Office
 from codedreduce.protocol.place import Place
 from codedreduce.protocol.rank_table import ENDING, JOINING, LEFT, READY, WORKING
 
@@ -21,16 +21,16 @@ GRACES = 12
 
 
 class Ending:
-    """A rank's end. `leading` is rank 0's; `go_on` has a rank work on its round, or catch up with it."""
+    """A rank's end. `office`: whether it leads; `go_on` has a rank work on its round, or catch up with it."""
 
     def __init__(
-        self, place: Place, doing: Doing, behind: Behind, leading: Leading | None,
+        self, place: Place, doing: Doing, behind: Behind, office: Office,
         go_on: Callable[[float, list[AnyAction]], None],
     ) -> None:  # fmt: skip
         self._place = place
         self._doing = doing
         self._behind = behind
-        self._leading = leading
+        self._office = office
         self._go_on = go_on
         self._why = "the run is over"
         self._graces = 0
@@ -48,23 +48,37 @@ class Ending:
             return
         through = self._place.leave()
         self._drop_all()
-        if self._leading is None:
-            actions.append(Transmit(to=0, message=Have(generation=self._place.generation, round=through)))
-            return
-        self._leading.tell_all(End(generation=self._place.generation, round=through), actions)
-        self._leading.some_catch_up()
+        if self._office.is_held:
+            self.lead_end(now, actions)
+        else:
+            have = Have(generation=self._place.generation, round=through)
+            actions.append(Transmit(to=self._place.coordinator, message=have))
+
+    def lead_end(self, now: float, actions: list[AnyAction]) -> None:
+        """On a rank that leads and has left its loop: have the others come to the end, too."""
+        assert self._office.leading is not None
+        end = End(generation=self._place.generation, round=self._place.round)
+        self._office.leading.tell_all(end, actions)
+        self._office.leading.some_catch_up()
+        self._graces = 0
         self._wait(now, actions)
         self.leave_if_all_through(actions)
 
+    def is_left(self, now: float, actions: list[AnyAction]) -> None:
+        """Its coordinator is lost: who is through does not wait for another for ever."""
+        if self._place.state is ENDING:
+            self._wait(now, actions)
+
     def leave_if_all_through(self, actions: list[AnyAction]) -> None:
-        """On rank 0: leave, if the others are through."""
-        if self._place.state is ENDING and self._leading is not None and self._leading.all_through:
+        """On a rank that leads: leave, if the others are through."""
+        leading = self._office.leading
+        if self._place.state is ENDING and leading is not None and leading.all_through:
             self._say_goodbye(actions)
 
     def on_have(self, message: Have, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """To rank 0: another is through."""
-        assert self._leading is not None
-        self._leading.through(sender)
+        """To a rank that leads: another is through."""
+        assert self._office.leading is not None
+        self._office.leading.through(sender)
         self.leave_if_all_through(actions)
 
     def _wait(self, now: float, actions: list[AnyAction]) -> None:
@@ -75,7 +89,8 @@ class Ending:
         """Whoever is not through by now, and has not been heard of, is not waited for."""
         if self._place.state is not ENDING:
             return
-        if self._leading is not None and self._graces < GRACES and self._leading.some_catch_up():
+        leading = self._office.leading
+        if leading is not None and self._graces < GRACES and leading.some_catch_up():
             self._wait(now, actions)
         else:
             self._say_goodbye(actions)
@@ -83,17 +98,19 @@ class Ending:
     # -- the run is over
 
     def tell_of_end(self, rank: int, actions: list[AnyAction]) -> None:
-        """On rank 0: a rank that comes, or is back, is told if the run is over."""
+        """On a rank that leads: one that comes, or is back, is told if the run is over."""
         if self._place.end is not None:
             end = End(generation=self._place.generation, round=self._place.end)
             actions.append(Transmit(to=rank, message=end))
 
     def on_end(self, message: End, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Rank 0 says after which round the run is over."""
+        """The coordinator says after which round the run is over."""
         place = self._place
         if place.state is ENDING:
             if place.round > message.round:
-                self.left_alone = f"rank {place.node} is in round {place.round}, and rank 0 ended with {message.round}"
+                self.left_alone = (
+                    f"rank {place.node} is in round {place.round}, and rank {sender} ended with {message.round}"
+                )
             return
         if place.end is not None:
             return  # it has been said, and stands
@@ -117,35 +134,36 @@ class Ending:
         actions.append(Ended(round=self._place.end))
 
     def goes_on_without(self, go: Go, actions: list[AnyAction]) -> bool:
-        """Whether rank 0 has begun a round that comes after this rank's last."""
+        """Whether the coordinator has begun a round that comes after this rank's last."""
         place = self._place
         if place.end is None or place.state is not ENDING or go.round <= place.round:
             return False
         self.left_alone = (
-            f"rank {place.node} left its loop after round {place.round}, and rank 0 goes on: a run ends on all ranks "
-            "when rank 0 leaves its loop, or when all leave it after the same round"
+            f"rank {place.node} left its loop after round {place.round}, and rank {place.coordinator} goes on: a run "
+            f"ends on all ranks when the one that leads leaves its loop (now rank {place.coordinator}), or when all "
+            "leave it after the same round"
         )
         self._finish(self.left_alone, actions)
         return True
 
     def on_goodbye(self, message: Goodbye, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Rank 0 has left."""
+        """The coordinator has left: the run is over."""
         self._doing.stop("the run is over", actions)
         if self._place.end is None:
             self._place.is_to_end(message.round)
         self._finish(message.reason, actions)
 
     def on_refuse(self, message: Refuse, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Rank 0 does not let this rank in."""
+        """The coordinator does not let this rank in."""
         self.refused = message.reason
         self._finish(message.reason, actions)
 
     def _say_goodbye(self, actions: list[AnyAction]) -> None:
         goodbye = Goodbye(generation=self._place.generation, round=self._place.round, reason=self._why[:1000])
-        if self._leading is not None:
-            self._leading.tell_all(goodbye, actions)
+        if self._office.leading is not None:
+            self._office.leading.tell_all(goodbye, actions)
         else:
-            actions.append(Transmit(to=0, message=goodbye))
+            actions.append(Transmit(to=self._place.coordinator, message=goodbye))
         self._finish(self._why, actions)
 
     def _finish(self, why: str, actions: list[AnyAction]) -> None:

@@ -88,9 +88,10 @@ class TimerFired(Event, frozen=True, kw_only=True):
 
 
 class PeerLost(Event, frozen=True, kw_only=True):
-    """The connection to a neighbour is gone."""
+    """The connection to a neighbour is gone; `dead`: and so is its process, of which there is proof."""
 
     peer: int
+    dead: bool = False
 
 
 class PeerFound(Event, frozen=True, kw_only=True):

@@ -38,7 +38,7 @@ class Exchange:
         self.sum = Assembly(settings.after + 1, settings, rooms)
         self._next: Assembly | None = None  # the sum of the round that follows, if it comes before this one is through
         self._last: tuple[int, Vector] | None = None  # a round's whole sum
-        self._whole: OrderedDict[int, Vector] = OrderedDict()  # sums of past rounds, on rank 0
+        self._whole: OrderedDict[int, Vector] = OrderedDict()  # sums of past rounds, on a rank that leads
         self._keeps_last = any(len(plan.group(unit)) < plan.workers for unit in plan.computing)
         self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, Vector]] = OrderedDict()
         usual = -(-settings.chunks // settings.keepers(plan))
@@ -49,12 +49,18 @@ class Exchange:
         self._generation = generation
 
     def begin(self, go: Go, actions: list[AnyAction]) -> None:
-        """A round begins for keepers; parts of it may have come already."""
+        """A round begins for keepers; parts of it may have come already.
+
+        Under another coordinator it may begin again: sums that are here are told to all, who may not have got them.
+        """
         self._round = go.round
-        self._last = None
+        if self._last is not None and self._last[0] < go.round:
+            self._last = None
         self.stripes.begin(go)
         self._links.keep_only(self._is_wanted)
         self.keeper.begin(go.round, self.stripes.of(self._node))
+        for index, total in self.keeper.sums(go.round, self.stripes.of(self._node)):
+            self._tell_sum(index, total, actions)
         self._replay(actions)
 
     def keep_last(self) -> None:
@@ -68,7 +74,7 @@ class Exchange:
             self._last = (self.sum.round, copy)
 
     def keep_whole(self) -> None:
-        """On rank 0, which has every sum: hold the last ones, for a rank whose keeper was gone before it sent all."""
+        """On a rank that leads, and has every sum: hold the last ones, for ranks whose keeper was gone too early."""
         copy = self.sum.copied() if self._settings.sums_held() else None
         if copy is not None:
             self._whole[self.sum.round] = copy
@@ -156,8 +162,11 @@ class Exchange:
 
     def _keep(self, part: Part, index: int, data: Vector, actions: list[AnyAction]) -> None:
         total = self.keeper.add(part, index, data)
-        if total is None:
-            return
+        if total is not None:
+            self._tell_sum(index, total, actions)
+
+    def _tell_sum(self, index: int, total: Vector, actions: list[AnyAction]) -> None:
+        """Send a chunk of the sum to everyone."""
         message = self._sum_chunk(self._round, index)
         for step in range(1, self._ranks):
             self._links.put((self._node + step) % self._ranks, message, total, actions)

@@ -1,15 +1,16 @@
-"""How a rank comes in, and back: it says hello to its coordinator until it is welcomed."""
+"""How a rank comes in, and back: it says hello to whoever leads until it is welcomed."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from codedreduce.protocol.behind import Behind
 from codedreduce.protocol.doing import Doing
 from codedreduce.protocol.events import AnyAction, EveryoneIn, SetTimer, Transmit
-from codedreduce.protocol.exchange import Exchange
 from codedreduce.protocol.membership import run_name
 from codedreduce.protocol.messages import Have, Hello, Welcome
 from codedreduce.protocol.place import Place
-from codedreduce.protocol.rank_table import ENDING, JOINING, RESTING, WORKING
+from codedreduce.protocol.rank_table import ENDING, JOINING, READY, RENEWING, RESTING, WORKING
 from codedreduce.protocol.settings import Settings
 from codedreduce.schemes import StripedPlan
 
@@ -21,43 +22,70 @@ HELLO_AGAIN = 2.0
 
 
 class Joining:
-    """A rank other than the first, before it is in, and over every new connection to the first."""
+    """A rank that another leads, before it is in, and over every new connection.
+
+    `adopt` makes a generation its own; `tell_all` tells the others that it is in, if a run is on.
+    """
 
     def __init__(
-        self, place: Place, plan: StripedPlan, settings: Settings, exchange: Exchange, doing: Doing, behind: Behind
-    ) -> None:
+        self, place: Place, plan: StripedPlan, settings: Settings, doing: Doing, behind: Behind,
+        adopt: Callable[[int], None], tell_all: Callable[[list[AnyAction]], None],
+    ) -> None:  # fmt: skip
         self._place = place
         self._run = run_name(plan, settings)
-        self._exchange = exchange
         self._doing = doing
         self._behind = behind
+        self._adopt = adopt
+        self._tell_all = tell_all
         self._hellos = 0  # that were not answered
+        self._to = place.coordinator
 
-    def say_hello(self, now: float, actions: list[AnyAction]) -> None:
-        """Ask to be let in, with the plan that this rank has."""
-        hello = Hello(generation=self._place.generation, round=self._place.round, plan=self._run)
-        actions.append(Transmit(to=0, message=hello))
+    def say_hello(self, now: float, actions: list[AnyAction], to: int | None = None) -> None:
+        """Ask to be let in, with the plan that this rank has, by its coordinator or by another that is said to lead."""
+        place = self._place
+        self._to = place.coordinator if to is None else to
+        is_in = place.state is not JOINING
+        hello = Hello(generation=place.generation, round=place.round, plan=self._run, is_in=is_in)
+        actions.append(Transmit(to=self._to, message=hello))
         self._hellos += 1
         actions.append(SetTimer(name=GREETING, at=now + HELLO_AGAIN * self._hellos))
 
     def look(self, now: float, actions: list[AnyAction]) -> None:
         """Say hello again, if nobody answered."""
-        if self._hellos:
-            self.say_hello(now, actions)
+        if self._hellos and self._to != self._place.node:
+            self.say_hello(now, actions, self._to)
+
+    def has_lead(self) -> None:
+        """This rank leads: nobody has to welcome it."""
+        self._hellos = 0
 
     def on_welcome(self, message: Welcome, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """This rank is in, or back; what it said last may not have been heard."""
+        """This rank is in, or back; what it said last may not have been heard.
+
+        The one that leads a later generation welcomes it, too. An earlier one is past.
+        """
         place = self._place
-        place.speak_of(message.generation)
-        self._exchange.speak_of(message.generation)
+        if message.generation < place.generation or place.leader_of(message.generation) != sender:
+            return
+        self._adopt(message.generation)
+        place.is_over(message.round)
         self._hellos = 0
         if place.state is JOINING:
             place.become(RESTING)
             if message.round > place.round:  # it comes late, or the others went on from a checkpoint
                 self._behind.begin_after(message.round)
+            if message.is_late:
+                self._tell_all(actions)
             actions.append(EveryoneIn())
         elif place.state is ENDING:
-            actions.append(Transmit(to=0, message=Have(generation=place.generation, round=place.round)))
+            actions.append(Transmit(to=sender, message=Have(generation=place.generation, round=place.round)))
+        elif place.state in (READY, WORKING) and place.round <= message.round:
+            place.become(WORKING)
+            self._behind.was_overtaken(now, actions)
         elif place.state is WORKING and place.is_on:
             self._doing.repeat_done(actions)
             self._doing.tell_status(actions)
+        elif place.state is READY and place.round == place.first:
+            self._doing.tell_again(actions)
+        elif place.state is RENEWING:
+            self._behind.renew(now, actions)

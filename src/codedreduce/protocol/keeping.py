@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Generic, TypeVar
 
 import numpy.typing as npt
@@ -78,12 +78,14 @@ class StripeSum:
     that there is for their sum (`lent`). It counts if none of them was written into meanwhile.
     """
 
-    def __init__(self, chunks: range, units: int, blocks: int, lent: Lent | None = None) -> None:
+    def __init__(
+        self, chunks: range, units: int, blocks: int, lent: Lent | None = None, summed: Collection[int] = ()
+    ) -> None:
         self.chunks = chunks
         self._lent = lent
         self._units = units
         self._blocks = blocks
-        self._turn = dict.fromkeys(chunks, 0)  # the unit that each chunk's sum waits for
+        self._turn = {index: units if index in summed else 0 for index in chunks}  # the unit each chunk's sum waits for
         self._total: dict[int, Vector] = {}
         self._early: dict[int, dict[int, Unit[Vector]]] = {index: {} for index in chunks}
 
@@ -177,11 +179,15 @@ class Keeper:
         self._sums: OrderedDict[int, dict[int, Vector]] = OrderedDict()
 
     def begin(self, round_: int, stripe: range) -> None:
-        """A round begins, in which this rank keeps a stripe."""
+        """A round begins, in which this rank keeps a stripe; or begins again, under another coordinator.
+
+        What is summed already is not summed again: others may be reading it.
+        """
         self.round = round_
         self._stripes = []
-        self._sums[round_] = {}
-        for past in [one for one in self._sums if one <= round_ - self.rounds_held]:
+        self._sums.setdefault(round_, {})
+        latest = max(self._sums)
+        for past in [one for one in self._sums if one <= latest - self.rounds_held and one != round_]:
             del self._sums[past]  # rounds may have been missed, and their room is as good as taken
         self.take_over(stripe)
 
@@ -194,7 +200,7 @@ class Keeper:
                 if rooms.lends
                 else None
             )
-            self._stripes.append(StripeSum(stripe, *self._shape, lent))
+            self._stripes.append(StripeSum(stripe, *self._shape, lent, self._sums[round_]))
 
     def add(self, part: Part, index: int, data: Vector) -> Vector | None:
         """A chunk of a part of this round is here; the chunk's sum, if it is complete now."""
@@ -227,5 +233,5 @@ class Keeper:
         """Raise if more is held than is needed."""
         for stripe in self._stripes:
             stripe.check_invariants()
-        if len(self._sums) > self.rounds_held:
+        if len(self._sums) > self.rounds_held + 1:
             raise AssertionError(f"the sums of {len(self._sums)} rounds are held")

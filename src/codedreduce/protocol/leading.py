@@ -1,6 +1,8 @@
-"""What rank 0 is to the others beside sharing out work: who is in, who drifts, who gives its state, who is through."""
+"""What a coordinator does beside sharing out work: who is in, who drifts, who gives its state, who is through."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from codedreduce.protocol.coordinating import Coordinating
 from codedreduce.protocol.events import AnyAction, EveryoneIn, Note, Transmit
@@ -16,31 +18,61 @@ GIVERS = 3
 
 
 class Leading:
-    """The other ranks of a run, as rank 0 knows them."""
+    """The other ranks of a run, as the one that leads them (`own`) in a generation knows them."""
 
-    def __init__(self, plan: StripedPlan, settings: Settings, coordinating: Coordinating) -> None:
+    def __init__(
+        self, plan: StripedPlan, settings: Settings, coordinating: Coordinating, *, own: int, generation: int
+    ) -> None:
         self._coordinating = coordinating
-        self._roster = Roster([rank for rank in plan.computing if rank], run_name(plan, settings))
-        self._witness = Witness(plan.workers, settings.after + 1)
-        self._generation = settings.generation
+        self._own = own
+        self._roster = Roster([rank for rank in plan.computing if rank != own], run_name(plan, settings))
+        self._witness = Witness(plan.workers, settings.after + 1, own)
+        self._generation = generation
+        self._is_first = generation == settings.generation
         self._first = settings.after + 1  # the first round
+        self._met: set[int] = set()  # ranks that were ever let in
         self._through: set[int] = set()  # with the last round
         self._spoke: set[int] = set()  # those of whom something was heard since somebody last looked
         self._odd: set[int] = set()  # ranks whose state nobody should take
-        self._is_odd = False  # rank 0 itself, and it is known what is right
+        self._is_odd = False  # its own, and it is known what is right
         self._taking: set[int] = set()  # ranks to whom others were asked to give their state
 
     # -- who is in
 
     def greet(self, rank: int, hello: Hello, place: Place, actions: list[AnyAction]) -> bool:
-        """Answer a hello, and say which round rank 0 is through with; whether the rank is in."""
-        answer = self._roster.answer(rank, hello, self._generation, place.through)
+        """Answer a hello, and say which round is over; whether the rank is in."""
+        is_late = rank in self._met or place.go.round > 0
+        answer = self._roster.answer(rank, hello, self._generation, place.through, is_late=is_late)
         actions.append(Transmit(to=rank, message=answer))
         if isinstance(answer, Refuse):
             actions.append(Note(kind="refused", reason=answer.reason, round=place.round, nodes=(rank,)))
             return False
         self._through.discard(rank)
+        self._met.add(rank)
         return True
+
+    def take_over(self, positions: Mapping[int, int], now: float, actions: list[AnyAction]) -> None:
+        """Lead those that follow, in whatever round each is; all of them were in before."""
+        for rank, position in positions.items():
+            if rank != self._own:
+                self._roster.take(rank)
+                self._met.add(rank)
+                self._coordinating.came(rank, now, actions)
+                if position != positions[self._own]:
+                    self._coordinating.is_elsewhere(rank)
+
+    def has_met(self, rank: int) -> bool:
+        """Whether a rank was ever let in."""
+        return rank in self._met
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether everyone who is in has begun the first round."""
+        return self._roster.all_ready
+
+    def present(self) -> list[int]:
+        """The ranks that are in."""
+        return self._roster.present()
 
     def lacking(self) -> list[int]:
         """The ranks that are not in."""
@@ -79,7 +111,7 @@ class Leading:
         self.hear_of(rank)
         lead = self._coordinating
         is_first = message.round == self._first > lead.round
-        if is_first and self._roster.ready(rank) and self._roster.complete:
+        if is_first and self._roster.ready(rank) and self._roster.complete and self._is_first:
             actions.append(EveryoneIn())
         lead.status(rank, message, now, actions)
         if lead.is_current(rank):
@@ -105,34 +137,38 @@ class Leading:
             return
         for odd in self._witness.hear(rank, round_, digest, lead.current()):
             reason = f"rank {odd} has another model than the others in round {round_}"
-            if not odd and self._witness.has_majority:
+            if odd == self._own and self._witness.has_majority:
                 reason += "; it takes their state"
                 self._is_odd = True
-            if odd:
+            if odd != self._own:
                 reason += "; it takes their state"
                 self._odd.add(odd)
                 lead.must_renew(odd)
                 actions.append(Transmit(to=odd, message=Renew(generation=self._generation, round=round_)))
-            if round_ > self._first:  # before the first round it is rank 0's that counts, and others may differ
+            if round_ > self._first:  # before it the coordinator's counts, and others may differ
                 reason += ". Do all ranks take the same steps, with the same optimizer?"
             kind = "drift" if round_ > self._first else "renewed"
             actions.append(Note(kind=kind, reason=reason, round=round_, nodes=(odd,)))
 
     def takes_state(self, round_: int, actions: list[AnyAction]) -> bool:
-        """Whether rank 0 must take the state of others before this round; those that have it are asked."""
+        """Whether this rank must take the state of others before this round; those that have it are asked."""
         if not self._is_odd:
             return False
-        self._is_odd = self._ask(0, round_, actions)
+        self._is_odd = self._ask(self._own, round_, actions)
         return self._is_odd
 
+    def must_take_state(self) -> None:
+        """This rank's script has not what the others have."""
+        self._is_odd = True
+
     def has_state(self) -> None:
-        """Rank 0 has taken the state of others."""
+        """This rank has taken the state of others."""
         self._is_odd = False
 
     def find_givers(self, rank: int, round_: int, actions: list[AnyAction]) -> bool:
         """Ask others to give their state to one that wants it, not always the same; whether some were asked.
 
-        If there are none, or it was in vain, rank 0 gives its own.
+        If there are none, or it was in vain, the coordinator gives its own.
         """
         self._odd.discard(rank)
         self._coordinating.must_renew(rank)
@@ -144,7 +180,7 @@ class Leading:
 
     def _ask(self, rank: int, round_: int, actions: list[AnyAction]) -> bool:
         """Ask some that are current to give a rank their state as it is before a round; whether there are any."""
-        current = [one for one in self._coordinating.current() if one not in (0, rank) and one not in self._odd]
+        current = [one for one in self._coordinating.current() if one not in (self._own, rank) and one not in self._odd]
         give = Give(generation=self._generation, round=round_, to=rank)
         for step in range(min(GIVERS, len(current))):
             actions.append(Transmit(to=current[(rank + round_ + step) % len(current)], message=give))

@@ -4,10 +4,10 @@ A rank's link out carries the vectors of its parts, one after the other, and the
 A sum is sent when the last part has come. A round is over when the link that has most to carry is through; how long a
 vector takes is learnt from when that was.
 
-Until a round has shown it, chunks do. A rank sends in a known order, so a chunk of its part that reaches rank 0 tells
-how much of the vector has left, and the time since it said that the part was done how long that took. Of what several
-senders show the quickest counts. While nothing has come, the chunk that should be first tells how long a vector takes
-at least; but not for longer than `unknown` seconds, for it may be lost.
+Until a round has shown it, chunks do. A rank sends in a known order, so a chunk of its part that reaches the
+coordinator (`own`) tells how much of the vector has left, and the time since it said that the part was done how long
+that took. Of what several senders show the quickest counts. While nothing has come, the chunk that should be first
+tells how long a vector takes at least; but not for longer than `unknown` seconds, for it may be lost.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ HALVINGS = 16
 class Links:
     """The links out of all ranks, in this round, and a vector's seconds as recent rounds have shown them."""
 
-    def __init__(self, ranks: int, unknown: float = 0.5) -> None:
+    def __init__(self, ranks: int, unknown: float = 0.5, own: int = 0) -> None:
         self._ranks = ranks
+        self._own = own
         self._unknown = unknown
         self._seconds: deque[float] = deque(maxlen=REMEMBERED)
         self.vector: float = 0.0
         self.is_known = False
         self._chunks = 1
-        self._keepers_after: Sequence[int] = [0] * ranks  # how many keep something, of those that follow a rank
+        self._keepers_after: Sequence[int] = [0] * ranks  # how many keep something between a rank and `own`
         self._awaited: tuple[float, float] | None = None  # first: with which part of a vector, since when
         self._kept: Sequence[float] = [0.0] * ranks
         self._sent: list[tuple[int, float]] = []
@@ -49,12 +50,14 @@ class Links:
         if not self.is_known:
             self.vector = 0.0
             self._chunks = chunks
-            self._keepers_after = list(accumulate((bool(stripe) for stripe in reversed(stripes)), initial=0))[-2::-1]
+            turned = [*stripes[self._own :], *stripes[: self._own]]
+            after = list(accumulate((bool(stripe) for stripe in reversed(turned)), initial=0))[-2::-1]
+            self._keepers_after = [after[(rank - self._own) % self._ranks] for rank in range(self._ranks)]
 
     def sends(self, rank: int, now: float) -> None:
         """A rank begins to send a vector."""
         self._sent.append((rank, now))
-        if rank and rank not in self._sent_by and self._kept[0] and not self.is_known:
+        if rank != self._own and rank not in self._sent_by and self._kept[self._own] and not self.is_known:
             self.look(now)
             part = self._sent_with(rank, 0)
             if self._awaited is None or part <= self._awaited[0]:
@@ -62,7 +65,7 @@ class Links:
         self._sent_by.setdefault(rank, []).append(now)
 
     def came(self, rank: int, place: int, now: float) -> None:
-        """Of the first vector that a rank sends in this round, that chunk of rank 0's stripe has come."""
+        """Of the first vector that a rank sends in this round, that chunk of the coordinator's stripe has come."""
         if self._seconds or rank not in self._sent_by:
             return
         seconds = (now - self._sent_by[rank][0]) / self._sent_with(rank, place)
@@ -76,11 +79,11 @@ class Links:
             self.vector = max(self.vector, min(now - since, self._unknown) / part)
 
     def _sent_with(self, rank: int, place: int) -> float:
-        """Which part of a vector has left a rank with that chunk of rank 0's stripe, if all stripes are alike.
+        """Which part of a vector has left a rank with that chunk of the coordinator's stripe, if all stripes are alike.
 
         They are while nothing is known. In which order chunks are sent is said by `Stripes.in_order`.
         """
-        others = max(1, self._keepers_after[0] + bool(self._kept[0]) - 1)
+        others = max(1, self._keepers_after[self._own] + bool(self._kept[self._own]) - 1)
         sent = place * others + self._keepers_after[rank] + 1
         return min(1.0, sent / (self._chunks * (1 - self._kept[rank]) or 1.0))
 
@@ -92,11 +95,11 @@ class Links:
         return free
 
     def end(self, *, at_all: bool = False) -> float:
-        """When the sum should be at rank 0; or at all ranks: what rank 0 keeps must leave it for that."""
+        """When the sum should be at the coordinator; or at all ranks: what it keeps must leave it for that."""
         return self._end(self.vector if self.is_known else 0.0, at_all=at_all)
 
     def _end(self, vector: float, *, at_all: bool = False) -> float:
-        kept = self._kept if at_all else [0.0, *self._kept[1:]]
+        kept = self._kept if at_all else [0.0 if rank == self._own else part for rank, part in enumerate(self._kept)]
         return last_link(self._sent, kept, vector * (self._ranks - 1), vector)
 
     def resent(self, part: int, of: int, now: float) -> float:

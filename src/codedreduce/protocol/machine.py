@@ -91,6 +91,7 @@ class Machine(ABC):
     """A state machine run by a table of transitions."""
 
     ROWS: ClassVar[tuple[Row, ...]] = ()
+    OF_ANY_GENERATION: ClassVar[tuple[type, ...]] = OF_ANY_GENERATION
     _table: ClassVar[dict[tuple[State, type, From], Entry]] = {}
     _rights: ClassVar[frozenset[tuple[type, From]]] = frozenset()
 
@@ -140,7 +141,7 @@ class Machine(ABC):
             if (trigger, who) not in self._rights:
                 self._object(sender, f"{trigger.__name__}, which {who.value} has no right to send", actions)
             return
-        if message.generation != self.generation and trigger not in OF_ANY_GENERATION:
+        if message.generation != self.generation and trigger not in self.OF_ANY_GENERATION:
             return
         method, then = entry
         assert method is not None, "a message that is taken is handled"

@@ -41,14 +41,16 @@ class Roster:
         self._present: set[int] = set()
         self._ready: dict[int, tuple[int, ...]] = {}  # who has said so, and who is missing below
 
-    def answer(self, child: int, hello: Hello, generation: int, round_: int) -> Welcome | Refuse:
+    def answer(
+        self, child: int, hello: Hello, generation: int, round_: int, *, is_late: bool = False
+    ) -> Welcome | Refuse:
         """Let a child in that has the same plan, and say to another why it cannot be."""
         if hello.plan != self.run:
             reason = f"this run is {self.run}; node {child} came with {hello.plan}"
             return Refuse(generation=hello.generation, reason=reason[:1000])
         self._present.add(child)
         self._ready.pop(child, None)
-        return Welcome(generation=generation, round=round_)
+        return Welcome(generation=generation, round=round_, is_late=is_late)
 
     def ready(self, child: int, missing: tuple[int, ...] = ()) -> bool:
         """A child's whole subtree is in, but for those that are missing; whether that is news."""
@@ -56,6 +58,15 @@ class Roster:
             return False
         self._ready[child] = missing
         return True
+
+    def take(self, child: int) -> None:
+        """A child is in, which another let in before."""
+        self._present.add(child)
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether everyone who is in has said that its whole subtree is."""
+        return self._present <= self._ready.keys()
 
     def gone(self, child: int) -> None:
         """A child has left, or cannot be reached."""

@@ -29,13 +29,37 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=Tr
 
 
 class Hello(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent: I am here, with this plan; round and generation are the highest that were seen here or below."""
+    """Child to parent: I am here, with this plan; round and generation are the highest that were seen here or below.
+
+    Rank to coordinator: I am here; `is_in`: and have been let in before.
+    """
 
     plan: Words
+    is_in: bool = False
+
+
+class Stand(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Rank to rank: the round I am in, and the generation I follow; I have lost its coordinator, or have not.
+
+    `asks`: say how it is with you.
+    """
+
+    lost: bool = True
+    asks: bool = False
+
+
+class Lead(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Rank to all: I would lead this generation, from this round on."""
+
+
+class Follow(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Rank to one that would lead: I follow you in this generation, and nobody of an earlier one; my round."""
 
 
 class Welcome(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Parent to child: you are in."""
+    """Parent to child, coordinator to rank: you are in. `is_late`: into a run that is on, and the others must know."""
+
+    is_late: bool = False
 
 
 class Refuse(Message, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -196,11 +220,16 @@ class Tell(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
 
 class Status(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to coordinator: the round it is in; blocks it has done of what it computes; units its stripe waits for."""
+    """Rank to coordinator: the round it is in; blocks it has done of what it computes; units its stripe waits for.
+
+    `begun`: the last round it was told to begin. `is_idle`: it knows of nothing that it is to do.
+    """
 
     done: Blocks = 0
     lacks: Ranks = ()
     digest: Words = ""  # of its model, where that is to be compared
+    begun: Count = 0
+    is_idle: bool = False
 
 
 class Done(Message, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -341,6 +370,9 @@ AnyMessage = (
     | StateChunk
     | End
     | Have
+    | Stand
+    | Lead
+    | Follow
 )
 
 #: Messages that carry a chunk of a vector; all others are small and must never wait behind these.

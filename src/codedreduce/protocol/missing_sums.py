@@ -56,6 +56,7 @@ class MissingSums:
     _having: set[int] = field(default_factory=set)  # ranks that have the whole sum
     _before: dict[int, set[int]] = field(default_factory=dict)  # who kept a stripe until another did
     vector_is_known: bool = True
+    own: int = 0  # the coordinator's rank
     _looks: int = 0  # that were taken in this round
     _left: dict[int, int] = field(default_factory=dict)  # chunks that were missing, by stripe, when last looked
     _behind: set[int] = field(default_factory=set)  # keepers that were at an earlier round when they said so
@@ -99,7 +100,7 @@ class MissingSums:
         return bool(lacks) and not (keeper in self._behind and self.redone.keys() >= set(lacks))
 
     def steps(self, missing: Iterable[int], own_lacks: Sequence[int], present: set[int]) -> Steps:
-        """What to do about these chunks of the sum; `own_lacks` is what rank 0 itself lacks as a keeper.
+        """What to do about these chunks of the sum; `own_lacks` is what the coordinator itself lacks as a keeper.
 
         >>> sums = MissingSums(stripes=(range(0, 2), range(2, 4), range(4, 6)))
         >>> sums.steps([2, 4, 5], [], {0, 1, 2})
@@ -115,11 +116,11 @@ class MissingSums:
         self._looks += 1
         for stripe, comes in self._stripes_of(missing):
             keeper = self.keeper(stripe)
-            if comes and keeper:
+            if comes and keeper != self.own:
                 self._asked.discard(keeper)  # who sends, however slowly, is not late
-            elif self._is_slow_for_all(own_lacks if keeper == 0 else self._lacks.get(keeper, ())):
+            elif self._is_slow_for_all(own_lacks if keeper == self.own else self._lacks.get(keeper, ())):
                 self._asked.discard(keeper)
-            elif keeper == 0:
+            elif keeper == self.own:
                 redo.update(own_lacks)
             elif keeper not in present:
                 replace.append(stripe)
@@ -147,7 +148,7 @@ class MissingSums:
             keepers = before | self._having
             if before or self.keeper(stripe) in self._asked:
                 keepers.add(self.keeper(stripe))
-            keepers.discard(0)
+            keepers.discard(self.own)
             wanted = tuple(index for index in missing if index in chunks)[:WANTED_AT_ONCE]
             want += [(keeper, wanted) for keeper in sorted(keepers) if wanted]
         return tuple(want)

@@ -39,6 +39,10 @@ class Outboxes:
         self._lost.discard(peer)
         self._outboxes[peer].reset()
 
+    def lost(self) -> frozenset[int]:
+        """Whom the connection is lost to."""
+        return frozenset(self._lost)
+
     def reaches(self, peers: Iterable[int]) -> bool:
         """Whether none of these is lost."""
         return self._lost.isdisjoint(peers)

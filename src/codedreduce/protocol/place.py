@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from codedreduce.protocol.messages import Go
-from codedreduce.protocol.rank_table import ENDING, JOINING, READY, RESTING, RankState
+from codedreduce.protocol.rank_table import ENDING, JOINING, READY, RENEWING, RESTING, RankState
 from codedreduce.protocol.settings import Settings
 
 
 class Place:
     """The parts of a rank's machine read it, and say by its verbs where the rank is next."""
 
-    def __init__(self, node: int, settings: Settings) -> None:
+    def __init__(self, node: int, settings: Settings, ranks: int) -> None:
         self.node = node
+        self._ranks = ranks
         self.state: RankState = JOINING
         self.round = settings.after  # the one this rank's own model is in, or has last been in
         self.first = settings.after + 1  # the first round of this rank
         self.generation = settings.generation
         self.go = Go()  # the last round that the coordinator has let begin, as far as this rank knows
+        self.over = 0  # the last round that is over, as one that leads has said
         self.end: int | None = None  # the round after which the run is over, if that is known
+        self.has_state = True  # whether its script's model is that of the run, or will be by what it is given
         self.began_at = 0.0
         self.round_took = 0.0
 
@@ -40,11 +43,17 @@ class Place:
         """This rank has the state that another had after a round."""
         self.state = RESTING
         self.round = round_
+        self.has_state = True
 
     def come_after(self, round_: int) -> None:
-        """This rank comes when others are through with a round."""
+        """This rank comes when others are through with a round: it has nothing of what they have."""
         self.rest_after(round_)
         self.first = round_ + 1
+        self.has_state = False
+
+    def lose_state(self) -> None:
+        """What this rank's script has is not what the others have."""
+        self.has_state = False
 
     def leave(self) -> int:
         """The script leaves its loop; after which round."""
@@ -58,9 +67,33 @@ class Place:
         """Of the plan, from now on."""
         self.generation = generation
 
+    @property
+    def coordinator(self) -> int:
+        """Who leads this generation: a generation is of one rank, whether it came to lead it or not."""
+        return self.generation % self._ranks
+
+    def leader_of(self, generation: int) -> int:
+        """Who leads a generation, if anybody does."""
+        return generation % self._ranks
+
+    def own_generation(self, after: int) -> int:
+        """The first generation after another that this rank could lead."""
+        return after + 1 + (self.node - after - 1) % self._ranks
+
+    @property
+    def position(self) -> int:
+        """How far this rank is: the round it is in; less if it takes a state, 0 if it has none."""
+        if not self.has_state:
+            return 0
+        return 1 if self.state is RENEWING else self.through + 1
+
     def take(self, go: Go) -> None:
         """The coordinator has let a round begin."""
         self.go = go
+
+    def is_over(self, round_: int) -> None:
+        """One that leads is through with a round."""
+        self.over = max(self.over, round_)
 
     def is_to_end(self, round_: int) -> None:
         """The run is over after a round."""
@@ -79,4 +112,4 @@ class Place:
     @property
     def is_behind(self) -> bool:
         """Whether the round that this rank is in is over."""
-        return self.round < self.go.round or (self.end is not None and self.round <= self.end)
+        return self.round < self.go.round or self.round <= max(self.over, self.end or 0)

@@ -16,10 +16,13 @@ The parts of the machine each own what they are about, and know where the rank s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from codedreduce.errors import ProtocolError, UsageError
 from codedreduce.protocol.behind import BEHIND, Behind
 from codedreduce.protocol.coordinating import LATE, TAIL, WAITING, Coordinating
 from codedreduce.protocol.doing import Doing
+from codedreduce.protocol.electing import ELECTING, LEADING, Electing
 from codedreduce.protocol.ending import ENDED, Ending
 from codedreduce.protocol.events import (
     AnyAction,
@@ -30,9 +33,11 @@ from codedreduce.protocol.events import (
     Note,
     PeerFound,
     PeerLost,
+    Received,
     SetTimer,
     Started,
     TimerFired,
+    Transmit,
 )
 from codedreduce.protocol.exchange import Exchange
 from codedreduce.protocol.joining import GREETING, Joining
@@ -43,31 +48,55 @@ from codedreduce.protocol.messages import (
     AnyMessage,
     Cut,
     Do,
+    Done,
     Go,
     Goodbye,
     Hello,
     Keep,
+    Late,
+    Lead,
     Message,
     PartChunk,
+    Past,
     Renew,
+    Stand,
     StateChunk,
+    StateOffer,
+    Status,
     SumChunk,
+    Take,
     Tell,
+    Want,
+    Welcome,
 )
+from codedreduce.protocol.office import Office
 from codedreduce.protocol.outboxes import Outboxes
 from codedreduce.protocol.place import Place
-from codedreduce.protocol.rank_table import ENDING, READY, RENEWING, RESTING, ROWS, WORKING, RankState
+from codedreduce.protocol.rank_table import ENDING, JOINING, LEFT, READY, RENEWING, RESTING, ROWS, WORKING, RankState
 from codedreduce.protocol.renewing import Giving
 from codedreduce.protocol.rooms import OWN_ROOMS, Rooms
 from codedreduce.protocol.settings import Settings
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector
 
+#: A timer: a rank that leads may go on, which waited for others.
+GOING_ON = "going on"
+
+#: A timer: a round has taken very long at a rank. After so many seconds at least, and as long as so many rounds.
+HEARD_NOTHING = "heard nothing"
+LONG_ENOUGH, MANY_ROUNDS = 5.0, 8.0
+
+#: What is said of a vector, which is the same in every generation; and what makes a generation known.
+OF_ANY_GENERATION = (
+    PartChunk, SumChunk, StateChunk, Want, Past, StateOffer, Take, Hello, Welcome, Stand, Lead, Goodbye,
+)  # fmt: skip
+
 
 class Rank(Machine):
-    """The state machine of a rank; rank 0's has a coordinator in it."""
+    """The state machine of a rank; that of the one that leads has a coordinator in it."""
 
     ROWS = ROWS
+    OF_ANY_GENERATION = OF_ANY_GENERATION
 
     def __init__(self, node: int, plan: StripedPlan, settings: Settings, rooms: Rooms = OWN_ROOMS) -> None:
         super().__init__()
@@ -76,19 +105,20 @@ class Rank(Machine):
         self.node = node
         self.plan = plan
         self.settings = settings
-        self.lead: Coordinating | None = None
-        self._leading: Leading | None = None
-        if node == 0:
-            self.lead = Coordinating(plan, settings, self._told_by_own_coordinator)
-            self._leading = Leading(plan, settings, self.lead)
-        self._place = place = Place(node, settings)
+        self._place = place = Place(node, settings, plan.workers)
+        self._office = office = Office()
         self._links = links = Outboxes([peer for peer in plan.computing if peer != node], settings.window)
         self._exchange = exchange = Exchange(node, plan, settings, links, rooms)
-        self._doing = doing = Doing(place, plan, settings, exchange, self.lead)
-        self._behind = Behind(place, links, exchange, doing, self._leading, self._finish_round)
-        self._joining = Joining(place, plan, settings, exchange, doing, self._behind)
+        self._doing = doing = Doing(place, plan, settings, exchange, office)
+        self._behind = Behind(place, links, exchange, doing, office, self._finish_round)
+        self._joining = Joining(
+            place, plan, settings, doing, self._behind, self._adopt, lambda actions: self._electing.is_in(actions)
+        )
         self._giving = Giving(place, links, settings)
-        self._ending = Ending(place, doing, self._behind, self._leading, self._go_on)
+        self._ending = Ending(place, doing, self._behind, office, self._go_on)
+        self._electing = Electing(place, plan, links, office, self._adopt, self._take_lead, self._let_in, self._greet)
+        if place.coordinator == node:
+            self._take_office()
 
     @property
     def state(self) -> RankState:  # type: ignore[override]
@@ -102,12 +132,27 @@ class Rank(Machine):
 
     @property
     def generation(self) -> int:  # type: ignore[override]
-        """Of the plan."""
+        """Of the plan: who leads."""
         return self._place.generation
 
+    @property
+    def leads(self) -> bool:
+        """Whether this rank leads the others."""
+        return self._office.is_held
+
+    @property
+    def coordinator(self) -> int:
+        """Who leads, as far as this rank knows."""
+        return self._place.coordinator
+
+    @property
+    def lead(self) -> Coordinating | None:
+        """What this rank does for all, if it leads."""
+        return self._office.lead
+
     def lacking(self) -> list[int]:
-        """On rank 0: the ranks that are not in."""
-        return self._leading.lacking() if self._leading is not None else []
+        """On a rank that leads: the ranks that are not in."""
+        return self._office.leading.lacking() if self._office.leading is not None else []
 
     @property
     def ended_after(self) -> int | None:
@@ -121,13 +166,23 @@ class Rank(Machine):
 
     @property
     def refused(self) -> str | None:
-        """Why rank 0 did not let this rank in, if it did not."""
+        """Why this rank was not let in, if it was not."""
         return self._ending.refused
 
     @property
     def begun(self) -> int:
         """The last round that the coordinator has let begin, as far as this rank knows."""
         return self._place.go.round
+
+    @property
+    def through(self) -> int:
+        """The last round that this rank is through with."""
+        return self._place.through
+
+    @property
+    def begun_in(self) -> int:
+        """The generation in which that was."""
+        return self._place.go.generation
 
     def is_to_wait(self, round_: int) -> bool:
         """Whether nothing comes of it that the script begins this round, until the coordinator lets it begin."""
@@ -153,9 +208,18 @@ class Rank(Machine):
     def _who(self, sender: int) -> From:
         if sender == self.node or sender not in self.plan.computing:
             return STRANGER
-        if self.node == 0:
+        if self._office.is_held:
             return FOLLOWER
-        return PEER if sender else COORDINATOR
+        return COORDINATOR if sender == self._place.coordinator else PEER
+
+    def _hear(self, event: Received, now: float, actions: list[AnyAction]) -> None:
+        """Whoever speaks of an earlier generation is told of this one; what it says does not count."""
+        message, sender = event.message, event.sender
+        is_past = message.generation < self.generation and type(message) not in OF_ANY_GENERATION
+        if is_past and self.state not in (JOINING, LEFT) and sender in self._links:
+            self._electing.tell(sender, actions)
+        elif message.generation == self.generation or type(message) in OF_ANY_GENERATION:
+            super()._hear(event, now, actions)
 
     def _fits(self, message: AnyMessage, data: Vector) -> bool:
         if isinstance(message, StateChunk):
@@ -168,7 +232,7 @@ class Rank(Machine):
     # -- a round begins
 
     def _on_started(self, event: Started, now: float, actions: list[AnyAction]) -> None:
-        if self.lead is None:
+        if not self._office.is_held:
             self._joining.say_hello(now, actions)
             return
         self._place.become(RESTING)
@@ -183,16 +247,18 @@ class Rank(Machine):
         self._giving.begin(event.round, actions)
         if self.lead is None and not self.begun:  # everyone is in when all have said this
             self._doing.tell_status(actions)
+        if self.lead is None:
+            self._look_whether_on(now, actions)
         if self._behind.must_renew:
             self._behind.renew(now, actions)
             return
-        if self.lead is not None and self._leading is not None:
+        if self._office.leading is not None:
             if event.digest:
-                self._leading.compare(0, event.round, event.digest, actions)
-            if self._leading.takes_state(event.round, actions):
+                self._office.leading.compare(self.node, event.round, event.digest, actions)
+            if self._office.leading.takes_state(event.round, actions):
                 self._behind.renew(now, actions)
                 return
-            self._take_go(self.lead.begin(event.round, now, actions), now, actions)
+            self._let_begin(now, actions)
             return
         if self._ending.is_past:
             self._ending.tell_script(actions)
@@ -203,28 +269,51 @@ class Rank(Machine):
         """Work, if the round that the script has begun is on; or get what is missing of it, if it is past."""
         if self._place.is_on:
             self._place.become(WORKING)
-            if self._doing.has_something_to_do:
-                self._doing.compute_next(now, actions)
-            elif self.lead is None:
-                self._doing.tell_status(actions)  # it is here, and could be given something
+            self._work_on(now, actions)
         elif self._place.is_behind:
             self._place.become(WORKING)
             self._behind.catch_up(now, actions)
 
+    def _work_on(self, now: float, actions: list[AnyAction]) -> None:
+        """Begin with what is to be done, if there is something and nothing is under way."""
+        if not self._doing.is_idle:
+            return
+        if self._doing.has_something_to_do:
+            self._doing.compute_next(now, actions)
+        elif not self._office.is_held:
+            self._doing.tell_status(actions)  # it is here, and could be given something
+
+    def _look_whether_on(self, now: float, actions: list[AnyAction]) -> None:
+        """If the round takes very long, ask the coordinator what is on, ever more rarely: what it said may be lost."""
+        wait = max(LONG_ENOUGH, MANY_ROUNDS * self._place.round_took, now - self._place.began_at)
+        actions.append(SetTimer(name=HEARD_NOTHING, at=now + wait))
+
     def _on_go(self, message: Go, sender: int, now: float, actions: list[AnyAction]) -> None:
-        if not self._ending.goes_on_without(message, actions) and message.round > self.begun:
+        last = self._place.go
+        is_news = (message.generation, message.round) > (last.generation, last.round)
+        if not self._ending.goes_on_without(message, actions) and is_news:
             self._take_go(message, now, actions)
 
     def _take_go(self, go: Go, now: float, actions: list[AnyAction]) -> None:
         was_behind = self._place.is_behind
+        is_again = self.state is WORKING and self._place.is_on and go.round == self.round
         self._place.take(go)
-        if self.round < go.round:
-            self._doing.stop("the round is over", actions)
-        self._doing.begin(go)
+        if self.round != go.round:
+            self._doing.stop("the round is over, or has not begun", actions)
+        if is_again:
+            self._doing.begin_again(go)
+        else:
+            self._doing.begin(go)
         self._exchange.begin(go, actions)
+        if is_again:
+            self._doing.deliver_again(now, actions)
         if self._finish_round(now, actions):
             return
-        if self.state is READY:
+        if self.state is WORKING and self.round > go.round and not self._place.is_behind:
+            self._place.become(READY)  # under this coordinator it has not begun
+        elif is_again:
+            self._work_on(now, actions)
+        elif self.state is READY:
             self._go_on(now, actions)
         elif self.state is WORKING and self.round < go.round and not was_behind:
             self._behind.was_overtaken(now, actions)
@@ -234,13 +323,13 @@ class Rank(Machine):
     def _told_by_own_coordinator(self, message: Message, now: float, actions: list[AnyAction]) -> None:
         match message:
             case Do():
-                self._doing.on_do(message, 0, now, actions)
+                self._doing.on_do(message, self.node, now, actions)
             case Cut():
-                self._doing.on_cut(message, 0, now, actions)
+                self._doing.on_cut(message, self.node, now, actions)
             case Keep():
                 self._doing.change_keeper(message, actions)
             case Tell() if self.lead is not None:
-                self.lead.status(0, self._doing.status(), now, actions)
+                self.lead.status(self.node, self._doing.status(), now, actions)
 
     def _on_computed(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
         if event.round != self.round or not self._place.is_on:
@@ -268,7 +357,7 @@ class Rank(Machine):
         total, place = self._exchange.sum, self._place
         if place.state not in (READY, WORKING) or total.round != place.round or not total.is_complete:
             return False
-        if self.lead is not None and not place.is_on:
+        if self.lead is not None and not (place.is_on and self._electing.has_enough):
             return False
         late = self.lead.over(now) if self.lead is not None else ()
         self._doing.stop("the round is over", actions)
@@ -283,35 +372,186 @@ class Rank(Machine):
         actions.append(total.given(late))
         return True
 
+    # -- who leads
+
+    def _adopt(self, generation: int) -> None:
+        """Speak of a generation from now on, and obey nothing of an earlier one."""
+        if generation != self.generation:
+            self._office.leave()
+            self._place.speak_of(generation)
+            self._exchange.speak_of(generation)
+        self._electing.find()
+
+    def _take_office(self) -> Leading:
+        generation = self.generation
+        lead = Coordinating(
+            self.plan, self.settings, self._told_by_own_coordinator, own=self.node, generation=generation
+        )
+        leading = Leading(self.plan, self.settings, lead, own=self.node, generation=generation)
+        self._office.take(lead, leading)
+        return leading
+
+    def _take_lead(self, positions: Mapping[int, int], now: float, actions: list[AnyAction]) -> None:
+        """Lead those that follow, from the round that this rank is in."""
+        leading = self._take_office()
+        self._joining.has_lead()
+        leading.take_over(positions, now, actions)
+        for rank in self.plan.computing:
+            if rank in positions and rank != self.node:
+                self._welcome(rank, actions)
+            elif rank in self._links and self._links.reaches([rank]):
+                self._electing.tell(rank, actions)
+        if self.state in (READY, WORKING) and not self._ending.is_past:
+            if self._doing.digest:
+                leading.compare(self.node, self.round, self._doing.digest, actions)
+            if not self._place.is_on:
+                self._place.become(READY)
+            self._let_begin(now, actions)
+        elif self.state is RENEWING:
+            self._behind.look(now, actions)
+        elif self.state is ENDING:
+            self._ending.lead_end(now, actions)
+
+    def _let_begin(self, now: float, actions: list[AnyAction]) -> None:
+        """On a rank that leads: let the round begin that its script is in, if it reaches enough of the others.
+
+        Who takes over before any round has begun waits until all have said which model they have.
+        """
+        lead, leading = self._office.lead, self._office.leading
+        assert lead is not None
+        assert leading is not None
+        if not self._electing.has_enough:
+            self._say_unreached(now, actions)
+        elif self.generation == self.settings.generation or self.begun or leading.all_ready:
+            self._take_go(lead.begin(self.round, now, actions), now, actions)
+
+    def _go_on_soon(self, now: float, actions: list[AnyAction]) -> None:
+        """On a rank that leads: somebody is back, or will never be."""
+        if self._office.is_held:
+            actions.append(SetTimer(name=GOING_ON, at=now))
+
+    def _go_on_leading(self, now: float, actions: list[AnyAction]) -> None:
+        """Go on with what waited for others."""
+        if self._office.is_held and self.state is READY and not self._ending.is_past:
+            self._let_begin(now, actions)
+        elif self._office.is_held:
+            self._finish_round(now, actions)
+
+    def _say_unreached(self, now: float, actions: list[AnyAction]) -> None:
+        missing = tuple(self._electing.unreached())
+        reason = f"rank {self.node} cannot reach ranks {list(missing)}: without more than half of all it does not go on"
+        actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=missing))
+        actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+
+    def _welcome(self, rank: int, actions: list[AnyAction]) -> None:
+        welcome = Welcome(generation=self.generation, round=self._place.through)
+        actions.append(Transmit(to=rank, message=welcome))
+        self._ending.tell_of_end(rank, actions)
+
+    def _let_in(self, rank: int, position: int, now: float, actions: list[AnyAction]) -> None:
+        """On a rank that leads: lead one more that follows, in whatever round it is."""
+        assert self._office.leading is not None
+        self._office.leading.take_over({self.node: self._place.position, rank: position}, now, actions)
+        self._welcome(rank, actions)
+        self._go_on_soon(now, actions)
+
+    def _greet(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+        if rank != self.node:
+            self._joining.say_hello(now, actions, rank)
+
+    def _has_not_met(self, rank: int) -> bool:
+        """Whether this rank would lead a run that it has not begun, and has never let in one that has been in a run."""
+        leading = self._office.leading
+        return leading is not None and self.state is RESTING and not self.begun and not leading.has_met(rank)
+
+    def _give_way(self, generation: int, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """Others have a run already: this rank does not begin one, and asks to be let in."""
+        self._office.leave()
+        self._place.become(JOINING)
+        leader = self._place.leader_of(generation)
+        self._joining.say_hello(now, actions, sender if leader == self.node else leader)
+
+    def _on_stand(self, message: Stand, sender: int, now: float, actions: list[AnyAction]) -> None:
+        if self._has_not_met(sender):
+            self._give_way(message.generation, sender, now, actions)
+        elif self.state is JOINING:
+            leader = self._place.leader_of(message.generation)
+            if not message.lost and leader != self.node:
+                self._joining.say_hello(now, actions, leader)
+            elif message.asks:
+                self._joining.say_hello(now, actions, sender)
+        else:
+            self._electing.on_stand(message, sender, now, actions)
+
+    def _on_hello_to_another(self, message: Hello, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """Somebody wants to be let in, or is back, and takes this rank for the one that leads."""
+        if not message.is_in:
+            self._electing.is_new(sender, now, actions)
+        self._electing.tell(sender, actions)
+
     # -- what the coordinator hears
 
     def _on_hello(self, message: Hello, sender: int, now: float, actions: list[AnyAction]) -> None:
-        assert self.lead is not None
-        assert self._leading is not None
-        if self._leading.greet(sender, message, self._place, actions):
+        if message.is_in and self._has_not_met(sender):
+            self._give_way(message.generation, sender, now, actions)
+            return
+        lead, leading = self._office.lead, self._office.leading
+        assert lead is not None
+        assert leading is not None
+        if not message.is_in and self.begun and not self._electing.has_enough:
+            return  # others may lead by now: it is not for this rank to say who is in
+        if leading.greet(sender, message, self._place, actions):
+            self._electing.can_vote(sender)
             self._links.find(sender)
             self._giving.lost(sender)
-            self.lead.came(sender, now, actions)
+            lead.came(sender, now, actions)
             self._doing.send_again(sender, actions)
             self._ending.tell_of_end(sender, actions)
+            self._go_on_soon(now, actions)
+
+    def _on_status(self, message: Status, sender: int, now: float, actions: list[AnyAction]) -> None:
+        assert self._office.leading is not None
+        self._office.leading.on_status(message, sender, now, actions)
+        if self.state is READY:
+            self._go_on_soon(now, actions)
+
+    def _on_done(self, message: Done, sender: int, now: float, actions: list[AnyAction]) -> None:
+        assert self._office.leading is not None
+        self._office.leading.on_done(message, sender, now, actions)
+
+    def _on_late(self, message: Late, sender: int, now: float, actions: list[AnyAction]) -> None:
+        assert self._office.leading is not None
+        self._office.leading.on_late(message, sender, now, actions)
 
     def _on_renew(self, message: Renew, sender: int, now: float, actions: list[AnyAction]) -> None:
-        assert self._leading is not None
-        self._leading.hear_of(sender)
-        if not self._leading.find_givers(sender, self.round, actions):
+        assert self._office.leading is not None
+        self._office.leading.hear_of(sender)
+        if not self._office.leading.find_givers(sender, self.round, actions):
             self._giving.promise(sender, actions)
 
     def _on_follower_left(self, message: Goodbye, sender: int, now: float, actions: list[AnyAction]) -> None:
         if self.state is not ENDING:
             reason = f"rank {sender} left: {message.reason}"
             actions.append(Note(kind="left", reason=reason, round=self.round, nodes=(sender,)))
+        self._electing.cannot_vote(sender)
         self._is_gone(sender, now, actions)
+        self._go_on_soon(now, actions)
+
+    def _on_peer_left(self, message: Goodbye, sender: int, now: float, actions: list[AnyAction]) -> None:
+        self._electing.peer_lost(sender, now, actions, is_dead=True)
+
+    def _on_goodbye(self, message: Goodbye, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """The coordinator leaves: the run is over; unless it speaks of an earlier generation, or never led this one."""
+        if message.generation == self.generation:
+            self._ending.on_goodbye(message, sender, now, actions)
+        else:
+            self._on_peer_left(message, sender, now, actions)
 
     def _is_gone(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        assert self.lead is not None
-        assert self._leading is not None
-        self._leading.gone(rank)
-        self.lead.gone(rank, now, actions)
+        assert self._office.lead is not None
+        assert self._office.leading is not None
+        self._office.leading.gone(rank)
+        self._office.lead.gone(rank, now, actions)
         self._finish_round(now, actions)
         self._ending.leave_if_all_through(actions)
 
@@ -324,6 +564,18 @@ class Rank(Machine):
             self._joining.look(now, actions)
         elif event.name == ENDED:
             self._ending.is_late(now, actions)
+        elif event.name == HEARD_NOTHING:
+            if self.state in (READY, WORKING) and not self._office.is_held:
+                self._doing.tell_status(actions)
+                self._look_whether_on(now, actions)
+        elif event.name == GOING_ON:
+            self._go_on_leading(now, actions)
+        elif event.name == LEADING:
+            self._electing.lead(now, actions)
+        elif event.name == ELECTING:
+            self._electing.look(now, actions)
+        elif self.lead is not None and event.name == WAITING and not self._electing.has_enough:
+            self._say_unreached(now, actions)
         elif self.lead is not None and self.state is WORKING:
             missing = self._exchange.sum.missing()
             if event.name == LATE:
@@ -348,8 +600,17 @@ class Rank(Machine):
             self._links.lose(event.peer)
             self._giving.lost(event.peer)
             self._behind.lost(event.peer, actions)
-            if self.lead is not None:
+            if self._office.is_held:
                 self._is_gone(event.peer, now, actions)
+                if self._office.is_held and not self._electing.has_enough and self.state in (READY, WORKING):
+                    self._say_unreached(now, actions)
+            if self.state in (JOINING, LEFT):
+                self._electing.note_lost(event.peer, is_dead=event.dead)
+                return
+            self._electing.peer_lost(event.peer, now, actions, is_dead=event.dead)
+            if self._electing.is_lost:
+                self._ending.is_left(now, actions)
+            self._go_on_soon(now, actions)
 
     def _on_peer_found(self, event: PeerFound, now: float, actions: list[AnyAction]) -> None:
         if event.peer not in self._links:
@@ -357,8 +618,10 @@ class Rank(Machine):
         self._links.find(event.peer)
         self._giving.lost(event.peer)
         self._behind.lost(event.peer, actions)
-        if event.peer == 0:
+        if event.peer == self._place.coordinator and not self._office.is_held:
             self._joining.say_hello(now, actions)
+        elif self.state is not JOINING:
+            self._electing.tell(event.peer, actions)
         if self.lead is None:  # whom a coordinator is to talk to says hello
             self._doing.send_again(event.peer, actions)
 

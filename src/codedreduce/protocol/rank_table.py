@@ -22,6 +22,7 @@ from codedreduce.protocol.messages import (
     Do,
     Done,
     End,
+    Follow,
     Give,
     Go,
     Goodbye,
@@ -29,10 +30,12 @@ from codedreduce.protocol.messages import (
     Hello,
     Keep,
     Late,
+    Lead,
     PartChunk,
     Past,
     Refuse,
     Renew,
+    Stand,
     StateChunk,
     StateOffer,
     Status,
@@ -60,18 +63,19 @@ JOINING, RESTING, READY, WORKING, RENEWING, ENDING, LEFT = RankState
 _IN = (RESTING, READY, WORKING, RENEWING, ENDING)
 _ALL = (JOINING, *_IN)
 _NOT_WORKING = (RESTING, READY, RENEWING, ENDING)
-_LEADING = (RESTING, WORKING, RENEWING, ENDING)  # those that rank 0 is ever in when somebody speaks to it
 _ANY_RANK = (COORDINATOR, FOLLOWER, PEER)
 
 #: In which states what from whom is handled by which method of `Rank` or of a part of it, and where that may lead.
 ROWS = (
     Row((JOINING,), Started, OWN, "_on_started", (STAY, RESTING)),
-    Row((JOINING,), Welcome, COORDINATOR, "_joining.on_welcome", (RESTING,)),
-    Row(_IN, Welcome, COORDINATOR, "_joining.on_welcome"),
+    *(Row((JOINING,), Welcome, who, "_joining.on_welcome", (STAY, RESTING)) for who in (COORDINATOR, PEER)),
+    *(Row((RESTING, WORKING, RENEWING, ENDING), Welcome, who, "_joining.on_welcome") for who in _ANY_RANK),
+    *(Row((READY,), Welcome, who, "_joining.on_welcome", (STAY, WORKING)) for who in _ANY_RANK),
     Row(_ALL, Refuse, COORDINATOR, "_ending.on_refuse", (LEFT,)),
     # a round
     Row((RESTING,), Begin, OWN, "_on_begin", (READY, WORKING, RESTING, RENEWING)),
-    Row((RESTING, WORKING, RENEWING), Go, COORDINATOR, "_on_go"),
+    Row((RESTING, RENEWING), Go, COORDINATOR, "_on_go"),
+    Row((WORKING,), Go, COORDINATOR, "_on_go", (STAY, READY, RESTING)),
     Row((READY,), Go, COORDINATOR, "_on_go", (STAY, WORKING, RESTING, RENEWING)),
     Row((ENDING,), Go, COORDINATOR, "_on_go", (STAY, LEFT)),
     Row(_IN, Do, COORDINATOR, "_doing.on_do"),
@@ -86,6 +90,7 @@ ROWS = (
     *(Row(_NOT_WORKING, PartChunk, who, "_on_part") for who in _ANY_RANK),
     *(Row((WORKING,), SumChunk, who, "_on_sum", (STAY, RESTING)) for who in _ANY_RANK),
     *(Row((READY,), SumChunk, who, "_on_sum", (STAY, RESTING)) for who in (COORDINATOR, PEER)),
+    Row((READY,), SumChunk, FOLLOWER, "_on_sum"),
     *(Row((RESTING, RENEWING, ENDING), SumChunk, who, "_on_sum") for who in _ANY_RANK),
     # who is behind, and who helps
     *(Row(_IN, Want, who, "_behind.on_want") for who in _ANY_RANK),
@@ -93,6 +98,7 @@ ROWS = (
     *(Row(_IN, Take, who, "_giving.on_take") for who in _ANY_RANK),
     *(Row((RENEWING,), Past, who, "_behind.on_past") for who in _ANY_RANK),
     *(Row((WORKING,), Past, who, "_behind.on_past", (STAY, RENEWING)) for who in (COORDINATOR, PEER)),
+    Row((WORKING,), Past, FOLLOWER, "_behind.on_past"),
     *(Row((RENEWING,), StateChunk, who, "_behind.on_state", (STAY, RESTING)) for who in _ANY_RANK),
     Row((RESTING,), Overtaken, OWN, "_behind.on_overtaken"),
     Row((RESTING,), Renew, COORDINATOR, "_behind.on_must_renew"),
@@ -100,18 +106,28 @@ ROWS = (
     Row(_IN, Give, COORDINATOR, "_giving.on_give"),
     Row(_IN, Packed, OWN, "_giving.on_packed"),
     # what the coordinator hears
-    Row(_LEADING, Hello, FOLLOWER, "_on_hello"),
-    Row(_LEADING, Status, FOLLOWER, "_leading.on_status"),
-    Row(_LEADING, Done, FOLLOWER, "_leading.on_done"),
-    Row(_LEADING, Renew, FOLLOWER, "_on_renew"),
-    Row(_LEADING, Late, FOLLOWER, "_leading.on_late"),
+    Row((RESTING,), Hello, FOLLOWER, "_on_hello", (STAY, JOINING)),
+    Row((READY, WORKING, RENEWING, ENDING), Hello, FOLLOWER, "_on_hello"),
+    Row(_IN, Status, FOLLOWER, "_on_status"),
+    Row(_IN, Done, FOLLOWER, "_on_done"),
+    Row(_IN, Renew, FOLLOWER, "_on_renew"),
+    Row(_IN, Late, FOLLOWER, "_on_late"),
     Row((ENDING,), Have, FOLLOWER, "_ending.on_have", (STAY, LEFT)),
-    Row((RESTING, WORKING, RENEWING), Have, FOLLOWER, "_ending.on_have"),
-    Row((RESTING, RENEWING), Goodbye, FOLLOWER, "_on_follower_left"),
+    Row((RESTING, READY, WORKING, RENEWING), Have, FOLLOWER, "_ending.on_have"),
+    Row((RESTING, READY, RENEWING), Goodbye, FOLLOWER, "_on_follower_left"),
     Row((WORKING,), Goodbye, FOLLOWER, "_on_follower_left", (STAY, RESTING)),
     Row((ENDING,), Goodbye, FOLLOWER, "_on_follower_left", (STAY, LEFT)),
+    # who leads
+    Row((RESTING,), Stand, FOLLOWER, "_on_stand", (STAY, JOINING)),
+    Row((READY, WORKING, RENEWING, ENDING), Stand, FOLLOWER, "_on_stand"),
+    *(Row(_ALL, Stand, who, "_on_stand") for who in (COORDINATOR, PEER)),
+    *(Row(_IN, Lead, who, "_electing.on_lead") for who in _ANY_RANK),
+    *(Row(_IN, Follow, who, "_electing.on_follow") for who in (FOLLOWER, PEER)),
+    *(Row(_IN, Hello, who, "_on_hello_to_another") for who in (COORDINATOR, PEER)),
+    Row(_IN, Goodbye, PEER, "_on_peer_left"),
     # time and connections
-    Row((JOINING, RESTING, READY), TimerFired, OWN, "_on_timer"),
+    Row((JOINING, RESTING), TimerFired, OWN, "_on_timer"),
+    Row((READY,), TimerFired, OWN, "_on_timer", (STAY, WORKING, RESTING)),
     Row((RENEWING,), TimerFired, OWN, "_on_timer", (STAY, RESTING)),
     Row((WORKING,), TimerFired, OWN, "_on_timer", (STAY, RESTING, RENEWING)),
     Row((ENDING,), TimerFired, OWN, "_on_timer", (STAY, LEFT)),
@@ -123,7 +139,7 @@ ROWS = (
     # the end
     Row((RESTING, WORKING, RENEWING, ENDING), End, COORDINATOR, "_ending.on_end"),
     Row((READY,), End, COORDINATOR, "_ending.on_end", (STAY, RENEWING)),
-    Row(_ALL, Goodbye, COORDINATOR, "_ending.on_goodbye", (LEFT,)),
+    Row(_ALL, Goodbye, COORDINATOR, "_on_goodbye", (STAY, LEFT)),
     Row((JOINING,), Leave, OWN, "_ending.on_leave", (LEFT,)),
     Row(_IN, Leave, OWN, "_ending.on_leave", (ENDING, LEFT)),
     *(Row((JOINING, *_NOT_WORKING), what, OWN) for what in (Computed, Advanced)),

@@ -18,10 +18,11 @@ IN_TIME = 0.3
 
 
 class Standing:
-    """What is known of the ranks' being there. Rank 0 always is."""
+    """What is known of the ranks' being there. The coordinator's `own` always is."""
 
-    def __init__(self) -> None:
-        self.present: set[int] = {0}
+    def __init__(self, own: int = 0) -> None:
+        self._own = own
+        self.present: set[int] = {own}
         self._away: set[int] = set()  # ranks that are new, or take another's state
         self._behind: set[int] = set()  # ranks that have said that they are at an earlier round
         self._left_out: dict[int, tuple[int, int]] = {}  # until which round, and for how many
@@ -47,7 +48,7 @@ class Standing:
 
     def begin(self, round_: int, now: float) -> None:
         """A round begins: whoever was silent in the last one is given nothing; unless most were, who are awaited."""
-        self._silent = self.present - self._heard - {0} if self._round else set()
+        self._silent = self.present - self._heard - {self._own} if self._round else set()
         if 2 * len(self._silent) > len(self.present):
             self._silent = set()
             self._behind = set()
@@ -71,7 +72,7 @@ class Standing:
                 self._in_time.add(rank)
 
     def has_sum(self, rank: int) -> None:
-        """A rank has the sum of the round that is on, which rank 0 has not: it cannot compute anything of it."""
+        """A rank has the sum of the round that is on, which the coordinator has not: it computes nothing of it."""
         self._has_sum.add(rank)
 
     def can_compute(self, rank: int) -> bool:
@@ -80,12 +81,12 @@ class Standing:
 
     def fell_behind(self, rank: int) -> None:
         """A rank is at an earlier round."""
-        if rank:
+        if rank != self._own:
             self._behind.add(rank)
 
     def renews(self, rank: int) -> None:
         """A rank takes another's state, and does nothing until it has it."""
-        if rank:
+        if rank != self._own:
             self._away.add(rank)
 
     def is_current(self, rank: int) -> bool:
@@ -98,11 +99,12 @@ class Standing:
 
     def taking_part(self) -> list[int]:
         """The ranks that are given work and stripes at the start of a round."""
-        return [rank for rank in self.current() if rank not in self._silent and not self.is_left_out(rank)] or [0]
+        able = [rank for rank in self.current() if rank not in self._silent and not self.is_left_out(rank)]
+        return able or [self._own]
 
     def can_help(self, rank: int) -> bool:
         """Whether a rank can be given another's work: it was heard of in this round, and its link serves."""
-        return (rank in self._heard or not rank) and self.can_compute(rank) and not self.is_left_out(rank)
+        return (rank in self._heard or rank == self._own) and self.can_compute(rank) and not self.is_left_out(rank)
 
     def is_left_out(self, rank: int) -> bool:
         """Whether a rank is given nothing for a while."""
@@ -112,7 +114,7 @@ class Standing:
     def leave_out(self, rank: int) -> None:
         """A rank did not deliver or keep: it is given nothing for some rounds; unless that is so of many."""
         others = sum(1 for one in self.present if self.is_left_out(one))
-        if rank and not self.is_left_out(rank) and 3 * (others + 1) <= len(self.present):
+        if rank != self._own and not self.is_left_out(rank) and 3 * (others + 1) <= len(self.present):
             _, rounds = self._left_out.get(rank, (0, LEFT_OUT // 2))
             rounds = min(LEFT_OUT_AT_MOST, 2 * rounds)
             self._left_out[rank] = (self._round + rounds, rounds)

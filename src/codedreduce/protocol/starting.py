@@ -28,8 +28,9 @@ BEGINS_LATE = 0.75
 class Starting:
     """Plans of rounds, made from what is known of ranks and links."""
 
-    def __init__(self, plan: StripedPlan, settings: Settings, pace: Pace, links: Links) -> None:
+    def __init__(self, plan: StripedPlan, settings: Settings, pace: Pace, links: Links, own: int = 0) -> None:
         self._plan = plan
+        self._own = own
         self._chunks = settings.chunks
         self._keepers = settings.keepers(plan)
         self._noise = settings.least_head_start
@@ -42,7 +43,9 @@ class Starting:
         plan = self._plan
         self._taking_part = taking_part
         speeds = {rank: self._speed(rank) for rank in taking_part}
-        beginning = {rank: speed for rank, speed in speeds.items() if speed.lag < NEVER} or {0: self._hoped(0)}
+        beginning = {rank: speed for rank, speed in speeds.items() if speed.lag < NEVER} or {
+            self._own: self._hoped(self._own)
+        }
         loads = share_out(
             plan.workers, plan.blocks, beginning, lambda rank, unit: rank in plan.group(unit), self._links.vector
         )

@@ -51,8 +51,12 @@ Say = Callable[[int, Message, float, list[AnyAction]], None]
 class TakingOver:
     """The late and the idle of a round."""
 
-    def __init__(self, plan: StripedPlan, standing: Standing, pace: Pace, links: Links, lateness: Lateness, say: Say):
+    def __init__(
+        self, plan: StripedPlan, standing: Standing, pace: Pace, links: Links, lateness: Lateness, say: Say,
+        *, own: int = 0, generation: int = 0,
+    ) -> None:  # fmt: skip
         self._plan = plan
+        self._own = own
         self._standing = standing
         self._pace = pace
         self._links = links
@@ -61,7 +65,7 @@ class TakingOver:
         self.hands = Hands()
         self.budget = Budget(plan.workers)
         self.round = 0
-        self.generation = 0
+        self._generation = generation
         self.is_acting = False
         self._idle: dict[int, None] = {}  # in the order in which they became so
         self._behind: list[tuple[float, int, int]] = []  # who is through last, when (negative); the stamp of its hand
@@ -107,7 +111,7 @@ class TakingOver:
         self._idle.pop(rank, None)
         self._lateness.expect(hand, now)
         self._note(hand, now)
-        self._say(rank, Do(generation=self.generation, round=self.round, parts=parts), now, actions)
+        self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now, actions)
 
     def given_again(self, rank: int, now: float, did: Order | None = None) -> tuple[Part, ...]:
         """What a rank that is back was given, from now on; but for what it has just done."""
@@ -172,7 +176,7 @@ class TakingOver:
         for hand, order in self.hands.holding(unit):
             left.append((hand, order, hand.done if order is hand.orders[0] else 0))
             self.hands.take(hand, order)
-            self._say(hand.rank, Cut(generation=self.generation, round=self.round, unit=unit, end=0), now, actions)
+            self._say(hand.rank, Cut(generation=self._generation, round=self.round, unit=unit, end=0), now, actions)
             if hand.orders:
                 self._lateness.expect(hand, now)
             self.is_idle(hand.rank)
@@ -210,8 +214,13 @@ class TakingOver:
     def _ask_again(self, now: float, actions: list[AnyAction]) -> None:
         """Ask all that are late: what they said may not have been heard."""
         for hand in list(self.hands.all()):
-            if hand.rank and hand.orders and self._is_alive(hand) and self._lateness.at(hand, SILENT) <= now:
-                self._say(hand.rank, Tell(generation=self.generation, round=self.round), now, actions)
+            if (
+                hand.rank != self._own
+                and hand.orders
+                and self._is_alive(hand)
+                and self._lateness.at(hand, SILENT) <= now
+            ):
+                self._say(hand.rank, Tell(generation=self._generation, round=self.round), now, actions)
         self._ask_again_at = now + LATER * (now - self._began) + self._lateness.least
 
     def _note(self, hand: Hand, now: float) -> None:
@@ -260,7 +269,7 @@ class TakingOver:
             return self._relieve(hand, now, actions, is_stuck=True)
         if hand.heard is None or now - hand.heard > FRESH * hand.pace(lateness.slowdown):
             hand.asked = now
-            self._say(hand.rank, Tell(generation=self.generation, round=self.round), now, actions)
+            self._say(hand.rank, Tell(generation=self._generation, round=self.round), now, actions)
             return max(lateness.answers_by(hand, now), lateness.at(hand, SILENT)) if hand.asked is not None else now
         if not hand.has_begun:
             due = lateness.at(hand, NOT_BEGUN if self._standing.is_current(hand.rank) else BEHIND)
@@ -351,7 +360,7 @@ class TakingOver:
             return  # it may still be first
         others = (one.part.first for one in hand.orders if one is not order and one.part.unit == unit)
         if not any(other >= end for other in others):
-            self._say(hand.rank, Cut(generation=self.generation, round=self.round, unit=unit, end=end), now, actions)
+            self._say(hand.rank, Cut(generation=self._generation, round=self.round, unit=unit, end=end), now, actions)
         if end > first:
             order.part = Part(unit, first, end)
             hand.stamp += 1

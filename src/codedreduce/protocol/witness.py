@@ -9,8 +9,9 @@ from collections.abc import Collection
 class Witness:
     """Digests of one round at a time."""
 
-    def __init__(self, ranks: int, first: int = 1) -> None:
+    def __init__(self, ranks: int, first: int = 1, own: int = 0) -> None:
         self._first = first
+        self._own = own
         self._ranks = ranks
         self._round = 0
         self._digests: dict[int, str] = {}
@@ -20,7 +21,8 @@ class Witness:
     def hear(self, rank: int, round_: int, digest: str, present: Collection[int]) -> list[int]:
         """A rank's digest; those that are known by now to differ from most, each once.
 
-        Before the first round rank 0's is what counts; later that of most, and of those with rank 0 if it is a tie.
+        Before the first round the coordinator's counts; later that of most, and of those with the coordinator if it is
+        a tie.
         """
         if round_ < self._round:
             return []
@@ -29,9 +31,9 @@ class Witness:
             self._digests.clear()
             self._named.clear()
         self._digests[rank] = digest
-        if 0 not in self._digests:
+        if self._own not in self._digests:
             return []
-        right = self._digests[0]
+        right = self._digests[self._own]
         if round_ > self._first:
             if len(self._digests) < len(present):
                 return []

@@ -53,6 +53,10 @@ class Work:
         self.said = []
         self._tasks.clear()
 
+    def begin_again(self) -> None:
+        """The same round, as another coordinator shares it out: what is done, and what is under way, need not be."""
+        self.todo.clear()
+
     def next(self, now: float) -> Part | None:
         """Begin with what comes next, if there is something."""
         self.now = self.todo.popleft() if self.todo else None
@@ -65,6 +69,11 @@ class Work:
         """These are to be done, too, unless they are known already."""
         known = {*self.todo, *self.done, self.now}
         self.todo.extend(part for part in parts if part not in known)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is computed, nor to be computed."""
+        return not self.todo and self.now is None
 
     @property
     def advanced(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from codedreduce.protocol import Machine, Settings
+from codedreduce.protocol import Machine, Rank, Settings
 from codedreduce.protocol.events import (
     Aggregated,
     Begin,
@@ -19,6 +19,7 @@ from codedreduce.protocol.events import (
     EveryoneIn,
     Finished,
     Leave,
+    Note,
     Pack,
     Packed,
     Renewed,
@@ -109,7 +110,7 @@ class SimulatedCluster:
         if isinstance(self.plan, StripedPlan):
             return {
                 Aggregated: self._aggregated_by_rank, EveryoneIn: self._joined, Renewed: self._renewed,
-                Pack: self._pack, Ended: self._leave,
+                Pack: self._pack, Ended: self._leave, Note: self._noted,
             }  # fmt: skip
         if isinstance(self.plan, TreePlan):
             return {Aggregated: self._aggregated, EveryoneIn: self._enough_are_in}
@@ -164,7 +165,7 @@ class SimulatedCluster:
         """The root has a sum: the round is over, and the next one begins."""
         self._judge(action)
         if action.round == len(self.recorder.rounds) + 1:  # else it has been over before
-            self._round_over(action)
+            self._round_over(action.round, action.late, action.residual)
         if action.round % self._checkpoint_every == 0:
             self._nodes.checkpoint = action.round
         if action.round < self._rounds:
@@ -175,7 +176,7 @@ class SimulatedCluster:
         self._judge(action, node)
         self._sums[action.round] += 1
         if self._sums[action.round] == len(self._nodes.numbers):
-            self._round_over(action)
+            self._round_over(action.round, action.late, action.residual)
             self._round_began = self._kernel.now
         if action.round < self._rounds:
             if self._sums[action.round] == 1:
@@ -183,14 +184,29 @@ class SimulatedCluster:
             self._kernel.at(self._kernel.now, self._nodes.dispatch, node, self._begin(action.round + 1))
 
     def _aggregated_by_rank(self, node: int, action: Aggregated) -> None:
-        """A rank has the sum and goes on by itself; the round is over when rank 0 has it."""
+        """A rank has the sum and goes on by itself; the round is over when one that leads has it.
+
+        Who takes over may be further than the one before it was, or go through a round again.
+        """
         self._judge(action, node)
-        if node == 0:
-            self._round_over(action)
-            self._round_began = self._kernel.now
-            if action.round < self._rounds:
-                self._injector.round_begins(action.round + 1)
+        machine = self._nodes.machine(node)
+        if isinstance(machine, Rank) and machine.leads:
+            self._rounds_over(action.round, action.late)
         self._begin_at(node, action.round + 1)
+
+    def _noted(self, node: int, action: Note) -> None:
+        """Who comes to lead has had rounds, perhaps, that the one before it had not."""
+        self._nodes.note(node, action)
+        machine = self._nodes.machine(node)
+        if action.kind == "leads" and isinstance(machine, Rank):
+            self._rounds_over(machine.through)
+
+    def _rounds_over(self, last: int, late: tuple[int, ...] = ()) -> None:
+        for round_ in range(len(self.recorder.rounds) + 1, last + 1):
+            self._round_over(round_, late)
+            self._round_began = self._kernel.now
+            if round_ < self._rounds:
+                self._injector.round_begins(round_ + 1)
 
     def _begin_at(self, node: int, round_: int) -> None:
         """Let a rank's script begin a round, in no time; or leave its loop, if it has had its rounds and a run ends."""
@@ -235,8 +251,10 @@ class SimulatedCluster:
             self._begin_at(node, self._nodes.machine(node).round + 1)
 
     def _pack(self, node: int, action: Pack) -> None:
-        """The state of a simulated rank is the round it is in, in several pieces."""
-        round_ = self._nodes.machine(node).round
+        """The state of a simulated rank is the round it is in, or would be if there was another, in several pieces."""
+        machine = self._nodes.machine(node)
+        assert isinstance(machine, Rank)
+        round_ = machine.through + 1
         packed = Packed(round=round_ - 1, state=self._state(round_), digest=f"state {round_}")
         self._kernel.at(self._kernel.now, self._nodes.dispatch, node, packed)
 
@@ -248,7 +266,10 @@ class SimulatedCluster:
 
     def _renewed(self, node: int, action: Renewed) -> None:
         """A rank has another's state and goes on from there."""
-        if action.state is None or action.state.tobytes() != self._state(action.round + 1).tobytes():
+        machine = self._nodes.machine(node)
+        if action.state is None and isinstance(machine, Rank) and machine.leads:
+            pass  # nobody could give it another
+        elif action.state is None or action.state.tobytes() != self._state(action.round + 1).tobytes():
             raise AssertionError(f"rank {node} took a state that nobody had after round {action.round}")
         self._begin_at(node, action.round + 1)
 
@@ -262,8 +283,7 @@ class SimulatedCluster:
             self._on_sum(action)
         self.recorder.judged(*self._oracle.judge(action, node))
 
-    def _round_over(self, action: Aggregated) -> None:
+    def _round_over(self, round_: int, late: tuple[int, ...], residual: float = 0.0) -> None:
         seconds = self._kernel.now - self._round_began
         work = self._computing.take_samples() / self.plan.samples
-        late, residual = tuple(action.late), action.residual
-        self.recorder.round_over(RoundLog(round=action.round, seconds=seconds, late=late, residual=residual, work=work))
+        self.recorder.round_over(RoundLog(round=round_, seconds=seconds, late=late, residual=residual, work=work))

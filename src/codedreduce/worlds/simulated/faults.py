@@ -15,11 +15,11 @@ from codedreduce.worlds.simulated.network import Network
 from codedreduce.worlds.simulated.nodes import Nodes
 from codedreduce.worlds.simulated.post import Tampering
 
-Kind = Literal["crash", "pause", "cut", "slow", "duplicate", "reorder", "corrupt", "fail", "leave"]
+Kind = Literal["crash", "pause", "cut", "slow", "duplicate", "reorder", "corrupt", "fail", "leave", "partition"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-#: What ranks are drawn to meet.
-OF_RANKS = KINDS[:7]
+#: What nodes of a tree are drawn to meet, and ranks.
+OF_TREES, OF_RANKS = KINDS[:9], (*KINDS[:7], *KINDS[9:])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +30,9 @@ class Fault:
     nothing moves. cut: what goes over the link is lost. slow: the interface is `factor` times slower. duplicate,
     reorder, corrupt: the node's messages arrive twice, late and out of order, or damaged. fail: whatever the node
     computes raises an error. leave: the node is told to go after its round, and a new one comes up in its place.
+    partition, of ranks: the node and `others` cannot reach the rest, nor the rest them, and all of them are told so.
+
+    Of ranks that are paused or cut off for longer than `known_after` seconds the others are told that they are lost.
     """
 
     kind: Kind
@@ -38,6 +41,8 @@ class Fault:
     after: float = 0.0
     seconds: float = float("inf")
     factor: float = 20.0
+    known_after: float = 1e9  # never, as runs go
+    others: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -55,8 +60,33 @@ def fail_at(node: int, round_: int, kind: Kind = "crash") -> Fault:
     return Fault(kind=kind, node=node, round=round_)
 
 
+#: Seconds after which it is known of a rank that is silent that it is lost.
+KNOWN_AFTER = 5.0
+
+
+def random_rank_faults(ranks: int, rounds: int, unit: float, seed: int) -> list[Fault]:
+    """A schedule of faults for ranks, any of which may be the one that leads."""
+    random = np.random.default_rng([seed, 78])
+    faults = []
+    for _ in range(int(random.integers(0, 2 * rounds))):
+        kind = OF_RANKS[int(random.integers(len(OF_RANKS)))]
+        node = 0 if random.random() < 0.2 else int(random.integers(0, ranks))
+        others = tuple(int(one) for one in range(ranks) if one != node and random.random() < 0.4)
+        faults.append(
+            Fault(
+                kind=kind, node=node, others=others if kind == "partition" else (),
+                round=int(random.integers(1, rounds + 1)),
+                after=float(random.uniform(0, 2 * unit)),
+                seconds=float(random.exponential(3 * unit)),
+                factor=float(random.uniform(2, 50)),
+                known_after=KNOWN_AFTER,
+            )
+        )  # fmt: skip
+    return faults
+
+
 def random_faults(
-    workers: int, rounds: int, unit: float, seed: int, kinds: Sequence[Kind] = KINDS
+    workers: int, rounds: int, unit: float, seed: int, kinds: Sequence[Kind] = OF_TREES
 ) -> list[Fault]:  # fmt: skip
     """A schedule of faults: a few nodes, now and then, for a fraction of a round up to several."""
     random = np.random.default_rng([seed, 77])
@@ -121,10 +151,16 @@ class Injector:
                 end = partial(self._nodes.come_back, node, crash)
             case "pause":
                 self._nodes.pause(node)
-                end = partial(self._nodes.resume, node)
+                self._make_known(fault)
+                end = partial(self._nodes.resume, node, is_known=fault.seconds > fault.known_after)
             case "cut":
                 self._nodes.cut(node)
+                self._make_known(fault)
                 end = partial(self._nodes.mend, node)
+            case "partition":
+                apart = frozenset((node, *fault.others))
+                self._nodes.part(apart)
+                end = partial(self._nodes.join, apart)
             case "slow":
                 self._network.slow_down(node, fault.factor)
                 end = partial(self._network.slow_down, node, 1 / fault.factor)
@@ -139,3 +175,8 @@ class Injector:
                 end = partial(self._computing.mend, node)
         if fault.seconds < float("inf"):
             self._kernel.at(self._kernel.now + fault.seconds, end, priority=0)
+
+    def _make_known(self, fault: Fault) -> None:
+        """After a while the others are told that a rank is lost, and it that they are."""
+        if fault.seconds > fault.known_after:
+            self._kernel.at(self._kernel.now + fault.known_after, self._nodes.lose, fault.node, priority=0)

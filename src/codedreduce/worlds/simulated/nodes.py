@@ -21,7 +21,11 @@ from codedreduce.protocol.events import (
 )
 from codedreduce.schemes import Plan, StripedPlan, TreePlan
 from codedreduce.worlds.simulated.kernel import Kernel
+from codedreduce.worlds.simulated.obedience import Obedience
 from codedreduce.worlds.simulated.record import Recorder
+
+#: How many times longer than a message takes it is until a process that has left is seen to be gone.
+AFTER_LAST_WORDS = 3.0
 
 
 class Node:
@@ -67,10 +71,12 @@ class Nodes:
         self._checking = checking
         self._nodes = {number: Node(self._machine(number)) for number in self.numbers}
         self.joined: set[int] = set()  # nodes that have said so
+        self._parted: list[frozenset[int]] = []  # groups of nodes that cannot reach the others
+        self._obedience = Obedience() if checking and isinstance(plan, StripedPlan) else None
         self._performers: dict[type, Callable[[int, Any], None]] = {
             SetTimer: self._set_timer,
             EveryoneIn: self._joined,
-            Note: self._note,
+            Note: self.note,
         }
 
     def _machine(self, number: int) -> Machine:
@@ -101,6 +107,10 @@ class Nodes:
             self.recorder.trace(now, number, event, actions)
         if self._checking:
             node.machine.check_invariants()
+            if self._obedience is not None:
+                alive = {one: each for one, each in self._nodes.items() if each.alive}
+                machines = {one: each.machine for one, each in alive.items()}
+                self._obedience.check(number, machines, {one: each.epoch for one, each in alive.items()})
         performers = self._performers
         for action in actions:
             performers[type(action)](number, action)
@@ -122,18 +132,21 @@ class Nodes:
     def _joined(self, number: int, action: EveryoneIn) -> None:
         self.joined.add(number)
 
-    def _note(self, number: int, action: Note) -> None:
+    def note(self, number: int, action: Note) -> None:
+        """A node has something to tell."""
         self.recorder.note(self.kernel.now, number, action)
 
     def finished(self, number: int) -> None:
         """The process of a node that has left ends; one that was told to go may come back."""
         node = self._nodes[number]
-        if not node.leaves:
-            node.alive = False
+        if node.leaves:
+            left = self.crash(number)
+            if node.returns and left is not None:
+                self.kernel.at(self.kernel.now, self.come_back, number, left)
             return
-        left = self.crash(number)
-        if node.returns and left is not None:
-            self.kernel.at(self.kernel.now, self.come_back, number, left)
+        node.alive = False
+        if isinstance(self.plan, StripedPlan):  # what it said last arrives before that
+            self.kernel.at(self.kernel.now + AFTER_LAST_WORDS * self._latency, self._tell_dead, number, node.epoch)
 
     # -- connections
 
@@ -145,6 +158,8 @@ class Nodes:
         """Whether what was sent over a connection arrives: it is the one they still have, and is not cut."""
         one, other = self._nodes[sender], self._nodes[receiver]
         if one.epoch != connection[0] or other.epoch != connection[1]:
+            return False
+        if any((sender in group) != (receiver in group) for group in self._parted):
             return False
         if not (one.cuts or other.cuts):
             return True
@@ -179,9 +194,23 @@ class Nodes:
             return None
         node.alive = False
         node.epoch += 1
-        for peer in self._neighbours(number):
-            self.kernel.at(self.kernel.now + self._latency, self.dispatch, peer, PeerLost(peer=number))
+        if isinstance(self.plan, StripedPlan):
+            self.kernel.at(self.kernel.now + self._latency, self._tell_dead, number, node.epoch)
+        else:
+            for peer in self._neighbours(number):
+                self.kernel.at(self.kernel.now + self._latency, self.dispatch, peer, PeerLost(peer=number))
         return node.epoch
+
+    def _tell_dead(self, number: int, epoch: int) -> None:
+        """All that can reach a rank's machine see that its process is gone; the others only lose it."""
+        for peer in self._neighbours(number):
+            self.dispatch(peer, PeerLost(peer=number, dead=self._can_reach(peer, number)))
+
+    def _can_reach(self, one: int, other: int) -> bool:
+        """Whether anything can go from one node to another."""
+        if self._nodes[one].cuts or self._nodes[other].cuts:
+            return False
+        return not any((one in group) != (other in group) for group in self._parted)
 
     def come_back(self, number: int, crash: int) -> None:
         """Start a new process in place of one that is gone, unless one has been since that crash."""
@@ -195,11 +224,22 @@ class Nodes:
         node.held.clear()
         node.timers.clear()
         self.dispatch(number, Started())
-        for peer in self._below(number):
-            if isinstance(self.plan, StripedPlan):  # not before it has heard that the old process is lost
-                self.kernel.at(self.kernel.now + self._latency, self.dispatch, peer, PeerFound(peer=number))
-            else:
+        if not isinstance(self.plan, StripedPlan):
+            for peer in self._below(number):
                 self.dispatch(peer, PeerFound(peer=number))
+            return
+        for peer in self._neighbours(number):
+            if not self._nodes[peer].alive:
+                self.dispatch(number, PeerLost(peer=peer, dead=self._can_reach(number, peer)))
+            elif not self._can_reach(number, peer):
+                self.dispatch(number, PeerLost(peer=peer))
+            else:  # not before it has heard that the old process is lost
+                self.kernel.at(self.kernel.now + self._latency, self._meet, peer, number)
+
+    def _meet(self, one: int, other: int) -> None:
+        """One rank finds another, if it is there and can be reached."""
+        if self._nodes[other].alive and self._can_reach(one, other):
+            self.dispatch(one, PeerFound(peer=other))
 
     def leave(self, number: int) -> None:
         """Tell a node to go after its round."""
@@ -222,14 +262,39 @@ class Nodes:
         """Let a node handle nothing for now."""
         self._nodes[number].pauses += 1
 
-    def resume(self, number: int) -> None:
-        """End one pause; after the last, the node handles what came meanwhile."""
+    def lose(self, number: int) -> None:
+        """A rank and all others count each other as lost."""
+        for peer in self._neighbours(number):
+            if self._nodes[number].pauses or self._nodes[number].cuts:
+                self.dispatch(peer, PeerLost(peer=number))
+                self.dispatch(number, PeerLost(peer=peer))
+
+    def part(self, apart: frozenset[int]) -> None:
+        """Some ranks cannot reach the others any more, and all are told so."""
+        self._parted.append(apart)
+        self._across(apart, lambda one, other: self.dispatch(one, PeerLost(peer=other)))
+
+    def join(self, apart: frozenset[int]) -> None:
+        """They can again."""
+        self._parted.remove(apart)
+        self._across(apart, self._meet)
+
+    def _across(self, apart: frozenset[int], then: Callable[[int, int], None]) -> None:
+        for one in self.numbers:
+            for other in self.numbers:
+                if (one in apart) != (other in apart):
+                    self.kernel.at(self.kernel.now + self._latency, then, one, other)
+
+    def resume(self, number: int, *, is_known: bool = False) -> None:
+        """End one pause; after the last, the node handles what came meanwhile, and finds all others if it was lost."""
         node = self._nodes[number]
         node.pauses -= 1
         if not node.pauses:
             held, node.held = node.held, []
             for event, drained in held:
                 self.dispatch(number, event, drained)
+            if is_known:
+                self._find_all(number)
 
     def cut(self, number: int) -> None:
         """Lose whatever goes over the link to a node's parent."""
@@ -244,7 +309,11 @@ class Nodes:
         if not isinstance(self.plan, StripedPlan):
             self.dispatch(number, PeerFound(peer=self._neighbours(number)[0]))
             return
+        self._find_all(number)
+
+    def _find_all(self, number: int) -> None:
+        """A rank and all that it can reach have new connections."""
         for peer in self._neighbours(number):
-            if self._nodes[peer].alive and not self._nodes[peer].cuts:
+            if self._nodes[number].alive and self._nodes[peer].alive and self._can_reach(number, peer):
                 self.dispatch(peer, PeerFound(peer=number))
                 self.dispatch(number, PeerFound(peer=peer))

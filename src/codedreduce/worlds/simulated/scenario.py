@@ -15,7 +15,7 @@ from codedreduce.schemes import Plan, Scheme, Striped, StripedPlan, TreePlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.delays import Delays, parse_delays
 from codedreduce.worlds.simulated.cluster import Conditions, SimulatedCluster
-from codedreduce.worlds.simulated.faults import OF_RANKS, Fault, random_faults, random_faults_of_the_root
+from codedreduce.worlds.simulated.faults import Fault, random_faults, random_faults_of_the_root, random_rank_faults
 from codedreduce.worlds.simulated.gradients import Gradients
 from codedreduce.worlds.simulated.network import Host, Link
 from codedreduce.worlds.simulated.record import Recorder
@@ -171,7 +171,7 @@ def random_striped(seed: int) -> Scenario:
     ranks = 1 + int(random.integers(0, 9))
     rounds = int(random.integers(3, 12))
     compute = float(random.uniform(0.5, 3.0)) * ranks
-    faults = random_faults(ranks - 1, rounds, compute / ranks, seed, OF_RANKS) if ranks > 1 else []
+    faults = random_rank_faults(ranks, rounds, compute / ranks, seed) if ranks > 1 else []
     if random.random() < 0.3:
         faults = [replace(fault, seconds=ENDLESS) for fault in faults]
     shape: dict[str, Any] = {

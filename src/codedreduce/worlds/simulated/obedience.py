@@ -1,0 +1,46 @@
+"""Looks at all ranks of a simulated run at once: two that lead must never both be obeyed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from codedreduce.protocol import Machine, Rank
+from codedreduce.protocol.rank_table import RankState
+
+
+class Obedience:
+    """What each process has followed so far, and who has led.
+
+    - A process never goes back to an earlier generation, nor takes a round from one.
+    - A generation is led by one process at a time.
+    - Whoever comes to lead is followed by at least half of those that are in.
+    """
+
+    def __init__(self) -> None:
+        self._followed: dict[tuple[int, int], int] = {}  # the latest generation of a process
+        self._led_by: dict[int, tuple[int, int]] = {}
+
+    def check(self, number: int, alive: Mapping[int, Machine], processes: Mapping[int, int]) -> None:
+        """Look at a rank to which something has happened; `processes` is which process of each this is."""
+        machine = alive.get(number)
+        if not isinstance(machine, Rank):
+            return
+        generation, of = machine.generation, (number, processes[number])
+        if generation < self._followed.get(of, 0):
+            raise AssertionError(f"rank {number} went back to generation {generation}")
+        self._followed[of] = generation
+        if machine.begun_in > generation:
+            raise AssertionError(f"rank {number} obeys generation {machine.begun_in}, and follows {generation}")
+        if machine.leads and generation and generation not in self._led_by:
+            self._check_following(number, generation, alive)
+        if machine.leads and self._led_by.setdefault(generation, of) != of and generation:
+            other, its_process = self._led_by[generation]
+            if other in alive and processes[other] == its_process:
+                raise AssertionError(f"generation {generation} is led by {self._led_by[generation]} and {of}")
+
+    def _check_following(self, number: int, generation: int, alive: Mapping[int, Machine]) -> None:
+        out = (RankState.JOINING, RankState.LEFT)
+        there = {one for one, machine in alive.items() if machine.state not in out}
+        following = {one for (one, _), followed in self._followed.items() if followed >= generation}
+        if 2 * len(following) < len(there):
+            raise AssertionError(f"rank {number} leads generation {generation}, and only {following} follow")
