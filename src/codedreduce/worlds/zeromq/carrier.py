@@ -288,6 +288,10 @@ class Carrier(ABC):
             self._reach(link, plane, address)
         return moved
 
+    def address_of(self, peer: int) -> str | None:
+        """Where a neighbour listens that this node connects to; one of the two addresses that it has."""
+        return next((address for address in self._link_to(peer).leads_to if address is not None), None)
+
     def _remember_connection(self, link: Link, plane: int, descriptor: int) -> None:
         """A neighbour speaks by this connection: when it is told to be gone, it is known whose it was."""
         if link.leads_to[plane] is None and link.comes_by[plane] != descriptor:

@@ -40,6 +40,7 @@ from codedreduce.protocol.events import (
 )
 from codedreduce.worlds.zeromq.carrier import Arrived, Carrier, Gone, Reached
 from codedreduce.worlds.zeromq.meeting import Met
+from codedreduce.worlds.zeromq.probing import Probing
 from codedreduce.worlds.zeromq.rendezvous import Opened, Standing
 
 #: The driver's own timer: a node without the one it needs leaves when it fires.
@@ -82,6 +83,7 @@ class Driver(threading.Thread):
         self._met: set[int] = set()
         self._away: set[int] = set()  # of those, who cannot be reached
         self._orphaned_after = orphaned_after
+        self._probing = Probing(lambda peer: self.post(PeerLost(peer=peer, dead=True)))
         self._woken, self._waker = os.pipe()  # a socket of ZeroMQ's would cost several times as much to wake
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waker, False)
@@ -125,6 +127,7 @@ class Driver(threading.Thread):
             self.failure = error
             self._tell(Finished(reason=f"{type(error).__name__}: {error}"))
         finally:
+            self._probing.close()
             self._transport.close()
             if self._visitor is not None:
                 self._visitor.close()
@@ -234,6 +237,8 @@ class Driver(threading.Thread):
         self._met.add(peer)  # it is found when it comes, though it may not have been there before
         self._away.add(peer)
         self._handle(PeerLost(peer=peer))
+        if isinstance(self.machine, Rank):
+            self._probing.begin(peer, self._transport.address_of(peer))
         if peer == self._needed and not self._left:
             seconds = self._orphaned_after
             self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + seconds))
@@ -256,6 +261,7 @@ class Driver(threading.Thread):
         self._away.discard(peer)
         if peer == self._needed:
             self._timer_tokens.pop(ORPHANED, None)
+        self._probing.end(peer)
         if peer in self._met:
             self._handle(PeerFound(peer=peer))
         self._met.add(peer)
