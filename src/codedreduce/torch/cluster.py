@@ -37,7 +37,7 @@ from codedreduce.worlds.failures import REFUSE, check_nonfinite
 from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.journal import Journal, OnNote, RoundLog, listening
 from codedreduce.worlds.run import Run
-from codedreduce.worlds.world import World
+from codedreduce.worlds.world import World, leads
 from codedreduce.worlds.zeromq.node import Node, root_of
 
 log = logging.getLogger("codedreduce")
@@ -117,6 +117,8 @@ class Cluster:
         self._trainings = 0
         self._nonfinite = REFUSE
         self._running: contextlib.ExitStack | None = None
+        self._world: World | None = None
+        self._led_last: bool | None = None  # whether the last run was led from here
         self._left_alone: str | None = None  # why this rank may not leave its loop by itself
 
     @property
@@ -131,8 +133,10 @@ class Cluster:
 
     @property
     def is_root(self) -> bool:
-        """Whether this is rank 0: where to print and save."""
-        return self.rank == 0
+        """Whether the run is led from here: where to print and save. Rank 0 at first; of ranks, another if it dies."""
+        if self._world is not None:
+            return leads(self._world)
+        return self.rank == 0 if self._led_last is None else self._led_last
 
     def __enter__(self) -> Self:
         return self
@@ -167,18 +171,18 @@ class Cluster:
         """Yield once a round, with the mean gradient of its batch in every parameter's `.grad`.
 
         With `Striped` that is on every rank: each takes the same step of its own, as with DDP, and begins with the
-        model of rank 0. Random generators are seeded anew each time, alike on all ranks. A `break` on rank 0 ends the
-        run on all after the same round; one elsewhere alone is an error. `state`: whatever else a step
-        changes and has `state_dict` (the optimizer, a scheduler, an average of the model), for a rank that fell so far
-        behind that it must take it from another. Over a tree only rank 0 yields, and the others serve until the run is
-        over.
+        model of rank 0. Random generators are seeded anew each time, alike on all ranks. A `break` on the
+        rank that leads (`is_root`) ends the run on all after the same round; one elsewhere alone is an error. `state`:
+        whatever else a step changes and has `state_dict` (the optimizer, a scheduler, an average of the model), for a
+        rank that fell so far behind that it must take it from another. Over a tree only rank 0 yields, and the others
+        serve until the run is over.
 
         `losses(model, batch)` gives one loss per sample. Which samples a batch has follows from the seed
         (`batch_indices`). `micro_batch` bounds how many samples go through the model at once. `device` is where the
         model and the batches are moved. `wire="bfloat16"` halves what travels: it is rounded on the way, in the same
         way whoever straggles.
 
-        With `checkpoints`, a folder, rank 0 writes the model and `state` there every so many rounds
+        With `checkpoints`, a folder, the rank that leads writes the model and `state` there every so many rounds
         (`checkpoint_every=100`) or seconds (`"60s"`), when the loop body is through, and after the last round;
         `resume=True` goes on from the last one, on all ranks.
 
@@ -211,10 +215,13 @@ class Cluster:
         if self._membership is not None:
             journal = Journal(listening(on_note=self._on_note), remember=REMEMBERED)
         kept = None
-        if saving is not None and self.is_root:
-            if not state:
+        is_first = self.rank == 0
+        if saving is not None and (is_first or isinstance(plan, StripedPlan)):
+            if not state and is_first:
                 log.warning("checkpoints have nothing but the model: name the optimizer in train(..., state=[...])")
-            kept = Kept(saving, _kept_as(training, layout, plan, wire, state), replica, journal, ".pt")
+            kept = Kept(
+                saving, _kept_as(training, layout, plan, wire, state), replica, journal, ".pt", is_first=is_first
+            )
         if self._membership is None:
 
             def enter(
@@ -296,6 +303,8 @@ class Cluster:
             with contextlib.ExitStack() as stack:
                 self._running = stack
                 world, read_model = enter(stack, layout, UnitGradient(training, layout, given_model=False), after)
+                self._world = world
+                stack.callback(self._forget_world)
                 for round_ in rounds(world, journal, training.steps, vector, read_model, after, renewed):
                     over = round_.over(layout.write_gradients(round_.total, training.batch_size))
                     after = over.round
@@ -303,7 +312,7 @@ class Cluster:
                     seed_everything(training.seed, after, BETWEEN_ROUNDS)
                     yield _step(over, round_, journal)
                     if kept is not None:
-                        kept.after(after, is_last=after == training.steps)
+                        kept.after(after, is_last=after == training.steps, leads=leads(world))
                     if not layout.is_current():
                         break
                 else:
@@ -345,6 +354,11 @@ class Cluster:
             return node, read_model
 
         return self._train_where_it_is(training, replica, journal, enter, kept)
+
+    def _forget_world(self) -> None:
+        """The run is over; who led it last is still asked where to save."""
+        self._led_last = self._world is not None and leads(self._world)
+        self._world = None
 
     def _look_how_it_left(self, node: Node) -> None:
         self._left_alone = node.left_alone

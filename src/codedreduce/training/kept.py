@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Protocol, Self
 
+from codedreduce.errors import UsageError
 from codedreduce.protocol.events import Note
 from codedreduce.training.checkpoints import Checkpoints, Saving, Subject
 from codedreduce.vectors import Vector
@@ -25,22 +26,33 @@ class Copied(Protocol):
 
 
 class Kept:
-    """A replica and its checkpoints. What a person should hear of them is told to the journal."""
+    """A replica and its checkpoints. What a person should hear of them is told to the journal.
+
+    The folder is that of whoever leads the run: this process's from the start (`is_first`), or when it comes to lead.
+    """
 
     def __init__(
-        self, saving: Saving, subject: Subject, replica: Copied, journal: Journal, suffix: str = ".npz"
-    ) -> None:
+        self, saving: Saving, subject: Subject, replica: Copied, journal: Journal, suffix: str = ".npz",
+        *, is_first: bool = True,
+    ) -> None:  # fmt: skip
         self._replica = replica
         self._journal = journal
+        self._is_first = is_first
         self._round = 0
-        self._checkpoints = Checkpoints(saving, subject, suffix=suffix, say=self._tell)
+        self._refused = ""
+        self._saving, self._subject, self._suffix = saving, subject, suffix
+        self._checkpoints: Checkpoints | None = None
         self._stack = ExitStack()
 
     def _tell(self, reason: str) -> None:
         self._journal.note(time.monotonic(), 0, Note(kind="checkpoint", reason=reason, round=self._round))
 
+    def _make(self) -> Checkpoints:
+        return Checkpoints(self._saving, self._subject, suffix=self._suffix, say=self._tell)
+
     def __enter__(self) -> Self:
-        self._stack.enter_context(self._checkpoints)
+        if self._is_first:
+            self._checkpoints = self._stack.enter_context(self._make())
         return self
 
     def __exit__(
@@ -50,15 +62,30 @@ class Kept:
 
     def resume(self) -> int:
         """Have the replica as it was after the last checkpoint; after which round that was."""
-        found = self._checkpoints.begin()
+        found = self._checkpoints.begin() if self._checkpoints is not None else None
         if found is None:
             return 0
         self._replica.unpack(found.state)
         self._round = found.round
         return found.round
 
-    def after(self, round_: int, *, is_last: bool) -> None:
-        """A round is over, and its step taken: keep the state if it is time, and after the last one."""
+    def after(self, round_: int, *, is_last: bool, leads: bool = True) -> None:
+        """A round is over, and its step taken: on whoever leads, keep the state if it is time, and after the last."""
         self._round = round_
-        if is_last or self._checkpoints.is_due(round_):
+        if not leads:
+            self._checkpoints = None
+            self._stack.close()  # the folder is another's
+            return
+        if self._checkpoints is None:
+            self._take_over()
+        if self._checkpoints is not None and (is_last or self._checkpoints.is_due(round_)):
             self._checkpoints.write(round_, self._replica.copy())
+
+    def _take_over(self) -> None:
+        """Write where the one before wrote, as soon as its process has let go of the folder."""
+        try:
+            self._checkpoints = self._stack.enter_context(self._make())
+        except UsageError as error:
+            if self._refused != str(error):
+                self._refused = str(error)
+                self._tell(str(error))

@@ -251,8 +251,9 @@ def run_job(
     interrupted = False
     with contextlib.ExitStack() as stack:
         kept = None
-        if job.saving is not None and (membership is None or membership.rank == 0):
-            kept = stack.enter_context(Kept(job.saving, job.kept_as(), replica, journal))
+        is_first = membership is None or membership.rank == 0
+        if job.saving is not None and (is_first or isinstance(plan, StripedPlan)):
+            kept = stack.enter_context(Kept(job.saving, job.kept_as(), replica, journal, is_first=is_first))
         after = kept.resume() if kept is not None else 0
         try:
             if membership is not None:
@@ -333,7 +334,7 @@ def _train(
         log = round_.over(float(mean[-1]))
         is_last = round_.number == job.rounds or (job.until is not None and leads(world) and job.until(log))
         if kept is not None:
-            kept.after(round_.number, is_last=is_last)
+            kept.after(round_.number, is_last=is_last, leads=leads(world))
         if is_last:
             return
 

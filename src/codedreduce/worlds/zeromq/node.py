@@ -161,8 +161,9 @@ class Node:
 
     @property
     def leads(self) -> bool:
-        """Whether the run is led from here."""
-        return self._number == self._run.plan.first_node
+        """Whether the run is led from here; of ranks another may lead soon."""
+        machine = self.machine
+        return machine.leads if isinstance(machine, Rank) else self._number == self._run.plan.first_node
 
     @property
     def next_round(self) -> int:
