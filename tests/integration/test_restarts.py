@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -197,6 +199,60 @@ def test_a_launcher_that_is_ended_leaves_nothing(running, options: tuple[str, ..
     assert len(run.everyone()) == 4, "the launcher, and three"
     run.process.send_signal(how)
     assert run.process.wait(30) == (-9 if how is signal.SIGKILL else 143), run.said.read_text()
+
+
+@pytest.mark.parametrize(("options", "rank"), [(("--tree", "2x2"), 5), (("--tree", "2x2"), 1), (("-n", "4"), 2)])
+def test_who_is_told_to_leave_hands_over_and_is_not_started_again(
+    running, options: tuple[str, ...], rank: int
+) -> None:  # fmt: skip
+    run = running(*options, "--restart")
+    pid = run.pid(rank)
+    run.wait((run.folder / "three").exists)
+    os.kill(pid, signal.SIGTERM)
+    run.wait(lambda: f"[{rank}] (left on purpose; the run goes on without it)" in run.said.read_text())
+    time.sleep(0.5)
+    said = run.stop()
+    assert run.process.returncode == 0, said
+    assert "started again" not in said
+    expect_same_bits(Striped(4) if "-n" in options else CodedReduce(Tree.regular(fanout=2, depth=2), 1), run.model(0))
+
+
+def test_a_root_that_is_told_to_end_keeps_what_it_has(running) -> None:
+    """It alone has the state: it writes a checkpoint, though none is due, and a run goes on from there."""
+    more = "checkpoints=folder / 'kept', checkpoint_every='1000s', resume=True,"
+    run = running("--tree", "2x1", more=more)
+    run.pid(1)
+    run.wait((run.folder / "three").exists)
+    root = next(pid for pid in run.everyone() if psutil.Process(pid).environ().get("RANK") == "0")
+    os.kill(root, signal.SIGTERM)
+    assert run.process.wait(60) == 1
+    said = run.said.read_text()
+    assert "rank 0 ended with exit code 143" in said
+    assert "told to leave: a checkpoint after round" in said
+    assert len(list((run.folder / "kept").glob("*.json"))) == 1
+    again = running("--tree", "2x1", more=more)
+    (again.folder / "stop").touch()
+    assert again.process.wait(60) == 0, again.said.read_text()
+    rounds, model = again.model(0)
+    assert rounds > 3
+    expect_same_bits(CodedReduce(Tree.regular(fanout=2, depth=1), 1), (rounds, model))
+
+
+def test_the_second_sigterm_ends_at_once(running) -> None:
+    """A process in whose round nothing happens any more: it would hand over when that is over."""
+    run = running("-n", "2", "--grace", "50s")
+    pid = run.pid(1)
+    run.wait((run.folder / "three").exists)
+    other = run.pid(0)
+    os.kill(other, signal.SIGSTOP)
+    time.sleep(0.3)
+    os.kill(pid, signal.SIGTERM)
+    time.sleep(0.3)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    assert wait_until(lambda: not psutil.pid_exists(pid), 20)
+    os.kill(other, signal.SIGCONT)
+    run.stop()
 
 
 def test_pauses_double_and_are_forgotten() -> None:

@@ -13,6 +13,7 @@ from codedreduce.protocol.events import Note
 from codedreduce.training.checkpoints import Checkpoints, Saving, Subject
 from codedreduce.vectors import Vector
 from codedreduce.worlds.journal import Journal
+from codedreduce.worlds.leaving import Leaving
 
 
 class Copied(Protocol):
@@ -38,7 +39,7 @@ class Kept:
         self._replica = replica
         self._journal = journal
         self._is_first = is_first
-        self._round = 0
+        self._round = self._written = 0
         self._refused = ""
         self._saving, self._subject, self._suffix = saving, subject, suffix
         self._checkpoints: Checkpoints | None = None
@@ -58,6 +59,10 @@ class Kept:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        is_leaving = kind is not None and issubclass(kind, Leaving)
+        if is_leaving and self._checkpoints is not None and self._round > self._written:
+            self.after(self._round, is_last=True)
+            self._tell(f"told to leave: a checkpoint after round {self._round} is written")
         self._stack.close()
 
     def resume(self) -> int:
@@ -66,7 +71,7 @@ class Kept:
         if found is None:
             return 0
         self._replica.unpack(found.state)
-        self._round = found.round
+        self._round = self._written = found.round
         return found.round
 
     def after(self, round_: int, *, is_last: bool, leads: bool = True) -> None:
@@ -79,6 +84,7 @@ class Kept:
         if self._checkpoints is None:
             self._take_over()
         if self._checkpoints is not None and (is_last or self._checkpoints.is_due(round_)):
+            self._written = round_
             self._checkpoints.write(round_, self._replica.copy())
 
     def _take_over(self) -> None:

@@ -35,7 +35,7 @@ class Membership:
 
     In stripes a run begins when the `least` are in, and has `size` ranks at most. `replan_after`: seconds that more
     lost than tolerated are waited for. `units`: how many a batch is cut into, if not one a rank. `restarted`: how often
-    this process was started again. `grace`: seconds it has to hand over when it is told to leave (SIGTERM).
+    this process was started again.
     """
 
     rank: int
@@ -49,7 +49,6 @@ class Membership:
     replan_after: float = 10.0
     units: int | None = None
     restarted: int = 0
-    grace: float = 30.0
 
     @property
     def workers(self) -> int:
@@ -100,7 +99,6 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
         replan_after=_at_least(0, environment, "CODEDREDUCE_REPLAN_AFTER", 10.0),
         units=int(_at_least(1, environment, "CODEDREDUCE_UNITS", 1)) if "CODEDREDUCE_UNITS" in environment else None,
         restarted=int(_at_least(0, environment, "CODEDREDUCE_RESTARTED", 0)),
-        grace=_at_least(0, environment, "CODEDREDUCE_GRACE", 30.0),
         size=size,
         meeting=_meeting(environment),
         scheme=_scheme(environment),
@@ -159,6 +157,7 @@ def _meeting(environment: Mapping[str, str]) -> Meeting:
         port=port,
         same_machine=is_loopback(host),
         shared_memory=_is_said(environment, "CODEDREDUCE_SHARED_MEMORY"),
+        grace=_at_least(0, environment, "CODEDREDUCE_GRACE", 30.0),
         also=tuple(
             numeric(also) for also in environment.get("CODEDREDUCE_ALSO_AT", "").replace(" ", "").split(",") if also
         ),

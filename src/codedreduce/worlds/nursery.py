@@ -19,6 +19,7 @@ from collections.abc import Callable
 from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import CodedReduceError, WorkerFailed
+from codedreduce.worlds.leaving import Leaving
 from codedreduce.worlds.processes import Place, die_with_parent
 
 #: Seconds that the nursery has to end its workers and itself; that it has to fork one, on a machine that is very busy.
@@ -201,6 +202,8 @@ class _Minding:
             with threadpool_limits(1):  # one core a worker, or all of them fight for all
                 self._live(number)
             code = 0
+        except Leaving as leaving:
+            code = int(leaving.code or 0)
         except BaseException as error:
             text = f"{type(error).__name__}: {error}".replace("\n", " ")
             os.write(self._words, f"{number}\t{text}\n".encode()[:WORDS])

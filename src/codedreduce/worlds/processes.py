@@ -11,12 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from codedreduce.errors import UsageError
+from codedreduce.worlds.leaving import FAREWELLS
 
 #: Moves the calling process to its place, given its number.
 Place = Callable[[int], None]
-
-#: Tells a command the pipe in which it says its number when it leaves on purpose, though the run goes on.
-FAREWELLS = "CODEDREDUCE_FAREWELLS"
 
 
 class Processes:

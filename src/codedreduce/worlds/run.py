@@ -42,6 +42,7 @@ class Meeting:
     root_within: float = 30.0
     all_within: float = 120.0
     orphaned_after: float = 300.0
+    grace: float = 30.0  # seconds that a process has to hand over when it is told to leave (SIGTERM)
     least: int | None = None
     also: tuple[str, ...] = ()
 

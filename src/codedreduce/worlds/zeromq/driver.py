@@ -119,6 +119,12 @@ class Driver(threading.Thread):
             self.post(Leave(reason=reason, at_once=True))
             self.join(timeout=5)
 
+    def vanish(self) -> None:
+        """Leave without a word: others, who find nobody here, go on with another in this one's place, or wait."""
+        self._left = True
+        self._wake()
+        self.join(timeout=5)
+
     def run(self) -> None:
         """The loop."""
         try:

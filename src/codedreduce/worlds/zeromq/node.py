@@ -34,8 +34,8 @@ from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.failures import REFUSE, error_of
 from codedreduce.worlds.inject import Injection, Injector
 from codedreduce.worlds.journal import Interval, Journal
+from codedreduce.worlds.leaving import TOLD_TO_END, Asked, Leaving, say_farewell
 from codedreduce.worlds.run import Run
-from codedreduce.worlds.signals import on_sigterm
 from codedreduce.worlds.world import Gradient, Outcome, Over, Renewal, Replica, RoundResult
 from codedreduce.worlds.zeromq.carrier import Carrier
 from codedreduce.worlds.zeromq.computing import Computing, News
@@ -87,6 +87,9 @@ class Node:
         self._round = run.settings.after
         self._first = run.settings.after + 1  # the first round
         self._at_once = True
+        self._why = "the run is over"
+        self._vanishes = False
+        self._asked = Asked(run.meeting.grace, self._leave_a_tree)
         self.found = Standing()  # how the run stood when this node came
         self._stack = ExitStack()
 
@@ -107,6 +110,7 @@ class Node:
     def _start(self, stack: ExitStack) -> None:
         """Listen, be found, find the neighbour, and run the machine; whatever fails, what was begun is undone."""
         run, number = self._run, self._number
+        stack.enter_context(self._asked.listening())
         prepare = getattr(self._gradient, "prepare", None)
         if prepare is not None and number in run.plan.computing:
             prepare(number)
@@ -128,6 +132,22 @@ class Node:
         )  # fmt: skip
         self._driver = Driver(machine, transport, self._computing.tell, met, orphaned_after=run.meeting.orphaned_after)
         self._driver.start()
+        self._asked.is_in = isinstance(machine, Worker)
+
+    def _leave_a_tree(self) -> None:
+        """A worker that was told to leave goes after the round."""
+        if isinstance(self.machine, Worker):
+            say_farewell(self._number)
+            self.leave_soon("it was told to (SIGTERM)")
+
+    def _leave_between_rounds(self) -> None:
+        """A rank that was told to leave goes, and who leads without a word: its place is taken, or it comes back."""
+        is_alone = not isinstance(self._run.plan, StripedPlan) or self._run.plan.workers == 1
+        if not is_alone:
+            say_farewell(self._number)
+        self._vanishes = is_alone or self.leads
+        self._why = f"rank {self._number} was told to leave"
+        raise Leaving(TOLD_TO_END if is_alone else 0)
 
     def _close_context(self) -> None:
         """Tell everyone that it is over, and see to it that the words leave before this process may end."""
@@ -136,7 +156,10 @@ class Node:
             return
         if isinstance(self._driver.machine, Rank) and not self._at_once and self._driver.is_alive():
             self._stay_while_needed()
-        self._driver.leave("the run is over")
+        if self._vanishes:
+            self._driver.vanish()
+        else:
+            self._driver.leave(self._why)
         if not self._driver.is_alive():
             self._context.term()
 
@@ -201,6 +224,7 @@ class Node:
             if isinstance(news, EveryoneIn):
                 self._round = max(self._round, first.round)  # the others may have begun after a checkpoint
                 self._first = self._round + 1
+                self._asked.is_in = True
                 return
             if isinstance(news, Pack):  # some need the state before all are in
                 self._pack(after=self._round)
@@ -211,6 +235,8 @@ class Node:
     def aggregate(self, model: Vector) -> Outcome:
         """One round: the gradient sum of the whole batch under this model."""
         begin = time.monotonic()
+        if self._asked.to_leave:
+            self._leave_between_rounds()
         if self._look is not None and begin - self._looked_at > LOOK_EVERY:
             self._looked_at = begin
             self._look()
@@ -287,8 +313,7 @@ class Node:
     def serve(self) -> Finished:
         """On a worker of a tree: compute what is asked for until the run is over, or SIGTERM says that it shall go."""
         driver = self._talking
-        with on_sigterm(lambda: self.leave_soon("it was asked to (SIGTERM)")):
-            finished = next(news for news in self._computing.news(driver.post) if isinstance(news, Finished))
+        finished = next(news for news in self._computing.news(driver.post) if isinstance(news, Finished))
         driver.join(timeout=5)
         if driver.failure is not None:
             raise driver.failure
