@@ -1,0 +1,51 @@
+"""A minute of chaos: real processes in a lab, killed, stopped, cut off and restored, whoever leads among them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a lab needs root")
+
+
+def chaos(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "codedreduce", "chaos", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+
+
+@pytest.mark.parametrize(("name", "scheme"), [("chstr", ("-n", "8")), ("chtree", ("--tree", "2x2"))])
+def test_half_a_minute_of_everything(tmp_path: Path, name: str, scheme: tuple[str, ...]) -> None:
+    out, keep = tmp_path / "out.json", tmp_path / "kept"
+    done = chaos(
+        "--minutes", "0.5", "--seed", "3", *scheme, "--lab-name", name, "--out", str(out), "--keep", str(keep),
+    )  # fmt: skip
+    log = (keep / "log").read_text()[-3000:] if (keep / "log").exists() else ""
+    assert done.returncode == 0, done.stdout + done.stderr + log
+    result = json.loads(out.read_text())
+    assert result["same_bits"]
+    assert result["rounds_lost"] == 0
+    assert result["left_processes"] == 0
+    assert sum(result["faults"].values()) >= 25
+    assert result["faults"]["kill"] >= 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--only", "fire"), "unknown fault 'fire'; there are kill"),
+        (("--minutes", "0"), "chaos takes some minutes"),
+        (("--every", "0s"), "faults need some time between them"),
+        (("--replay", "/nothing"), "cannot read /nothing"),
+        (("--tree", "2y2"), "2y2"),
+    ],
+)
+def test_mistakes_are_one_line(options: tuple[str, ...], words: str) -> None:
+    done = chaos(*options)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
