@@ -47,6 +47,7 @@ class Setup:
     folder: Path
     lab: str = "chaos"
     seed: int = 0
+    early: bool = False  # faults are counted from when processes are started, not from the first round
 
     @property
     def processes(self) -> int:
@@ -153,7 +154,8 @@ def run(setup: Setup, schedule: Sequence[Fault], seconds: float, look: Callable[
     lab = Lab.up(nodes=setup.processes, rate=setup.rate, name=setup.lab)
     try:
         with _started(setup) as process:
-            _wait_for_first_round(process, diaries, progress, look, setup)
+            if not setup.early:
+                _wait_for_first_round(process, diaries, progress, look, setup)
             with contextlib.closing(Disturbing(lab, setup.rate, setup.seed)) as disturbing:
                 _disturb(setup, disturbing, process, schedule, seconds, diaries, progress, root_kills, look)
                 diaries.stop()
