@@ -78,12 +78,15 @@ def one(scheme: Scheme, rounds: int, every: int) -> dict[str, Any]:
             samples.append(row)
             print(row, flush=True)
 
-    job = Job(
-        objective=LogisticRegression(), source=synthetic(240, 1000), scheme=scheme, rounds=rounds, batch=60,
-        optimizer=SGD(0.05, 0.9),
-    )  # fmt: skip
-    result = run_job(job, on_round=on_round, on_note=lambda note: None)
-    same = result.parameters.tobytes() == reference_run(job, rounds)[0].tobytes()
+    def job() -> Job:
+        """With an optimizer of its own."""
+        return Job(
+            objective=LogisticRegression(), source=synthetic(240, 1000), scheme=scheme, rounds=rounds, batch=60,
+            optimizer=SGD(0.05, 0.9),
+        )  # fmt: skip
+
+    result = run_job(job(), on_round=on_round, on_note=lambda note: None)
+    same = result.parameters.tobytes() == reference_run(job(), rounds)[0].tobytes()
     return {"kills": kills, "rounds": rounds, "same_bits": same, "samples": samples}
 
 
