@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from codedreduce.errors import UsageError
-from codedreduce.training.checkpoints import VERSION, Checkpoints, Saving, When
+from codedreduce.training.checkpoints import VERSION, Checkpoints, InUse, Saving, When
 
 SUBJECT = {"model": "a line", "seed": "3"}
 
@@ -100,6 +100,18 @@ def test_two_trainings_cannot_share_a_folder(tmp_path: Path) -> None:
     with Checkpoints(Saving(folder=tmp_path), SUBJECT):
         done = subprocess.run([sys.executable, "-c", other, str(tmp_path)], capture_output=True, text=True, check=False)
     assert "another training writes its checkpoints" in done.stderr
+
+
+@pytest.mark.parametrize(("first", "second", "own"), [("a", "a", True), ("a", "b", False), ("", "", False)])
+def test_a_folder_in_use_by_ones_own_run_is_told_from_another(
+    tmp_path: Path, first: str, second: str, own: bool
+) -> None:
+    with Checkpoints(Saving(folder=tmp_path, run=first), SUBJECT):
+        with pytest.raises(InUse) as refused, Checkpoints(Saving(folder=tmp_path, run=second), SUBJECT):
+            pass
+        assert refused.value.by_own_run == own
+    with Checkpoints(Saving(folder=tmp_path, run=second), SUBJECT):
+        pass
     done = subprocess.run([sys.executable, "-c", other, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -219,6 +219,7 @@ class Cluster:
         if saving is not None and (is_first or isinstance(plan, StripedPlan)):
             if not state and is_first:
                 log.warning("checkpoints have nothing but the model: name the optimizer in train(..., state=[...])")
+            saving = replace(saving, run=self._membership.meeting.run if self._membership is not None else "")
             kept = Kept(
                 saving, _kept_as(training, layout, plan, wire, state), replica, journal, ".pt", is_first=is_first
             )

@@ -90,12 +90,24 @@ DEFAULT = When(seconds=60.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """What is asked for: where checkpoints are written, when, how many stay, and whether to go on from the last one."""
+    """What is asked for: where checkpoints are written, when, how many stay, and whether to go on from the last one.
+
+    `run` is the name of the run that they are of: its processes take turns at writing them.
+    """
 
     folder: Path
     when: When = DEFAULT
     keep: int = KEPT
     resume: bool = False
+    run: str = ""
+
+
+class InUse(UsageError):
+    """Another process writes to the folder; `by_own_run`: one of the same run."""
+
+    def __init__(self, folder: Path, *, by_own_run: bool) -> None:
+        super().__init__(f"another training writes its checkpoints to {folder}; give this one a folder of its own")
+        self.by_own_run = by_own_run
 
 
 def saving_to(folder: str | Path | None, every: int | str, keep: int = KEPT, *, resume: bool) -> Saving | None:
@@ -146,7 +158,7 @@ class Checkpoints:
     def __enter__(self) -> Self:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.folder / "lock").open("a")
+            self._lock = (self.folder / "lock").open("a+")
             _write(self.folder / "writable", b"")
             (self.folder / "writable").unlink()
         except OSError as error:
@@ -155,10 +167,13 @@ class Checkpoints:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            self._lock.seek(0)
+            run = self._lock.read()
             self._unlock()
-            raise UsageError(
-                f"another training writes its checkpoints to {self.folder}; give this one a folder of its own"
-            ) from None
+            raise InUse(self.folder, by_own_run=run != "" and run == self._saving.run) from None
+        self._lock.truncate(0)
+        self._lock.write(self._saving.run)
+        self._lock.flush()
         self._last_at = time.monotonic()
         return self
 

@@ -10,7 +10,7 @@ from typing import Protocol, Self
 
 from codedreduce.errors import UsageError
 from codedreduce.protocol.events import Note
-from codedreduce.training.checkpoints import Checkpoints, Saving, Subject
+from codedreduce.training.checkpoints import Checkpoints, InUse, Saving, Subject
 from codedreduce.vectors import Vector
 from codedreduce.worlds.journal import Journal
 from codedreduce.worlds.leaving import Leaving
@@ -53,7 +53,11 @@ class Kept:
 
     def __enter__(self) -> Self:
         if self._is_first:
-            self._checkpoints = self._stack.enter_context(self._make())
+            try:
+                self._checkpoints = self._stack.enter_context(self._make())
+            except InUse as error:
+                if not error.by_own_run:  # else this process comes back, and another leads by now
+                    raise
         return self
 
     def __exit__(

@@ -253,7 +253,8 @@ def run_job(
         kept = None
         is_first = membership is None or membership.rank == 0
         if job.saving is not None and (is_first or isinstance(plan, StripedPlan)):
-            kept = stack.enter_context(Kept(job.saving, job.kept_as(), replica, journal, is_first=is_first))
+            saving = replace(job.saving, run=membership.meeting.run if membership is not None else "")
+            kept = stack.enter_context(Kept(saving, job.kept_as(), replica, journal, is_first=is_first))
         after = kept.resume() if kept is not None else 0
         try:
             if membership is not None:
