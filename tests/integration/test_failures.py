@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from codedreduce import CodedReduce, GradientCoding, MasterWorker, Tree, train
+from codedreduce import CodedReduce, GradientCoding, MasterWorker, Scheme, Striped, Tree, train
 from codedreduce.errors import Diverged, UsageError, WorkerFailed
 from codedreduce.protocol import Settings
 from codedreduce.schemes import Piece, Plan
@@ -128,14 +128,34 @@ class Broken(LogisticRegression):
         return super().evaluate(model, x, y, weights, out)
 
 
-def test_a_training_in_which_a_worker_fails_ends_with_the_same_bits(tmp_path: Path) -> None:
-    scheme = CodedReduce(Tree.regular(fanout=2, depth=1), 1)
+SCHEMES = {"tree": CodedReduce(Tree.regular(fanout=2, depth=1), 1), "striped": Striped(3)}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+def test_a_training_in_which_a_worker_fails_ends_with_the_same_bits(scheme: Scheme, tmp_path: Path) -> None:
     calm = train(LogisticRegression(), DATA, scheme=scheme, rounds=6)
     notes: list[str] = []
     broken = Broken(tmp_path / "failed")
     disturbed = train(broken, DATA, scheme=scheme, rounds=6, on_note=lambda note: notes.append(note.reason))
     np.testing.assert_array_equal(disturbed.parameters, calm.parameters)
     assert sum("MemoryError: none left" in note for note in notes) == 1
+
+
+class Cursed(LogisticRegression):
+    """Cannot be evaluated in the third round, by anybody."""
+
+    def evaluate(self, model, x, y, weights, out):
+        if self.evaluations == 2:
+            raise ValueError("cursed")
+        self.evaluations += 1
+        return super().evaluate(model, x, y, weights, out)
+
+    evaluations = 0
+
+
+def test_ranks_that_all_fail_end_and_name_two() -> None:
+    with pytest.raises(WorkerFailed, match=r"worker \d failed: ValueError: cursed; worker \d, asked instead: V"):
+        train(Cursed(), DATA, scheme=Striped(3, blocks=1), rounds=6)
 
 
 def test_words_that_mean_nothing() -> None:

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from codedreduce.worlds.simulated import Fault, Recorder
-from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario, random_striped
+from codedreduce.worlds.simulated.scenario import (
+    ENDLESS,
+    Scenario,
+    random_failing_ranks,
+    random_scenario,
+    random_striped,
+)
 
 from .check_run import check_run, check_seed, trace_of
 
@@ -24,6 +30,12 @@ def test_random_faults(first: int) -> None:
 def test_random_faults_of_ranks(first: int) -> None:
     for seed in range(first, first + BATCH):
         check_seed(seed, Path("traces"), random_striped)
+
+
+@pytest.mark.parametrize("first", range(0, RUNS // 4, BATCH))
+def test_random_faults_of_ranks_that_fail(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        check_seed(seed, Path("traces"), random_failing_ranks)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from codedreduce import MasterWorker, Striped
 from codedreduce.protocol import Machine, Rank, RingNode, Root, Settings, Worker
 from codedreduce.protocol import messages as said
-from codedreduce.protocol.events import Action, AnyAction, Event, PeerFound, PeerLost
+from codedreduce.protocol.events import Action, AnyAction, Event, Failed, PeerFound, PeerLost
 from codedreduce.protocol.machine import OWN, Row, State, diagram
 from codedreduce.protocol.messages import DATA, Message
 from codedreduce.protocol.rank_table import RankState
@@ -140,7 +140,17 @@ def by_hand_with_leaders() -> None:
 
 
 def by_hand_with_ranks() -> None:
-    """What takes messages that overtake each other, or scripts that leave early."""
+    """What takes messages that overtake each other, or scripts that leave early; and ranks that fail."""
+    for name, state in led_to_every_state():
+        if isinstance(state, RankState) and state is not RankState.LEFT and MACHINES_BY_HAND[name]().node:
+            led_to(name, state).hears(0, said.Failure(round=1, troubles=((1, "no"),), ends=True))
+    talk = led_to("coordinator", RankState.WORKING)
+    for rank in (1, 2):
+        talk.hears(rank, said.Unable(round=1, task=1, troubles=((rank, "no"),)))
+    talk = led_to("coordinator", RankState.WORKING)
+    talk.hears(1, said.Unable(round=1, task=0, troubles=((1, "no"),)))
+    task = talk.asked[-1]
+    talk.happens(Failed(round=task.round, task=task.task, reason="no"))
     led_to("rank", RankState.READY).sums_come()
     talk = led_to("rank", RankState.READY)
     for index in range(3):

@@ -27,7 +27,7 @@ from codedreduce.protocol.hands import Hand, Order
 from codedreduce.protocol.keeping import Unit
 from codedreduce.protocol.lateness import SILENT, Lateness
 from codedreduce.protocol.links import Links
-from codedreduce.protocol.messages import Do, Done, Go, Keep, Message, Status, Tell, Want
+from codedreduce.protocol.messages import Do, Done, Go, Keep, Message, Status, Tell, Trouble, Unable, Want
 from codedreduce.protocol.missing_sums import MORE_PATIENCE, PATIENCE, MissingSums, Redone
 from codedreduce.protocol.pace import Pace
 from codedreduce.protocol.settings import Settings
@@ -304,10 +304,33 @@ class Coordinating:
             self._work.help(helper, tuple(parts), now, actions)
 
     def _least_busy(self, unit: int) -> int | None:
-        group, hands, standing = self._plan.group(unit), self._work.hands, self._standing
+        hands, standing = self._work.hands, self._standing
+        group = [rank for rank in self._plan.group(unit) if not self._work.has_failed(rank, unit)]
         able = [rank for rank in group if standing.can_help(rank)]
         able = able or [rank for rank in group if standing.can_compute(rank)]
         return min(able, key=lambda rank: (hands.of(rank).is_stuck, hands.of(rank).blocks, rank), default=None)
+
+    def failed(self, rank: int, unable: Unable, now: float, actions: list[AnyAction]) -> tuple[Trouble, ...]:
+        """A rank failed at a unit: another does what it was to do of it; who failed, if two have or nobody else can."""
+        unit, hands = unable.task, self._work.hands
+        if unable.round != self.round or not self._is_on or unit not in self._plan.computing:
+            return ()
+        failed = self._work.failed.setdefault(unit, {})
+        if rank in failed:
+            return ()  # it was said before
+        failed[rank] = why = unable.troubles[0][1] if unable.troubles else "no reason given"
+        words = f"rank {rank} failed in round {self.round}: {why}"
+        actions.append(Note(kind="failed", reason=words, round=self.round, nodes=(rank,)))
+        if unit not in self._units:
+            return ()
+        self.late.add(rank)
+        for order in [one for one in hands.of(rank).orders if one.part.unit == unit]:
+            hands.take(hands.of(rank), order)
+        if len(failed) > 1 or failed.keys() >= set(self._plan.group(unit)):
+            return tuple(failed.items())
+        self._hand_out_uncovered(unit, now, actions)
+        self.look(now, actions)
+        return ()
 
     def status(self, rank: int, status: Status, now: float, actions: list[AnyAction]) -> None:
         """A rank says how far it is."""
@@ -457,6 +480,7 @@ class Coordinating:
         """Somebody who has not done a unit; the second time its own rank, of which it is known what it does."""
         hands, standing = self._work.hands, self._standing
         able = [rank for rank in self._plan.group(unit) if standing.can_compute(rank)]
+        able = [rank for rank in able if not self._work.has_failed(rank, unit)] or able
         if tried.issuperset(able):
             tried.clear()  # whoever it was: it is all there is
         return min(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from codedreduce.protocol.events import Advanced, AnyAction, Cancel, Compute, Computed, Interrupted, Transmit
+from codedreduce.protocol.events import Advanced, AnyAction, Cancel, Compute, Computed, Failed, Interrupted, Transmit
 from codedreduce.protocol.exchange import Exchange
 from codedreduce.protocol.leading import was_late
-from codedreduce.protocol.messages import Cut, Do, Done, Go, Keep, Late, Status, Tell
+from codedreduce.protocol.messages import Cut, Do, Done, Go, Keep, Late, Status, Tell, Unable
 from codedreduce.protocol.office import Office
 from codedreduce.protocol.place import Place
 from codedreduce.protocol.rank_table import ENDING, RESTING, WORKING
@@ -141,6 +141,18 @@ class Doing:
             if self._plan.is_part(part):
                 self._deliver(part, task, event.vector, now, actions)
 
+    def failed(self, event: Failed) -> Unable | None:
+        """A part cannot be computed here, nor what else this rank was to do of its unit; what to say of it."""
+        task = self._work.ended(event.task)
+        if task is None:
+            return None
+        self._work.cut(task.part.unit, 0)
+        place = self._place
+        troubles = ((place.node, event.reason[:400]),)
+        unable = Unable(generation=place.generation, round=place.round, task=task.part.unit, troubles=troubles)
+        self._work.unable.append(unable)
+        return unable
+
     def _deliver(self, part: Part, task: Task, vector: Vector, now: float, actions: list[AnyAction]) -> None:
         """Say that a part is done, and send it to the keepers."""
         vector = rounded(vector, self._settings.wire)  # also what does not travel: it must not matter who did it
@@ -220,7 +232,8 @@ class Doing:
     def repeat_done(self, actions: list[AnyAction]) -> None:
         """Say again what was done in this round: it may not have been heard."""
         if not self._office.is_held:
-            actions.extend(Transmit(to=self._place.coordinator, message=done) for done in self._said())
+            said = (*self._said(), *self._work.unable)
+            actions.extend(Transmit(to=self._place.coordinator, message=one) for one in said)
 
     def _said(self) -> list[Done]:
         """What was said to be done in this round, perhaps to another coordinator."""

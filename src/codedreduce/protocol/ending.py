@@ -7,7 +7,7 @@ from collections.abc import Callable
 from codedreduce.protocol.behind import Behind
 from codedreduce.protocol.doing import Doing
 from codedreduce.protocol.events import AnyAction, Ended, Finished, Leave, SetTimer, Transmit
-from codedreduce.protocol.messages import End, Go, Goodbye, Have, Refuse
+from codedreduce.protocol.messages import End, Failure, Go, Goodbye, Have, Refuse, Trouble
 from codedreduce.protocol.office import Office
 from codedreduce.protocol.place import Place
 from codedreduce.protocol.rank_table import ENDING, JOINING, LEFT, READY, WORKING
@@ -153,6 +153,24 @@ class Ending:
             self._place.is_to_end(message.round)
         self._finish(message.reason, actions)
 
+    def fail(self, troubles: tuple[Trouble, ...], actions: list[AnyAction]) -> None:
+        """On who coordinates: nobody can compute a part of the round, and with that the run is over, on all ranks."""
+        assert self._office.leading is not None
+        failure = Failure(
+            generation=self._place.generation, round=self._place.round, troubles=troubles[:16], ends=True
+        )  # fmt: skip
+        self._office.leading.tell_all(failure, actions)
+        self._finish_failed(troubles, actions)
+
+    def on_failure(self, message: Failure, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """The coordinator says that nobody could compute a part of the round."""
+        self._finish_failed(message.troubles or ((sender, "no reason given"),), actions)
+
+    def _finish_failed(self, troubles: tuple[Trouble, ...], actions: list[AnyAction]) -> None:
+        self._doing.stop("the run is over", actions)
+        who = sorted({rank for rank, _ in troubles})
+        self._finish(f"a round cannot be computed: ranks {who} failed", actions, troubles)
+
     def on_refuse(self, message: Refuse, sender: int, now: float, actions: list[AnyAction]) -> None:
         """The coordinator does not let this rank in."""
         self.refused = message.reason
@@ -166,10 +184,10 @@ class Ending:
             actions.append(Transmit(to=self._place.coordinator, message=goodbye))
         self._finish(self._why, actions)
 
-    def _finish(self, why: str, actions: list[AnyAction]) -> None:
+    def _finish(self, why: str, actions: list[AnyAction], troubles: tuple[Trouble, ...] = ()) -> None:
         self._place.become(LEFT)
         self._drop_all()
-        actions.append(Finished(reason=why))
+        actions.append(Finished(reason=why, troubles=troubles))
 
     def _drop_all(self) -> None:
         """No model is needed any more, nor another's state."""

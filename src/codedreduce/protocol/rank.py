@@ -30,6 +30,7 @@ from codedreduce.protocol.events import (
     Computed,
     Drained,
     EveryoneIn,
+    Failed,
     Note,
     PeerFound,
     PeerLost,
@@ -66,6 +67,7 @@ from codedreduce.protocol.messages import (
     SumChunk,
     Take,
     Tell,
+    Unable,
     Want,
     Welcome,
 )
@@ -337,6 +339,21 @@ class Rank(Machine):
         self._doing.computed(event, now, actions)
         if not self._finish_round(now, actions) and self._doing.is_idle:
             self._doing.compute_next(now, actions)
+
+    def _on_failed(self, event: Failed, now: float, actions: list[AnyAction]) -> None:
+        """This rank failed at a part: the coordinator has another do it, and this one goes on with the next."""
+        unable = self._doing.failed(event) if event.round == self.round and self._place.is_on else None
+        if unable is not None and self.lead is None:
+            actions.append(Transmit(to=self._place.coordinator, message=unable))
+        elif unable is not None:
+            self._on_unable(unable, self.node, now, actions)
+        if self.state is WORKING and self._doing.is_idle:
+            self._doing.compute_next(now, actions)
+
+    def _on_unable(self, message: Unable, sender: int, now: float, actions: list[AnyAction]) -> None:
+        troubles = self.lead.failed(sender, message, now, actions) if self.lead is not None else ()
+        if troubles:
+            self._ending.fail(troubles, actions)
 
     def _on_keep(self, message: Keep, sender: int, now: float, actions: list[AnyAction]) -> None:
         self._doing.change_keeper(message, actions)

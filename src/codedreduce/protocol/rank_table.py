@@ -7,6 +7,7 @@ from codedreduce.protocol.events import (
     Begin,
     Computed,
     Drained,
+    Failed,
     Interrupted,
     Leave,
     Overtaken,
@@ -22,6 +23,7 @@ from codedreduce.protocol.messages import (
     Do,
     Done,
     End,
+    Failure,
     Follow,
     Give,
     Go,
@@ -42,6 +44,7 @@ from codedreduce.protocol.messages import (
     SumChunk,
     Take,
     Tell,
+    Unable,
     Want,
     Welcome,
 )
@@ -85,6 +88,7 @@ ROWS = (
     Row(_NOT_WORKING, Keep, COORDINATOR, "_on_keep"),
     Row((WORKING,), Computed, OWN, "_on_computed", (STAY, RESTING)),
     Row((WORKING,), Advanced, OWN, "_doing.on_advanced"),
+    Row((WORKING,), Failed, OWN, "_on_failed", (STAY, LEFT)),
     Row(_IN, Interrupted, OWN, "_doing.on_interrupted"),
     *(Row((WORKING,), PartChunk, who, "_on_part", (STAY, RESTING)) for who in _ANY_RANK),
     *(Row(_NOT_WORKING, PartChunk, who, "_on_part") for who in _ANY_RANK),
@@ -110,6 +114,7 @@ ROWS = (
     Row((READY, WORKING, RENEWING, ENDING), Hello, FOLLOWER, "_on_hello"),
     Row(_IN, Status, FOLLOWER, "_on_status"),
     Row(_IN, Done, FOLLOWER, "_on_done"),
+    Row((WORKING,), Unable, FOLLOWER, "_on_unable", (STAY, LEFT)),
     Row(_IN, Renew, FOLLOWER, "_on_renew"),
     Row(_IN, Late, FOLLOWER, "_on_late"),
     Row((ENDING,), Have, FOLLOWER, "_ending.on_have", (STAY, LEFT)),
@@ -140,13 +145,14 @@ ROWS = (
     Row((RESTING, WORKING, RENEWING, ENDING), End, COORDINATOR, "_ending.on_end"),
     Row((READY,), End, COORDINATOR, "_ending.on_end", (STAY, RENEWING)),
     Row(_ALL, Goodbye, COORDINATOR, "_on_goodbye", (STAY, LEFT)),
+    Row(_ALL, Failure, COORDINATOR, "_ending.on_failure", (LEFT,)),
     Row((JOINING,), Leave, OWN, "_ending.on_leave", (LEFT,)),
     Row(_IN, Leave, OWN, "_ending.on_leave", (ENDING, LEFT)),
-    *(Row((JOINING, *_NOT_WORKING), what, OWN) for what in (Computed, Advanced)),
+    *(Row((JOINING, *_NOT_WORKING), what, OWN) for what in (Computed, Advanced, Failed)),
     *(
         Row((LEFT,), what, OWN)
         for what in (
-            Computed, Advanced, Interrupted, TimerFired, PeerFound, PeerLost, Drained, Packed, Leave, Overtaken,
+            Computed, Advanced, Failed, Interrupted, TimerFired, PeerFound, PeerLost, Drained, Packed, Leave, Overtaken,
         )
     ),
 )  # fmt: skip

@@ -71,6 +71,7 @@ class TakingOver:
         self._behind: list[tuple[float, int, int]] = []  # who is through last, when (negative); the stamp of its hand
         self._noted: set[int] = set()  # the ranks that are in there
         self._bets: dict[int, bool] = {}  # units that were bet on in this round, and whether it was counted
+        self.failed: dict[int, dict[int, str]] = {}  # by unit: who failed at it in this round, and why
         self._silent: list[int] = []  # ranks that did not answer, since this was last asked
         self._began = 0.0
         self._ask_again_at = self._far_too_late = float("inf")
@@ -81,6 +82,7 @@ class TakingOver:
         self._began = now
         self._ask_again_at = self._far_too_late = float("inf")
         self.hands.clear()
+        self.failed = {}
         self._idle = {}
         self._behind = []
         self._noted = set()
@@ -124,6 +126,10 @@ class TakingOver:
             hand.done = 0
             self._lateness.expect(hand, now)
         return tuple(order.part for order in owed)
+
+    def has_failed(self, rank: int, unit: int) -> bool:
+        """Whether a rank has failed at a unit in this round."""
+        return rank in self.failed.get(unit, ())
 
     def is_idle(self, rank: int) -> None:
         """A rank could be given something, if it has nothing and is not stuck."""
@@ -325,7 +331,7 @@ class TakingOver:
         """Some idle ranks: as many as there are for each that is behind; those first that became idle first."""
         most = min(self._plan.blocks, max(1, len(self._idle) // max(1, len(self._noted))))
         usual = self._pace.usual() or 0.0
-        group = self._plan.group(unit)
+        group = [rank for rank in self._plan.group(unit) if not self.has_failed(rank, unit)]
         ranks = [
             rank for rank in islice(self._idle, LOOKED_THROUGH)
             if rank in group and (self.hands.of(rank).delivered or self._pace.lag(rank) <= usual)

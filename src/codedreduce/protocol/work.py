@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from codedreduce.protocol.messages import Done
+from codedreduce.protocol.messages import Done, Unable
 from codedreduce.schemes import Part
 from codedreduce.vectors import Vector
 
@@ -43,6 +43,7 @@ class Work:
         self.task = 0
         self.done: dict[Part, Vector] = {}  # kept until the next round: a new keeper is sent its stripe again
         self.said: list[Done] = []  # and a coordinator told again, over a new connection
+        self.unable: list[Unable] = []  # what was said to be beyond this rank
         self._tasks: dict[int, Task] = {}
 
     def clear(self) -> None:
@@ -51,6 +52,7 @@ class Work:
         self.now = None
         self.done = {}
         self.said = []
+        self.unable = []
         self._tasks.clear()
 
     def begin_again(self) -> None:

@@ -163,8 +163,10 @@ class SimulatedCluster:
 
     def _aggregated(self, _: int, action: Aggregated) -> None:
         """The root has a sum: the round is over, and the next one begins."""
-        self._judge(action)
-        if action.round == len(self.recorder.rounds) + 1:  # else it has been over before
+        is_repeated = action.round <= len(self.recorder.rounds)  # by a root that was started again
+        if not is_repeated or not action.residual:
+            self._judge(action)
+        if not is_repeated:
             self._round_over(action.round, action.late, action.residual)
         if action.round % self._checkpoint_every == 0:
             self._nodes.checkpoint = action.round

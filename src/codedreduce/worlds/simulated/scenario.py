@@ -187,6 +187,22 @@ def random_striped(seed: int) -> Scenario:
     )  # fmt: skip
 
 
+def random_failing_ranks(seed: int) -> Scenario:
+    """The same, with computations that fail."""
+    scenario = random_striped(seed)
+    random = np.random.default_rng([seed, 79])
+    unit = scenario.compute / scenario.workers
+    failing = tuple(
+        Fault(
+            kind="fail", node=int(random.integers(scenario.workers)),
+            round=int(random.integers(1, scenario.rounds + 1)),
+            after=float(random.uniform(0, 2 * unit)), seconds=float(random.exponential(2 * unit)),
+        )
+        for _ in range(int(random.integers(1, 4)))
+    )  # fmt: skip
+    return msgspec.structs.replace(scenario, faults=(*scenario.faults, *failing))
+
+
 def _random_scheme(random: np.random.Generator) -> Scenario:
     """A scenario of which the tree and the scheme are chosen."""
     fanout, depth = [(2, 1), (3, 1), (5, 1), (2, 2), (3, 2), (4, 2), (5, 2), (2, 3)][int(random.integers(8))]

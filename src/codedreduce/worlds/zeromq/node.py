@@ -28,7 +28,7 @@ from codedreduce.protocol.events import (
     Packed,
     Renewed,
 )
-from codedreduce.schemes import StripedPlan, TreePlan
+from codedreduce.schemes import RingPlan, StripedPlan
 from codedreduce.vectors import Vector
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.failures import REFUSE, error_of
@@ -125,7 +125,7 @@ class Node:
         self.found = met.standing
         self._computing = Computing(
             number, self._buffers, self._gradient, self._injector, self._record,
-            reports_failures=isinstance(run.plan, TreePlan), refuses_nonfinite=run.nonfinite == REFUSE,
+            reports_failures=not isinstance(run.plan, RingPlan), refuses_nonfinite=run.nonfinite == REFUSE,
         )  # fmt: skip
         machine = machine_for(
             number, run.plan, run.settings, self._buffers.rooms, computes=self._gradient is not None
