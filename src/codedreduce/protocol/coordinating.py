@@ -312,7 +312,7 @@ class Coordinating:
 
     def failed(self, rank: int, unable: Unable, now: float, actions: list[AnyAction]) -> tuple[Trouble, ...]:
         """A rank failed at a unit: another does what it was to do of it; who failed, if two have or nobody else can."""
-        unit, hands = unable.task, self._work.hands
+        unit = unable.task
         if unable.round != self.round or not self._is_on or unit not in self._plan.computing:
             return ()
         failed = self._work.failed.setdefault(unit, {})
@@ -324,8 +324,7 @@ class Coordinating:
         if unit not in self._units:
             return ()
         self.late.add(rank)
-        for order in [one for one in hands.of(rank).orders if one.part.unit == unit]:
-            hands.take(hands.of(rank), order)
+        self._work.cannot(self._work.hands.of(rank), unit, now)
         if len(failed) > 1 or failed.keys() >= set(self._plan.group(unit)):
             return tuple(failed.items())
         self._hand_out_uncovered(unit, now, actions)

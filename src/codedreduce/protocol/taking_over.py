@@ -176,6 +176,16 @@ class TakingOver:
                     self._note(hand, now)
         self.is_idle(hand.rank)
 
+    def cannot(self, hand: Hand, unit: int, now: float) -> None:
+        """A rank failed at a unit: it no longer has any of it, and is expected to go on with what else it has."""
+        hand.asked = None
+        hand.heard = hand.moved = now
+        for order in [one for one in hand.orders if one.part.unit == unit]:
+            self.hands.take(hand, order)
+        if hand.orders:
+            self._lateness.expect(hand, now)
+        self.is_idle(hand.rank)
+
     def complete(self, unit: int, now: float, actions: list[AnyAction]) -> list[tuple[Hand, Order, int]]:
         """A unit is done: whoever still works on it need not; who that was, with which blocks done."""
         left = []
