@@ -232,8 +232,9 @@ class Doing:
     def repeat_done(self, actions: list[AnyAction]) -> None:
         """Say again what was done in this round: it may not have been heard."""
         if not self._office.is_held:
-            said = (*self._said(), *self._work.unable)
-            actions.extend(Transmit(to=self._place.coordinator, message=one) for one in said)
+            to = self._place.coordinator
+            actions.extend(Transmit(to=to, message=done) for done in self._said())
+            actions.extend(Transmit(to=to, message=unable) for unable in self._work.unable)
 
     def _said(self) -> list[Done]:
         """What was said to be done in this round, perhaps to another coordinator."""

@@ -58,6 +58,7 @@ class Work:
     def begin_again(self) -> None:
         """The same round, as another coordinator shares it out: what is done, and what is under way, need not be."""
         self.todo.clear()
+        self.unable = []
 
     def next(self, now: float) -> Part | None:
         """Begin with what comes next, if there is something."""
