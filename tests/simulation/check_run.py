@@ -26,10 +26,10 @@ def check_run(scenario: Scenario) -> Recorder:
     plan = scenario.plan()
     faults = [fault for fault in scenario.faults if fault.kind in DISABLING and fault.node in plan.computing]
     touched = {node for fault in faults for node in (fault.node, *fault.others)}
-    if isinstance(plan, StripedPlan):
-        check_ranks(cluster, scenario, touched)
-    elif recorder.troubles:
+    if recorder.troubles:
         check_failure(scenario, recorder)
+    elif isinstance(plan, StripedPlan):
+        check_ranks(cluster, scenario, touched)
     elif plan.tolerates(touched):
         assert len(recorder.rounds) == scenario.rounds, f"waited for a straggler: {notes(recorder)}"
         assert all(record.residual == 0 for record in recorder.rounds)
