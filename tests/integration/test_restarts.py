@@ -302,3 +302,30 @@ def test_mistakes_are_one_line(options: list[str], message: str) -> None:
     assert run.returncode == 2, run.stdout + run.stderr
     assert message in run.stderr
     assert len(run.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("options", [("--restart",), ()])
+def test_rank_0_is_killed_and_the_others_go_on(running, options: tuple[str, ...]) -> None:
+    run = running("-n", "4", *options)
+    run.wait((run.folder / "three").exists)
+    os.kill(run.pid(0), signal.SIGKILL)
+    if options:
+        run.pid(0, 1)
+    else:
+        run.wait(lambda: "[0] (killed by signal 9; the run goes on without it)" in run.said.read_text())
+        time.sleep(1.0)
+    said = run.stop()
+    assert run.process.returncode == 0, said
+    for rank in (1, 2, 3):
+        expect_same_bits(Striped(4), run.model(rank))
+
+
+def test_rank_0_is_told_to_leave_and_the_others_go_on(running) -> None:
+    run = running("-n", "4")
+    run.wait((run.folder / "three").exists)
+    os.kill(run.pid(0), signal.SIGTERM)
+    run.wait(lambda: "[0] (left on purpose; the run goes on without it)" in run.said.read_text())
+    said = run.stop()
+    assert run.process.returncode == 0, said
+    for rank in (1, 2, 3):
+        expect_same_bits(Striped(4), run.model(rank))

@@ -79,7 +79,7 @@ class Driver(threading.Thread):
         self._timers: list[tuple[float, int, str]] = []
         self._timer_tokens: dict[str, int] = {}  # of each timer, the one that counts
         self._last_token = 0  # only grows: an old timer is never taken for a new one
-        self._left = False
+        self._left = self._vanished = False
         self._met: set[int] = set()
         self._away: set[int] = set()  # of those, who cannot be reached
         self._orphaned_after = orphaned_after
@@ -121,7 +121,7 @@ class Driver(threading.Thread):
 
     def vanish(self) -> None:
         """Leave without a word: others, who find nobody here, go on with another in this one's place, or wait."""
-        self._left = True
+        self._vanished = self._left = True
         self._wake()
         self.join(timeout=5)
 
@@ -138,7 +138,7 @@ class Driver(threading.Thread):
             if self._visitor is not None:
                 self._visitor.close()
             if self._directory is not None:
-                self._directory.close(is_over=self._leads and self._left)
+                self._directory.close(is_over=self._leads and self._left and not self._vanished)
             with self._wake_lock:
                 self._over = True
                 os.close(self._waker)
