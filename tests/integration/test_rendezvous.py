@@ -14,11 +14,16 @@ import zmq
 
 from codedreduce import Striped
 from codedreduce.errors import JoinRefused, UsageError
+from codedreduce.protocol import events as happening
+from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering, sufficient
 from codedreduce.worlds.environment import read_membership
-from codedreduce.worlds.run import Meeting
+from codedreduce.worlds.run import Meeting, Run
 from codedreduce.worlds.zeromq import visiting
 from codedreduce.worlds.zeromq.carrier import Endpoints
+from codedreduce.worlds.zeromq.driver import Driver
+from codedreduce.worlds.zeromq.meeting import Met
+from codedreduce.worlds.zeromq.mesh import Mesh
 from codedreduce.worlds.zeromq.rendezvous import Directory, Opened, Registration, Standing
 from codedreduce.worlds.zeromq.visiting import Visitor
 
@@ -238,3 +243,45 @@ def test_all_find_each_other_whatever_the_order_also_where_one_is_slow() -> None
         }
     finally:
         place.close()
+
+
+class Machine:
+    """One that leads, when it is told to."""
+
+    node, round, generation, coordinator = 1, 7, 3, 0
+
+    def handle(self, event: happening.Event, now: float) -> list[happening.AnyAction]:
+        return [happening.Finished(reason="")] if isinstance(event, happening.Leave) else []
+
+
+def test_who_leads_answers_where_the_run_meets_as_soon_as_nobody_else_does(place: Place) -> None:
+    """Rank 1 comes to lead while rank 0's book is open; when that is gone, rank 1's is found, with all it knows."""
+    plan = Striped(3).plan(samples=30)
+    run = Run.of(place.meeting, plan, 10)
+    meeting, context = run.meeting, place.contexts[0]
+    directory = Directory(context, meeting, owner=1, process=5)
+    directory.add(1, where(1))
+    visitor = place.visitor(1, 0, 2, process=5)
+    visitor.knows = {0: where(0), 2: where(2)}
+    mesh = Mesh(context, 1, run.settings, Buffers(run, 1))
+    mesh.listen("tcp://127.0.0.1")
+    mesh.expect((0, 2))
+    machine = Machine()
+    met = Met(run=run, directory=directory, visitor=visitor, standing=Standing())
+    driver = Driver(machine, mesh, lambda action: None, met)  # type: ignore[arg-type]
+    driver.start()
+    try:
+        machine.coordinator = 1
+        driver._wake()
+        time.sleep(0.1)  # it tries, in vain
+        place.directory.close(is_over=False)
+        context2: Context = zmq.Context()
+        place.contexts.append(context2)
+        late = Visitor(context2, meeting, Registration(meeting.run, 2, (0, 1), where(22), meeting.subject, 9))
+        assert late.find() == {0: where(0), 1: where(1)}
+        assert late.standing == Standing(generation=3, coordinator=1, round=7, is_on=True)
+        late.close()
+        assert mesh._links[2].leads_to[1] == where(22).data, "and who leads has heard where it is"
+    finally:
+        driver.leave("over")
+    assert driver.failure is None
