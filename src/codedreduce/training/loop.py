@@ -287,7 +287,7 @@ def _place(
         with root_of(run, journal, gradient) as root:
             yield root
     else:
-        with Node(run, membership.rank, gradient=gradient, injection=job.injection()) as node:
+        with Node(run, membership.rank, gradient=gradient, injection=job.injection(), journal=journal) as node:
             node.serve()
         yield None
 

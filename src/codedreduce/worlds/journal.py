@@ -15,7 +15,7 @@ from codedreduce.protocol.events import Note
 
 #: Notes that a person must hear of, however often they come.
 MUST_BE_HEARD = frozenset(
-    {"checkpoint", "waiting", "approximate", "dead", "left", "refused", "drift", "failed", "stands in"}
+    {"checkpoint", "waiting", "approximate", "dead", "left", "refused", "drift", "failed", "stands in", "orphaned"}
 )
 
 #: Notes that a person should hear of, but that anybody could make many of: said the 1st, 10th, 100th, ... time.

@@ -313,7 +313,12 @@ class Node:
     def serve(self) -> Finished:
         """On a worker of a tree: compute what is asked for until the run is over, or SIGTERM says that it shall go."""
         driver = self._talking
-        finished = next(news for news in self._computing.news(driver.post) if isinstance(news, Finished))
+        for news in self._computing.news(driver.post):
+            if isinstance(news, Finished):
+                finished = news
+                break
+            if isinstance(news, Note):
+                self._journal.note(time.monotonic(), self._number, news)
         driver.join(timeout=5)
         if driver.failure is not None:
             raise driver.failure
