@@ -278,11 +278,13 @@ def test_who_leads_answers_where_the_run_meets_as_soon_as_nobody_else_does(place
         place.directory.close(is_over=False)
         context2: Context = zmq.Context()
         place.contexts.append(context2)
-        late = Visitor(context2, meeting, Registration(meeting.run, 2, (0, 1), where(22), meeting.subject, 9))
+        nobody = f"ipc://@codedreduce-{os.getpid()}-nobody"
+        listens = Endpoints(f"{nobody}-control", f"{nobody}-data")
+        late = Visitor(context2, meeting, Registration(meeting.run, 2, (0, 1), listens, meeting.subject, 9))
         assert late.find() == {0: where(0), 1: where(1)}
         assert late.standing == Standing(generation=3, coordinator=1, round=7, is_on=True)
         late.close()
-        assert wait_until(lambda: mesh._links[2].leads_to[1] == where(22).data), "and who leads hears where it is"
+        assert wait_until(lambda: mesh._links[2].leads_to[1] == listens.data), "and who leads hears where it is"
     finally:
         driver.leave("over")
     assert driver.failure is None
