@@ -113,7 +113,7 @@ def test_rank_0_goes_on_if_nobody_is_left_to_take_the_state_of() -> None:
     talk.timer("behind")
     assert len(sent(talk.done, said.Give)) == 4, "they are asked again"
     for rank in (1, 2):
-        talk.happens(happening.PeerLost(peer=rank))
+        talk.happens(happening.PeerLost(peer=rank, dead=True))
     (renewed,) = of_type(talk.timer("behind"), happening.Renewed)
     assert renewed.state is None
     assert of_type(talk.begin(), happening.Compute)

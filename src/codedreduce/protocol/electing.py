@@ -111,6 +111,10 @@ class Electing:
         if rank in self._missed:
             self.peer_lost(rank, now, actions, is_dead=True)
 
+    def begin_without_lost(self, but: Callable[[int], bool] = lambda rank: False) -> None:
+        """The run begins: who has not come until now has no say until it comes; `but` for those that were there."""
+        self._gone |= {rank for rank in self._links.lost() if not but(rank)}
+
     def can_vote(self, rank: int) -> None:
         """A rank is in."""
         self._gone.discard(rank)
@@ -166,9 +170,12 @@ class Electing:
         others = (rank for rank in self._plan.computing if rank != self._place.node and rank not in lost)
         actions.extend(Transmit(to=rank, message=message) for rank in others)  # type: ignore[arg-type]
 
-    def is_in(self, actions: list[AnyAction]) -> None:
-        """This rank was let into a run that is on: all others know from now on that it counts."""
-        self._tell_all(self._stand(), actions)
+    def is_in(self, is_late: bool, actions: list[AnyAction]) -> None:
+        """This rank was let in; if the run is on, all others know from now on that it counts."""
+        if is_late:
+            self._tell_all(self._stand(), actions)
+        else:
+            self.begin_without_lost()
 
     def tell(self, rank: int, actions: list[AnyAction]) -> None:
         """Tell one rank how it is here: whom this rank follows, or that it has lost whom it followed."""

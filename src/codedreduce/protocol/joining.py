@@ -24,12 +24,12 @@ HELLO_AGAIN = 2.0
 class Joining:
     """A rank that another leads, before it is in, and over every new connection.
 
-    `adopt` makes a generation its own; `tell_all` tells the others that it is in, if a run is on.
+    `adopt` makes a generation its own; `tell_all` is told that it is in, and whether a run is on.
     """
 
     def __init__(
         self, place: Place, plan: StripedPlan, settings: Settings, doing: Doing, behind: Behind,
-        adopt: Callable[[int], None], tell_all: Callable[[list[AnyAction]], None],
+        adopt: Callable[[int], None], tell_all: Callable[[bool, list[AnyAction]], None],
     ) -> None:  # fmt: skip
         self._place = place
         self._run = run_name(plan, settings)
@@ -74,8 +74,7 @@ class Joining:
             place.become(RESTING)
             if message.round > place.round:  # it comes late, or the others went on from a checkpoint
                 self._behind.begin_after(message.round)
-            if message.is_late:
-                self._tell_all(actions)
+            self._tell_all(message.is_late, actions)
             actions.append(EveryoneIn())
         elif place.state is ENDING:
             actions.append(Transmit(to=sender, message=Have(generation=place.generation, round=place.round)))

@@ -30,6 +30,9 @@ class Leading:
         self._generation = generation
         self._is_first = generation == settings.generation
         self._first = settings.after + 1  # the first round
+        self._least = settings.least
+        self._lost: set[int] = set()  # ranks that cannot be reached
+        self._has_said = False  # that everyone is in
         self._met: set[int] = set()  # ranks that were ever let in
         self._through: set[int] = set()  # with the last round
         self._spoke: set[int] = set()  # those of whom something was heard since somebody last looked
@@ -48,6 +51,7 @@ class Leading:
             actions.append(Note(kind="refused", reason=answer.reason, round=place.round, nodes=(rank,)))
             return False
         self._through.discard(rank)
+        self._lost.discard(rank)
         self._met.add(rank)
         return True
 
@@ -80,6 +84,7 @@ class Leading:
 
     def gone(self, rank: int) -> None:
         """A rank cannot be reached, or has left."""
+        self._lost.add(rank)
         self._roster.gone(rank)
 
     def tell_all(self, message: AnyMessage, actions: list[AnyAction]) -> None:
@@ -111,13 +116,22 @@ class Leading:
         self.hear_of(rank)
         lead = self._coordinating
         is_first = message.round == self._first > lead.round
-        if is_first and self._roster.ready(rank) and self._roster.complete and self._is_first:
-            actions.append(EveryoneIn())
+        if is_first and self._roster.ready(rank):
+            self.begin_if_enough(actions)
         lead.status(rank, message, now, actions)
         if lead.is_current(rank):
             self._taking.discard(rank)
         if message.digest:
             self.compare(rank, message.round, message.digest, actions)
+
+    def begin_if_enough(self, actions: list[AnyAction]) -> None:
+        """Say that everyone is in, when all are who can be reached, and enough."""
+        lacking = self._roster.lacking()
+        count = len(self._roster.children) + 1 - len(lacking)
+        may_begin = not lacking or (0 < self._least <= count and self._lost.issuperset(lacking))
+        if may_begin and self._is_first and not self._has_said:
+            self._has_said = True
+            actions.append(EveryoneIn())
 
     def on_done(self, message: Done, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank has done a part."""

@@ -113,9 +113,7 @@ class Rank(Machine):
         self._exchange = exchange = Exchange(node, plan, settings, links, rooms)
         self._doing = doing = Doing(place, plan, settings, exchange, office)
         self._behind = Behind(place, links, exchange, doing, office, self._finish_round)
-        self._joining = Joining(
-            place, plan, settings, doing, self._behind, self._adopt, lambda actions: self._electing.is_in(actions)
-        )
+        self._joining = Joining(place, plan, settings, doing, self._behind, self._adopt, self._is_in)
         self._giving = Giving(place, links, settings)
         self._ending = Ending(place, doing, self._behind, office, self._go_on)
         self._electing = Electing(place, plan, links, office, self._adopt, self._take_lead, self._let_in, self._greet)
@@ -255,6 +253,8 @@ class Rank(Machine):
             self._behind.renew(now, actions)
             return
         if self._office.leading is not None:
+            if not self.begun:
+                self._electing.begin_without_lost(self._office.leading.has_met)
             if event.digest:
                 self._office.leading.compare(self.node, event.round, event.digest, actions)
             if self._office.leading.takes_state(event.round, actions):
@@ -472,6 +472,9 @@ class Rank(Machine):
         self._welcome(rank, actions)
         self._go_on_soon(now, actions)
 
+    def _is_in(self, is_late: bool, actions: list[AnyAction]) -> None:
+        self._electing.is_in(is_late, actions)
+
     def _greet(self, rank: int, now: float, actions: list[AnyAction]) -> None:
         if rank != self.node:
             self._joining.say_hello(now, actions, rank)
@@ -568,6 +571,8 @@ class Rank(Machine):
         assert self._office.lead is not None
         assert self._office.leading is not None
         self._office.leading.gone(rank)
+        if not self.begun:
+            self._office.leading.begin_if_enough(actions)
         self._office.lead.gone(rank, now, actions)
         self._finish_round(now, actions)
         self._ending.leave_if_all_through(actions)

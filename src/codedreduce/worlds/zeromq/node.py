@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -127,8 +128,9 @@ class Node:
             number, self._buffers, self._gradient, self._injector, self._record,
             reports_failures=not isinstance(run.plan, RingPlan), refuses_nonfinite=run.nonfinite == REFUSE,
         )  # fmt: skip
+        settings = replace(run.settings, least=run.meeting.least or 0)
         machine = machine_for(
-            number, run.plan, run.settings, self._buffers.rooms, computes=self._gradient is not None
+            number, run.plan, settings, self._buffers.rooms, computes=self._gradient is not None
         )  # fmt: skip
         self._driver = Driver(machine, transport, self._computing.tell, met, orphaned_after=run.meeting.orphaned_after)
         self._driver.start()
