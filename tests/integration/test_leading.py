@@ -107,20 +107,3 @@ def test_rank_0_is_killed_and_comes_back(tmp_path: Path, undisturbed: str) -> No
     (leader,) = roots
     times = {int(round_): float(when) for when, round_, *_ in processes.told(leader)[:-1]}
     assert times[11] - times[10] < 10, "and the next round comes soon"
-
-
-def test_a_run_begins_with_some_and_others_join(tmp_path: Path, undisturbed: str) -> None:
-    """Three of four begin, the fourth comes later, and rank 0 dies: the units are the plan's, and so are the bits."""
-    processes = Processes(tmp_path)
-    processes.environment["CODEDREDUCE_LEAST"] = "3"
-    for rank in range(3):
-        processes.start(rank, pause=0.15, dies_in=0 if rank else 25)
-    while len(processes.told(1)) < 5:
-        assert processes.running[1].poll() is None, "three are enough"
-        time.sleep(0.05)
-    processes.start(3, pause=0.15)
-    codes = processes.wait()
-    assert codes == {0: -signal.SIGKILL, 1: 0, 2: 0, 3: 0}
-    for rank in (1, 2, 3):
-        assert processes.told(rank)[-1][:2] == ["end", undisturbed], f"rank {rank} has other bits"
-    assert int(processes.told(3)[0][1]) > 1, "it came late"
