@@ -329,3 +329,25 @@ def test_rank_0_is_told_to_leave_and_the_others_go_on(running) -> None:
     assert run.process.returncode == 0, said
     for rank in (1, 2, 3):
         expect_same_bits(Striped(4), run.model(rank))
+
+
+def test_a_run_begins_when_the_least_are_in_and_others_may_join(running) -> None:
+    run = running("-n", "2:4", "--start", "2")
+    run.wait((run.folder / "three").exists)
+    said = run.said.read_text()
+    assert "(more processes may join: RANK=2..3 WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=" in said
+    words = said.partition("may join: ")[2].partition(")")[0].split()
+    variables = dict(word.split("=", 1) for word in words if "=" in word and not word.startswith("/"))
+    third = subprocess.Popen(
+        [sys.executable, str(run.script), str(run.folder)], env={**os.environ, **variables, "RANK": "2"}
+    )
+    try:
+        run.pid(2)
+        said = run.stop()
+        assert third.wait(30) == 0
+    finally:
+        third.kill()
+        third.wait()
+    assert run.process.returncode == 0, said
+    for rank in (0, 1):
+        expect_same_bits(Striped(4), run.model(rank))
