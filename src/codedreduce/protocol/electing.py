@@ -61,6 +61,7 @@ class Electing:
         self.is_lost = False  # nobody leads this rank
         self._standing: dict[int, int] = {}  # who else has lost its coordinator, and how far it is
         self._followers: dict[int, int] | None = None  # if this rank would lead: who follows it, and how far each is
+        self._is_to_raise = False  # this rank leads, and others follow nobody in a later generation
         self._latest = 0  # the latest generation that was heard of
         self._wait = SHORTEST_TRY / 2  # seconds, until another try
 
@@ -145,7 +146,10 @@ class Electing:
 
     def look(self, now: float, actions: list[AnyAction]) -> None:
         """Nothing has come of it: begin again. Whoever is furthest may be gone by now."""
-        if self.is_lost:
+        is_to_raise, self._is_to_raise = self._is_to_raise, False
+        if is_to_raise and self._office.is_held and self._latest > self._place.generation:
+            self._offer(now, actions)
+        elif self.is_lost:
             self._say_waiting(actions)
             self._standing.clear()
             self.lose(now, actions)
@@ -211,8 +215,10 @@ class Electing:
             self._let_in(rank, message.round, now, actions)
         elif message.generation < self._place.generation:
             self.tell(rank, actions)
-        elif self.has_enough:
-            self._offer(now, actions)
+        elif self.has_enough and not self._is_to_raise:
+            self._is_to_raise = True  # not at once: it may be welcomed there meanwhile
+            spread = 1 + self._place.node / self._plan.workers
+            actions.append(SetTimer(name=ELECTING, at=now + SHORTEST_TRY * spread))
 
     # -- somebody would lead
 
