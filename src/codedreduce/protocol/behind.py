@@ -106,7 +106,7 @@ class Behind:
         if self._finish(now, actions):
             return
         first = place.coordinator  # which has had every sum, and may hold it still
-        for peer in [peer for peer in asked if peer != first and not self._links.reaches([peer])]:
+        for peer in [peer for peer in asked if place.node != first != peer and not self._links.reaches([peer])]:
             asked.setdefault(first, []).extend(asked.pop(peer))
         was_replaced = place.round < place.go.round and not exchange.has(own)  # and was not told by whom
         if was_replaced or not self._links.reaches(asked):
@@ -158,7 +158,7 @@ class Behind:
         self.must_renew = False
         if not self._office.is_held:
             renew = Renew(generation=self._place.generation, round=self._place.round)
-            actions.append(Transmit(to=self._place.coordinator, message=renew))
+            self._office.tell_leader(renew, actions)
         self._wait_for_state(now, actions)
 
     def _renew_again(self, now: float, actions: list[AnyAction]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from codedreduce.protocol.events import Advanced, AnyAction, Cancel, Compute, Computed, Failed, Interrupted, Transmit
+from codedreduce.protocol.events import Advanced, AnyAction, Cancel, Compute, Computed, Failed, Interrupted
 from codedreduce.protocol.exchange import Exchange
 from codedreduce.protocol.leading import was_late
 from codedreduce.protocol.messages import Cut, Do, Done, Go, Keep, Late, Status, Tell, Unable
@@ -85,7 +85,7 @@ class Doing:
         if self._office.lead is not None:
             self._office.lead.done(self._place.node, done, now, actions)
         else:
-            actions.append(Transmit(to=self._place.coordinator, message=done))
+            self._office.tell_leader(done, actions)
 
     def _take_on(self, places: tuple[tuple[int, int, int], ...]) -> None:
         """Add to what is to be done; but for parts that do not exist, and those whose samples it cannot read."""
@@ -177,7 +177,7 @@ class Doing:
             if self._office.is_held:
                 actions.append(was_late(late, place.node))
             else:
-                actions.append(Transmit(to=place.coordinator, message=late))
+                self._office.tell_leader(late, actions)
 
     def send_again(self, peer: int, actions: list[AnyAction]) -> None:
         """A connection is new: what a rank should have of this round may be lost."""
@@ -196,7 +196,7 @@ class Doing:
         if message.round != place.go.round:
             return
         if place.round > message.round or (place.round == message.round and place.state in (RESTING, ENDING)):
-            self._say_it_is_done(message, actions)
+            self._say_it_is_done(message, now, actions)
             return
         self._take_on(message.parts)
         if place.round != message.round or place.state is not WORKING:
@@ -212,11 +212,11 @@ class Doing:
         if self._work.now is None:
             self.compute_next(now, actions)
 
-    def _say_it_is_done(self, message: Do, actions: list[AnyAction]) -> None:
+    def _say_it_is_done(self, message: Do, now: float, actions: list[AnyAction]) -> None:
         """This rank has the sum of the round, so all of it was done, by whomever."""
         for unit, first, last in message.parts:
             done = Done(generation=self._place.generation, round=message.round, unit=unit, first=first, last=last)
-            actions.append(Transmit(to=self._place.coordinator, message=done))
+            self._tell_done(done, now, actions)
 
     def on_cut(self, message: Cut, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Others do the end of a unit."""
@@ -232,9 +232,10 @@ class Doing:
     def repeat_done(self, actions: list[AnyAction]) -> None:
         """Say again what was done in this round: it may not have been heard."""
         if not self._office.is_held:
-            to = self._place.coordinator
-            actions.extend(Transmit(to=to, message=done) for done in self._said())
-            actions.extend(Transmit(to=to, message=unable) for unable in self._work.unable)
+            for done in self._said():
+                self._office.tell_leader(done, actions)
+            for unable in self._work.unable:
+                self._office.tell_leader(unable, actions)
 
     def _said(self) -> list[Done]:
         """What was said to be done in this round, perhaps to another coordinator."""
@@ -242,7 +243,7 @@ class Doing:
 
     def tell_status(self, actions: list[AnyAction]) -> None:
         """Say how far this rank is."""
-        actions.append(Transmit(to=self._place.coordinator, message=self.status(self._digest)))
+        self._office.tell_leader(self.status(self._digest), actions)
         self._has_told()
 
     def tell_again(self, actions: list[AnyAction]) -> None:

@@ -52,7 +52,7 @@ class Ending:
             self.lead_end(now, actions)
         else:
             have = Have(generation=self._place.generation, round=through)
-            actions.append(Transmit(to=self._place.coordinator, message=have))
+            self._office.tell_leader(have, actions)
 
     def lead_end(self, now: float, actions: list[AnyAction]) -> None:
         """On a rank that leads and has left its loop: have the others come to the end, too."""
@@ -181,7 +181,7 @@ class Ending:
         if self._office.leading is not None:
             self._office.leading.tell_all(goodbye, actions)
         else:
-            actions.append(Transmit(to=self._place.coordinator, message=goodbye))
+            self._office.tell_leader(goodbye, actions)
         self._finish(self._why, actions)
 
     def _finish(self, why: str, actions: list[AnyAction], troubles: tuple[Trouble, ...] = ()) -> None:

@@ -108,7 +108,7 @@ class Rank(Machine):
         self.plan = plan
         self.settings = settings
         self._place = place = Place(node, settings, plan.workers)
-        self._office = office = Office()
+        self._office = office = Office(place)
         self._links = links = Outboxes([peer for peer in plan.computing if peer != node], settings.window)
         self._exchange = exchange = Exchange(node, plan, settings, links, rooms)
         self._doing = doing = Doing(place, plan, settings, exchange, office)
@@ -344,7 +344,7 @@ class Rank(Machine):
         """This rank failed at a part: the coordinator has another do it, and this one goes on with the next."""
         unable = self._doing.failed(event) if event.round == self.round and self._place.is_on else None
         if unable is not None and self.lead is None:
-            actions.append(Transmit(to=self._place.coordinator, message=unable))
+            self._office.tell_leader(unable, actions)
         elif unable is not None:
             self._on_unable(unable, self.node, now, actions)
         if self.state is WORKING and self._doing.is_idle:

@@ -85,6 +85,8 @@ class Post:
     def transmit(self, sender: int, action: Transmit) -> None:
         """Send a message over the connection that the nodes have now."""
         receiver, message, data = action.to, action.message, action.data
+        if receiver == sender:
+            raise AssertionError(f"node {sender} sent itself {type(message).__name__}: it has no connection to itself")
         letter = Letter(sender, receiver, message, data, action.marked, self._nodes.connection(sender, receiver))
         if sender in self._tampering.kinds:
             self._tamper(letter)
