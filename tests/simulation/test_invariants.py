@@ -42,6 +42,11 @@ def test_random_faults_of_ranks_that_fail(first: int) -> None:
     "seed",
     [
         19,  # a rank that would lead, and does not yet, has something to say to the one that leads
+        2061,  # a rank does not hear who keeps a stripe instead of it
+        2419,  # others have the last sum, and those that are left could not compute it
+        2566,  # a rank that is new, and those without a coordinator, ask each other without end
+        3409,  # who comes to lead is behind, and nobody can compute what the others have
+        3696,  # a round took hours, and a rank asks for what it misses as late
         2023,  # rank 0 has nothing to do, and nobody says a thing
         3936,  # a stripe goes to and fro between two that cannot send
         4012,  # what a rank said was lost, and nobody can do its work

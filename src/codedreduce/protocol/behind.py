@@ -22,6 +22,9 @@ BEHIND = "behind"
 ASK_AFTER = 0.05
 TRIES = 5
 
+#: And at most, however long rounds take: nothing of the sum has come for so long.
+ASK_WITHIN = 30.0
+
 #: Seconds that a rank waits for another's state, or for more of it, at least.
 STATE_WITHIN = 1.0
 
@@ -86,7 +89,7 @@ class Behind:
         """Ask for what is missing if it has not come by then."""
         place = self._place
         a_round = place.round_took or now - place.began_at  # of the first one it is known how long it has taken so far
-        wait = max(ASK_AFTER, 0.5 * a_round) * (1 + self._tries)
+        wait = min(ASK_WITHIN, max(ASK_AFTER, 0.5 * a_round)) * (1 + self._tries)
         actions.append(SetTimer(name=BEHIND, at=now + wait))
 
     def catch_up(self, now: float, actions: list[AnyAction]) -> None:

@@ -45,8 +45,10 @@ TAILS = 8
 #: Seconds that the sum may take at least.
 LEAST_PATIENCE = 0.01
 
-#: How much longer whatever is done about a round may take before something else is: as a part of what it has taken.
+#: How much longer whatever is done about a round may take before something else is: as a part of what it has taken,
+#: of which so many seconds count at most.
 LONGER = 0.1
+LONG_ROUND = 600.0
 
 #: Seconds after which what a rank was told at the start of a round is not under way any more, but lost.
 UNDER_WAY = 1.0
@@ -118,6 +120,10 @@ class Coordinating:
         """Tell a rank that the round is on, and who keeps what."""
         go = Go(generation=self._generation, round=self.round, keepers=self._weights)
         self._say(rank, go, now, actions)
+        self._tell_of_keepers(rank, now, actions)
+
+    def _tell_of_keepers(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+        """Tell a rank which stripes are kept by another than planned."""
         for stripe, keeper in self._sums.replaced():
             keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
             self._say(rank, keep, now, actions)
@@ -257,11 +263,26 @@ class Coordinating:
         self._providers[part.unit] = (rank, now)
         if part.unit in self._units:
             self._add(part, order, now, actions)
+        self._wait_for_sum(now, actions)
+        self.look(now, actions)
+
+    def _wait_for_sum(self, now: float, actions: list[AnyAction]) -> None:
+        """If all units are done, so much later the sum should be here."""
         if not self._units and self._units_done_at is None:
             self._units_done_at = now
             self._sum_due = now + self._patience(now)
             actions.append(SetTimer(name=TAIL, at=self._sum_due))
-        self.look(now, actions)
+
+    def is_ahead(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+        """A rank is through with the round that is on, and has its sum: what nobody can compute any more was done."""
+        if not self._is_on:
+            return
+        self._sums.has_sum(rank)
+        self._standing.has_sum(rank)
+        for unit in list(self._units):
+            if not any(map(self._standing.can_compute, self._plan.group(unit))):
+                self._add(Part(unit, 0, self._plan.blocks), None, now, actions)
+        self._wait_for_sum(now, actions)
 
     def _learn(self, hand: Hand, order: Order | None, part: Part, block: float, now: float) -> None:
         """What a rank's part shows of its pace."""
@@ -340,6 +361,8 @@ class Coordinating:
             self._say_again(rank, status, now, actions)
         if status.round < self.round:  # it keeps its stripe all the same
             self._standing.fell_behind(rank)
+        elif status.round > self.round and rank != self._own:
+            self.is_ahead(rank, now, actions)
         lacks = tuple(unit for unit in status.lacks if unit in self._plan.computing)
         self._sums.said(rank, lacks, is_behind=status.round < self.round)
         if self._is_on:
@@ -403,7 +426,7 @@ class Coordinating:
 
     def _more_patience(self, now: float) -> float:
         """How much longer it may take when something was done about it; the longer, the longer it has taken."""
-        settings, so_far = self._settings, now - self._began
+        settings, so_far = self._settings, min(LONG_ROUND, now - self._began)
         expected = max(self._usual(0.5 * so_far), self._links.end(at_all=True) - now, self._resent - now)
         return max(MORE_PATIENCE * PATIENCE * expected, LONGER * so_far, settings.least_head_start, LEAST_PATIENCE)
 
@@ -473,6 +496,8 @@ class Coordinating:
         if helper is not None:
             self.late.add(provider)
             self._providers[unit] = (helper, now)
+            if helper != self._own:
+                self._tell_of_keepers(helper, now, actions)  # it may not have heard
             self._work.help(helper, (Part(unit, 0, self._plan.blocks),), now, actions)
 
     def _who_redoes(self, unit: int, tried: set[int]) -> int | None:

@@ -108,8 +108,8 @@ class Electing:
             self._lead_if_enough(now, actions)
 
     def is_new(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank's process is new, and not in: if it was ever lost, the one that was in is dead."""
-        if rank in self._missed:
+        """A rank's process is new, and not in: if it was ever lost, the one that was in is dead, which may be known."""
+        if rank in self._missed and rank not in self._gone:
             self.peer_lost(rank, now, actions, is_dead=True)
 
     def begin_without_lost(self, but: Callable[[int], bool] = lambda rank: False) -> None:

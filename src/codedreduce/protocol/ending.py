@@ -77,8 +77,11 @@ class Ending:
 
     def on_have(self, message: Have, sender: int, now: float, actions: list[AnyAction]) -> None:
         """To a rank that leads: another is through."""
+        assert self._office.lead is not None
         assert self._office.leading is not None
         self._office.leading.through(sender)
+        if message.round >= self._place.round:
+            self._office.lead.is_ahead(sender, now, actions)
         self.leave_if_all_through(actions)
 
     def _wait(self, now: float, actions: list[AnyAction]) -> None:

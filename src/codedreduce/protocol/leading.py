@@ -64,6 +64,8 @@ class Leading:
                 self._coordinating.came(rank, now, actions)
                 if position != positions[self._own]:
                     self._coordinating.is_elsewhere(rank)
+                if position > positions[self._own]:
+                    self._coordinating.is_ahead(rank, now, actions)
 
     def has_met(self, rank: int) -> bool:
         """Whether a rank was ever let in."""

@@ -84,9 +84,9 @@ from codedreduce.vectors import Vector
 #: A timer: a rank that leads may go on, which waited for others.
 GOING_ON = "going on"
 
-#: A timer: a round has taken very long at a rank. After so many seconds at least, and as long as so many rounds.
+#: A timer: a round has taken very long at a rank. After so many seconds at least and at most, and so many rounds.
 HEARD_NOTHING = "heard nothing"
-LONG_ENOUGH, MANY_ROUNDS = 5.0, 8.0
+LONG_ENOUGH, LONGEST, MANY_ROUNDS = 5.0, 600.0, 8.0
 
 #: What is said of a vector, which is the same in every generation; and what makes a generation known.
 OF_ANY_GENERATION = (
@@ -288,7 +288,7 @@ class Rank(Machine):
     def _look_whether_on(self, now: float, actions: list[AnyAction]) -> None:
         """If the round takes very long, ask the coordinator what is on, ever more rarely: what it said may be lost."""
         wait = max(LONG_ENOUGH, MANY_ROUNDS * self._place.round_took, now - self._place.began_at)
-        actions.append(SetTimer(name=HEARD_NOTHING, at=now + wait))
+        actions.append(SetTimer(name=HEARD_NOTHING, at=now + min(LONGEST, wait)))
 
     def _on_go(self, message: Go, sender: int, now: float, actions: list[AnyAction]) -> None:
         last = self._place.go
