@@ -46,10 +46,12 @@ def check_tiles(plan: Plan) -> None:
     for node in plan.computing:
         work = plan.work(node)
         assert node in work.group
-        assert work.calm_load == work.units[0].samples == plan.calm_load(node) > 0
+        calm = tuple(plan.calm_units(node))
+        assert calm == work.units[: len(calm)]
+        assert work.calm_load == sum(samples_in(unit.pieces) for unit in calm) == plan.calm_load(node) > 0
         assert work.load == sum(samples_in(unit.pieces) for unit in work.units) == plan.load(node)
         assert len(work.needs) == len(work.units)
-        for piece in work.units[0].pieces:
+        for piece in (piece for unit in calm for piece in unit.pieces):
             for part in piece:
                 assert 0 <= part.start < part.stop <= plan.samples
                 covered[part.start : part.stop] += 1

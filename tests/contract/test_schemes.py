@@ -48,6 +48,10 @@ SCHEMES = [
     Striped(7, reach=3, blocks=5),
     Striped(12, reach=2, blocks=8, stripes=4),
     Striped(37, reach=5),
+    Striped(1, units=6),
+    Striped(4, units=6),
+    Striped(5, reach=2, units=12, blocks=3),
+    Striped(9, reach=3, units=20),
     CodedReduce(tree(4, 2), 1, capacity=[1 + node % 3 for node in range(20)]),
     CodedReduce(Tree.balanced(workers=9, fanout=4, stragglers=1), 1, capacity=[1, 2, 1, 5, 1, 1, 3, 1, 1]),
 ]

@@ -12,6 +12,7 @@ from codedreduce.worlds.simulated.scenario import (
     random_failing_ranks,
     random_scenario,
     random_striped,
+    random_units,
 )
 
 from .check_run import check_run, check_seed, trace_of
@@ -36,6 +37,12 @@ def test_random_faults_of_ranks(first: int) -> None:
 def test_random_faults_of_ranks_that_fail(first: int) -> None:
     for seed in range(first, first + BATCH):
         check_seed(seed, Path("traces"), random_failing_ranks)
+
+
+@pytest.mark.parametrize("first", range(0, RUNS // 4, BATCH))
+def test_random_faults_of_ranks_with_several_units(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        check_seed(seed, Path("traces"), random_units)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector
 from codedreduce.worlds.arena import arenas_of
 from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.lending import APART, PARTS
+from codedreduce.worlds.lending import APART, Lending
 from codedreduce.worlds.run import Meeting, Run
 from tests.unit.conversation import led_to, sent
 
@@ -56,11 +56,12 @@ def address(vector: Vector) -> int:
 
 def test_a_part_has_room_of_its_own_for_two_rounds(two) -> None:
     one, _ = two
+    parts = Lending.parts_for(own_units=1)
     first, second, third = (one.room(round_) for round_ in (1, 2, 3))
     assert address(first) != address(second)
     assert address(first) == address(third), "in a calm run two slots take turns"
-    further = [one.room(3) for _ in range(PARTS - 2)]
-    assert len({address(vector) for vector in (second, third, *further)}) == PARTS
+    further = [one.room(3) for _ in range(parts - 2)]
+    assert len({address(vector) for vector in (second, third, *further)}) == parts
     extra = one.room(3)
     assert one.refer(extra) is None, "what does not fit is not lent, and overwrites nothing"
     assert address(one.room(4)) == address(second)

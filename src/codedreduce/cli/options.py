@@ -13,6 +13,10 @@ OnExcess = Annotated[
     str,
     typer.Option(help="When more are late than tolerated: wait, or approximate (go on with the rest, and say so)."),
 ]
+Units = Annotated[
+    int | None,
+    typer.Option(help="Stripes: cut a batch into so many units, from which the bits follow; one a worker, without."),
+]
 SayWaitingAfter = Annotated[str, typer.Option(help="How long a round that cannot end waits before it says for whom.")]
 
 

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
-from codedreduce.cli.options import OnExcess, SayWaitingAfter, parse_workers
+from codedreduce.cli.options import OnExcess, SayWaitingAfter, Units, parse_workers
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.protocol.settings import Excess
@@ -36,6 +36,7 @@ def run(
         typer.Option(help="striped, coded-reduce, master-worker, ...; striped, or coded-reduce with --tree."),
     ] = None,
     order: Annotated[str, typer.Option(help="progressive or eager.")] = "progressive",
+    units: Units = None,
     inject: Annotated[str | None, typer.Option(help="Make workers late: stalls:0.05:0.5s, bursty, ...")] = None,
     on_excess: OnExcess = "wait",
     say_waiting_after: SayWaitingAfter = "30s",
@@ -64,7 +65,7 @@ def run(
     if workers is not None and count != shape.workers:
         raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}")
     excess = Excess(on_excess, parse_seconds(say_waiting_after))
-    chosen = parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order)
+    chosen = parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order, units=units)
     if isinstance(chosen, Striped) and excess.do != "wait":
         raise UsageError("stripes compute the exact sum as long as a rank is left; --on-excess is for trees")
     if not isinstance(chosen, Striped) and (least < count or start is not None):
@@ -82,6 +83,8 @@ def run(
     }  # fmt: skip
     if least < count:
         variables["CODEDREDUCE_LEAST"] = str(least)
+    if units is not None:
+        variables["CODEDREDUCE_UNITS"] = str(units)
     if inject is not None:
         parse_delays(inject, workers=shape.workers, unit=1.0, seed=0)
         variables["CODEDREDUCE_INJECT"] = inject

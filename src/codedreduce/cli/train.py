@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from codedreduce.cli.files import open_to_write, open_to_write_bytes
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
-from codedreduce.cli.options import OnExcess, SayWaitingAfter
+from codedreduce.cli.options import OnExcess, SayWaitingAfter, Units
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.protocol.settings import Excess
@@ -44,6 +44,7 @@ def train(
         str | None, typer.Option(help="striped, coded-reduce, master-worker, ring, ...; whichever suits, without.")
     ] = None,
     order: Annotated[str, typer.Option(help="progressive or eager.")] = "progressive",
+    units: Units = None,
     rounds: Annotated[int, typer.Option(help="Steps to take.")] = 200,
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.1,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, nesterov or adam.")] = "sgd",
@@ -66,7 +67,7 @@ def train(
     made = synthetic(6300, 1000, kind="linear" if model == "linear" else "logistic")
     source, objective = open_data(data) if data else made, _objective(model)
     console = Console()
-    if scheme is None and tree is None:
+    if scheme is None and tree is None and units is None:
         length = objective.parameters(source.shape().features) + 1
         choice = choose(workers or WORKERS, length, shared_memory=not in_lab, stragglers=stragglers)
         chosen = choice.scheme
@@ -75,7 +76,8 @@ def train(
         shape = parse_tree(tree or f"{workers or WORKERS}/{max(4, stragglers + 1)}", stragglers)
         if workers is not None and workers != shape.workers:
             raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}")
-        chosen = parse_scheme(scheme or "coded-reduce", tree=shape, stragglers=stragglers, order=order)
+        scheme = scheme or ("coded-reduce" if units is None else "striped")
+        chosen = parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order, units=units)
     job = Job(
         objective=objective, source=source, rounds=rounds, batch=batch, seed=seed, scheme=chosen, delays=inject,
         optimizer=parse_optimizer(optimizer, lr), excess=Excess(on_excess, parse_seconds(say_waiting_after)),

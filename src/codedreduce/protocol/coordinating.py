@@ -144,7 +144,7 @@ class Coordinating:
         if parts:
             self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now, actions)
         for unit in list(self._units):
-            if rank in self._plan.group(unit):
+            if rank in self._plan.readers(unit):
                 self._hand_out_uncovered(unit, now, actions)
 
     def must_renew(self, rank: int) -> None:
@@ -168,7 +168,8 @@ class Coordinating:
         if rank not in self.present:
             return
         self._standing.gone(rank)
-        self._work.budget.on_time(rank)
+        for unit in self._plan.own(rank):
+            self._work.budget.on_time(unit)
         if self._is_on:
             self._work.gone(rank, now)
             self._redo_undelivered(rank, now, actions)
@@ -193,7 +194,7 @@ class Coordinating:
         self._pace.refresh()
         self._lateness.begin()
         self._work.begin(round_, now)
-        self._units = {unit: Unit(self._plan.blocks) for unit in self._plan.computing}
+        self._units = {unit: Unit(self._plan.blocks) for unit in self._plan.all_units}
         self._units_done_at = None
         self._providers.clear()
         self._late_timer = float("inf")
@@ -203,8 +204,9 @@ class Coordinating:
         loads = self._start.share_out(self._standing.taking_part(), self.present)
         self._weights = weights = self._start.weights(loads)
         self._sums = MissingSums(
-            stripes=self._start.stripes(weights), vector_is_known=self._links.is_known, own=self._own
-        )
+            stripes=self._start.stripes(weights), units=len(self._plan.all_units),
+            vector_is_known=self._links.is_known, own=self._own,
+        )  # fmt: skip
         self._links.begin(self._sums.stripes)
         self._deliveries.begin()
         own = Go()
@@ -326,7 +328,7 @@ class Coordinating:
 
     def _least_busy(self, unit: int) -> int | None:
         hands, standing = self._work.hands, self._standing
-        group = [rank for rank in self._plan.group(unit) if not self._work.has_failed(rank, unit)]
+        group = [rank for rank in self._plan.readers(unit) if not self._work.has_failed(rank, unit)]
         able = [rank for rank in group if standing.can_help(rank)]
         able = able or [rank for rank in group if standing.can_compute(rank)]
         return min(able, key=lambda rank: (hands.of(rank).is_stuck, hands.of(rank).blocks, rank), default=None)
@@ -334,7 +336,7 @@ class Coordinating:
     def failed(self, rank: int, unable: Unable, now: float, actions: list[AnyAction]) -> tuple[Trouble, ...]:
         """A rank failed at a unit: another does what it was to do of it; who failed, if two have or nobody else can."""
         unit = unable.task
-        if unable.round != self.round or not self._is_on or unit not in self._plan.computing:
+        if unable.round != self.round or not self._is_on or unit not in self._plan.all_units:
             return ()
         failed = self._work.failed.setdefault(unit, {})
         if rank in failed:
@@ -346,7 +348,7 @@ class Coordinating:
             return ()
         self.late.add(rank)
         self._work.cannot(self._work.hands.of(rank), unit, now)
-        if len(failed) > 1 or failed.keys() >= set(self._plan.group(unit)):
+        if len(failed) > 1 or failed.keys() >= set(self._plan.readers(unit)):
             return tuple(failed.items())
         self._hand_out_uncovered(unit, now, actions)
         self.look(now, actions)
@@ -363,7 +365,7 @@ class Coordinating:
             self._standing.fell_behind(rank)
         elif status.round > self.round and rank != self._own:
             self.is_ahead(rank, now, actions)
-        lacks = tuple(unit for unit in status.lacks if unit in self._plan.computing)
+        lacks = tuple(unit for unit in status.lacks if unit in self._plan.all_units)
         self._sums.said(rank, lacks, is_behind=status.round < self.round)
         if self._is_on:
             self._work.told(self._work.hands.of(rank), status.done if is_here else 0, now)
@@ -381,7 +383,8 @@ class Coordinating:
 
     def part_came(self, rank: int, part: Part, index: int, now: float) -> None:
         """A chunk of what a rank computed has come to its own rank, which keeps it."""
-        if part.unit == rank and part.first == 0 and self._is_on and index in self._sums.stripes[self._own]:
+        is_first = part.unit == self._plan.own(rank).start and part.first == 0
+        if is_first and self._is_on and index in self._sums.stripes[self._own]:
             self._links.came(rank, index, now)
             self._deliveries.came(rank, now)
 
@@ -487,7 +490,7 @@ class Coordinating:
     def _redo(self, unit: int, now: float, actions: list[AnyAction]) -> None:
         """A unit was said to be done, and has not arrived: another rank does it, in the end this one itself."""
         redone = self._sums.redone.setdefault(unit, Redone())
-        provider, _ = self._providers.get(unit, (unit, 0.0))
+        provider, _ = self._providers.get(unit, (self._plan.owner(unit), 0.0))
         redone.tried.add(provider)
         redone.asked = now
         if provider in self.present:
@@ -503,7 +506,7 @@ class Coordinating:
     def _who_redoes(self, unit: int, tried: set[int]) -> int | None:
         """Somebody who has not done a unit; the second time its own rank, of which it is known what it does."""
         hands, standing = self._work.hands, self._standing
-        able = [rank for rank in self._plan.group(unit) if standing.can_compute(rank)]
+        able = [rank for rank in self._plan.readers(unit) if standing.can_compute(rank)]
         able = [rank for rank in able if not self._work.has_failed(rank, unit)] or able
         if tried.issuperset(able):
             tried.clear()  # whoever it was: it is all there is
@@ -544,7 +547,7 @@ class Coordinating:
             hand.rank for hand in self._work.hands.all() for order in hand.orders if order.part.unit in self._units
         }  # fmt: skip
         for unit in self._units:
-            group = self._plan.group(unit)
+            group = self._plan.readers(unit)
             if late.isdisjoint(group):
                 late.update(rank for rank in group if not self.is_current(rank))
         return tuple(sorted(late or self._sums.keepers_of(missing)))

@@ -91,7 +91,7 @@ class Doing:
         """Add to what is to be done; but for parts that do not exist, and those whose samples it cannot read."""
         parts = [Part(*place) for place in places]
         self._work.take_on(
-            part for part in parts if self._plan.is_part(part) and self._place.node in self._plan.group(part.unit)
+            part for part in parts if self._plan.is_part(part) and self._place.node in self._plan.readers(part.unit)
         )  # fmt: skip
 
     # -- computing

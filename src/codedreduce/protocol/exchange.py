@@ -34,15 +34,15 @@ class Exchange:
         self._generation = settings.generation
         self._round = 0  # that is on
         self.stripes = Stripes(plan, settings)
-        self.keeper = Keeper(plan.workers, plan.blocks, self.stripes.rounds_held, settings.wire, rooms)
+        self.keeper = Keeper(len(plan.all_units), plan.blocks, self.stripes.rounds_held, settings.wire, rooms)
         self.sum = Assembly(settings.after + 1, settings, rooms)
         self._next: Assembly | None = None  # the sum of the round that follows, if it comes before this one is through
         self._last: tuple[int, Vector] | None = None  # a round's whole sum
         self._whole: OrderedDict[int, Vector] = OrderedDict()  # sums of past rounds, on a rank that leads
-        self._keeps_last = any(len(plan.group(unit)) < plan.workers for unit in plan.computing)
+        self._keeps_last = any(len(plan.group(rank)) < plan.workers for rank in plan.computing)
         self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, Vector]] = OrderedDict()
         usual = -(-settings.chunks // settings.keepers(plan))
-        self._early_at_most = 2 * plan.workers * usual
+        self._early_at_most = 2 * len(plan.all_units) * usual
 
     def speak_of(self, generation: int) -> None:
         """Of the plan, from now on."""

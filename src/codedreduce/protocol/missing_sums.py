@@ -49,6 +49,7 @@ class MissingSums:
     """Who keeps which stripe in this round, and what keepers have said they lack."""
 
     stripes: Sequence[range] = ()
+    units: int = 0  # that a sum is of; as many as there are stripes, if nothing is said
     _keeper: dict[int, int] = field(default_factory=dict)  # of stripes that are kept by another than planned
     _asked: set[int] = field(default_factory=set)
     _lacks: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -138,7 +139,7 @@ class MissingSums:
     def _is_slow_for_all(self, lacks: Sequence[int]) -> bool:
         """Whether a keeper lacks so many units that vectors are slow, rather than somebody's lost; for some looks."""
         looks = SLOW_LOOKS if self.vector_is_known else UNKNOWN_LOOKS
-        return self._looks <= looks and len(lacks) > max(1, len(self.stripes) // 3)
+        return self._looks <= looks and len(lacks) > max(1, (self.units or len(self.stripes)) // 3)
 
     def _want_again(self, missing: Sequence[int]) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Whom to ask for chunks that it may have sent already: those that were asked, or replaced; or have all."""

@@ -27,6 +27,8 @@ IN_THE_WAY = 0.15
 
 Can = Callable[[int, int], bool]
 
+Owner = Callable[[int], int]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
@@ -63,11 +65,14 @@ class Load:
 Loads = dict[int, Load]
 
 
-def share_out(units: int, blocks: int, speeds: Mapping[int, Speed], can: Can, vector: float) -> Loads:
+def share_out(
+    units: int, blocks: int, speeds: Mapping[int, Speed], can: Can, vector: float, owner: Owner = int
+) -> Loads:
     """What each rank that takes part is to do, so that all links are through soonest.
 
-    Every rank does its own unit, front to back, unless that is too slow. Units of ranks that do not take part go to
-    whoever is through first. `can` says whether a rank can read a unit's samples.
+    Every rank does its own units, front to back, unless that is too slow. Units of ranks that do not take part go to
+    whoever is through first. `can` says whether a rank can read a unit's samples, and `owner` whose a unit is: that of
+    the same number, if nothing is said.
 
     >>> alike = {rank: Speed(block=1.0) for rank in range(3)}
     >>> share_out(3, 4, alike, lambda rank, unit: True, 0.1)[1].parts()
@@ -85,7 +90,7 @@ def share_out(units: int, blocks: int, speeds: Mapping[int, Speed], can: Can, ve
     best: tuple[float, Loads] | None = None
     for by_units in (False, True):
         for price in (float("inf"), vector):
-            draft = _Draft(units, blocks, speeds, can)
+            draft = _Draft(units, blocks, speeds, can, owner)
             if by_units and not draft.move_units(price if price < float("inf") else 0.0):
                 continue
             draft.move_blocks(price)
@@ -101,12 +106,16 @@ def share_out(units: int, blocks: int, speeds: Mapping[int, Speed], can: Can, ve
 class _Draft:
     """A way to share out, in the making."""
 
-    def __init__(self, units: int, blocks: int, speeds: Mapping[int, Speed], can: Can) -> None:
+    def __init__(self, units: int, blocks: int, speeds: Mapping[int, Speed], can: Can, owner: Owner) -> None:
         self._blocks = blocks
         self._speeds = speeds
         self._can = can
-        self.loads: Loads = {rank: Load({rank: blocks}) for rank in speeds}
-        self._finish = {rank: speed.lag + blocks * speed.block for rank, speed in speeds.items()}
+        self._owner = owner
+        self.loads: Loads = {rank: Load() for rank in speeds}
+        for unit in range(units):
+            if owner(unit) in speeds:
+                self.loads[owner(unit)].firsts[unit] = blocks
+        self._finish = {rank: speed.lag + self.loads[rank].blocks * speed.block for rank, speed in speeds.items()}
         self.is_uneven = max(self._finish.values()) - min(self._finish.values()) > max(
             speed.block for speed in speeds.values()
         )
@@ -114,7 +123,7 @@ class _Draft:
         for heap in self._first.values():  # who is through first, with so many blocks more
             heapq.heapify(heap)
         for unit in range(units):
-            if unit not in speeds:
+            if owner(unit) not in speeds:
                 self.is_uneven = True
                 if (taker := self._taker(unit, blocks)) is not None:
                     self._give(taker, unit, blocks)
@@ -150,17 +159,19 @@ class _Draft:
         """Hand whole units of whoever is through last to whoever is through first; whether there was one."""
         moved = False
         for giver in sorted(self.loads, key=self._finish.__getitem__, reverse=True):
-            if self.loads[giver].firsts.get(giver) != self._blocks:
-                continue
-            taker = self._taker(giver, self._blocks, giver)
-            if taker is None:
-                continue
-            if self._after(taker, self._blocks) + price >= self._finish[giver]:
-                break
-            del self.loads[giver].firsts[giver]
-            self._has_less(giver, self._blocks)
-            self._give(taker, giver, self._blocks)
-            moved = True
+            own = [unit for unit in self.loads[giver].firsts if self._owner(unit) == giver]
+            for place, unit in enumerate(reversed(own)):
+                taker = self._taker(unit, self._blocks, giver)
+                if taker is None:
+                    break
+                if self._after(taker, self._blocks) + price >= self._finish[giver]:
+                    if place:
+                        break
+                    return moved
+                del self.loads[giver].firsts[unit]
+                self._has_less(giver, self._blocks)
+                self._give(taker, unit, self._blocks)
+                moved = True
         return moved
 
     def move_blocks(self, price: float) -> None:

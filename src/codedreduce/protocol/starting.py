@@ -47,8 +47,9 @@ class Starting:
             self._own: self._hoped(self._own)
         }
         loads = share_out(
-            plan.workers, plan.blocks, beginning, lambda rank, unit: rank in plan.group(unit), self._links.vector
-        )
+            len(plan.all_units), plan.blocks, beginning, lambda rank, unit: rank in plan.readers(unit),
+            self._links.vector, plan.owner,
+        )  # fmt: skip
         self._cover(loads, set(present))
         return loads
 
@@ -69,9 +70,9 @@ class Starting:
     def _cover(self, loads: Loads, present: set[int]) -> None:
         """Units that nobody who takes part can do go to those that are present, however slow."""
         given = {part.unit for load in loads.values() for part in load.parts()}
-        for unit in self._plan.computing:
+        for unit in self._plan.all_units:
             if unit not in given:
-                able = [rank for rank in self._plan.group(unit) if rank in present]
+                able = [rank for rank in self._plan.readers(unit) if rank in present]
                 if able:
                     loads.setdefault(able[0], Load()).firsts[unit] = self._plan.blocks
 
@@ -79,7 +80,7 @@ class Starting:
         """What a rank that is given nothing tries in a round."""
         if rank not in self._taking_part or (round_ + rank) % TRY_EVERY:
             return None
-        return Part(rank, 0, 1)
+        return Part(self._plan.own(rank).start, 0, 1)
 
     def weights(self, loads: Loads) -> tuple[tuple[int, int], ...]:
         """What stripes weigh that do not weigh as usual."""

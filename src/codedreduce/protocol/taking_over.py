@@ -63,7 +63,7 @@ class TakingOver:
         self._lateness = lateness
         self._say = say
         self.hands = Hands()
-        self.budget = Budget(plan.workers)
+        self.budget = Budget(len(plan.all_units))
         self.round = 0
         self._generation = generation
         self.is_acting = False
@@ -341,7 +341,7 @@ class TakingOver:
         """Some idle ranks: as many as there are for each that is behind; those first that became idle first."""
         most = min(self._plan.blocks, max(1, len(self._idle) // max(1, len(self._noted))))
         usual = self._pace.usual() or 0.0
-        group = [rank for rank in self._plan.group(unit) if not self.has_failed(rank, unit)]
+        group = [rank for rank in self._plan.readers(unit) if not self.has_failed(rank, unit)]
         ranks = [
             rank for rank in islice(self._idle, LOOKED_THROUGH)
             if rank in group and (self.hands.of(rank).delivered or self._pace.lag(rank) <= usual)

@@ -86,10 +86,11 @@ def _ring(plan: Plan) -> Text:
 def _ranks(plan: StripedPlan) -> Text:
     text = Text()
     for rank in plan.computing[:SHOWN_WHOLE]:
-        unit = plan.unit(rank)
-        start, stop = unit.pieces[0][0].start, unit.pieces[-1][0].stop
+        units = tuple(plan.units(rank))
+        start, stop = units[0].pieces[0][0].start, units[-1].pieces[-1][0].stop
+        several = f"{len(units)} units, " if len(units) > 1 else ""
         text.append(f"● {rank}", style=f"bold {group_colour(rank)}")
-        text.append(f"  {unit.samples} samples: [{start}, {stop}) in {len(unit.pieces)} blocks; ")
+        text.append(f"  {stop - start} samples: [{start}, {stop}) in {several}{len(units) * plan.blocks} blocks; ")
         text.append(f"{'coordinates, and ' if rank == 0 else ''}keeps 1/{plan.workers} of the vector\n")
     if plan.workers > SHOWN_WHOLE:
         text.append(f"... and so on to {plan.workers - 1}\n", style="dim")

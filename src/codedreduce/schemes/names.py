@@ -42,14 +42,17 @@ def parse_tree(text: str, stragglers: int = 0) -> Tree:
 
 
 def parse_scheme(
-    name: str, *, tree: Tree, stragglers: int, code: str = "repetition", order: str = "progressive"
-) -> Scheme:
-    """The scheme of that name over as many workers as the tree has.
+    name: str, *, tree: Tree, stragglers: int, code: str = "repetition", order: str = "progressive",
+    units: int | None = None,
+) -> Scheme:  # fmt: skip
+    """The scheme of that name over as many workers as the tree has; `units` is for stripes.
 
     >>> str(parse_scheme("gradient-coding", tree=parse_tree("4x2"), stragglers=3))
     'gradient-coding S=3 over 20 workers'
     """
     workers = tree.workers
+    if units is not None and name != "striped":
+        raise UsageError(f"the units of {name} follow from its workers; a number of units is for striped")
     match name:
         case "coded-reduce":
             return CodedReduce(tree, stragglers, code=cast(CodeName, code), order=cast(Order, order))
@@ -62,7 +65,7 @@ def parse_scheme(
         case "live-compensation":
             return LiveCompensation(workers, wait_for=workers - stragglers)
         case "striped":
-            return Striped(workers)
+            return Striped(workers, units=units)
     raise UsageError(f"unknown scheme {name!r}; there are {', '.join(SCHEMES)}")
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -90,7 +90,11 @@ class Plan(ABC):
 
     @abstractmethod
     def units(self, node: int) -> Iterator[Unit]:
-        """A worker's units in the order it works through them; the first is what a calm round asks of it."""
+        """A worker's units in the order it works through them."""
+
+    def calm_units(self, node: int) -> Iterator[Unit]:
+        """What a calm round asks of a worker."""
+        return islice(self.units(node), 1)
 
     def held(self, node: int) -> Iterator[Unit]:
         """Everything a worker may be asked to compute."""
@@ -144,13 +148,13 @@ class Plan(ABC):
             group=self.group(node),
             units=units,
             needs=tuple(self.needs(node, unit.task) for unit in units),
-            calm_load=units[0].samples,
+            calm_load=self.calm_load(node),
             load=sum(unit.samples for unit in units),
         )
 
     def calm_load(self, node: int) -> int:
         """Samples a worker computes when nobody straggles."""
-        return next(self.units(node)).samples
+        return sum(unit.samples for unit in self.calm_units(node))
 
     def load(self, node: int) -> int:
         """Samples a worker computes at most."""

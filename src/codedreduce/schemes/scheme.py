@@ -333,9 +333,12 @@ class Striped(Scheme):
     As many numbers go over each link as on a ring, and nobody is waited for. `reach`: who can read a unit's samples,
     and so be asked for it: all ranks, or groups of so many. `blocks`: into how many parts a unit of work is cut; 4 or
     8, by the samples it has, if nothing is said. `stripes`: how many ranks keep one; all of them, unless stripes would
-    be so short that messages cost more than bytes.
+    be so short that messages cost more than bytes. `units`: into how many the samples are cut; one a rank, if nothing
+    is said. The bits of the sum follow from the units, not from the ranks: 4 ranks with 6 units have those of 6 ranks.
 
     >>> Striped(3).plan(samples=24).unit(2).pieces[0]
+    (Range(start=16, stop=18, weight=1.0),)
+    >>> Striped(2, units=3).plan(samples=24).unit(2).pieces[0]
     (Range(start=16, stop=18, weight=1.0),)
     """
 
@@ -343,6 +346,7 @@ class Striped(Scheme):
     reach: int | Literal["all"] = "all"
     blocks: int | None = None
     stripes: int | None = None
+    units: int | None = None
     bit_identical: ClassVar[bool] = True
     name: ClassVar[str] = "striped"
 
@@ -354,6 +358,8 @@ class Striped(Scheme):
             raise SchemeError(f"a unit has at least one block, got blocks={self.blocks}")
         if self.stripes is not None and not 1 <= self.stripes <= self.ranks:
             raise SchemeError(f"1 to {self.ranks} ranks can keep a stripe, got stripes={self.stripes}")
+        if self.units is not None and self.units < self.ranks:
+            raise SchemeError(f"every rank has a unit of its own: {self.ranks} ranks need as many, got {self.units}")
 
     @property
     def workers(self) -> int:
@@ -368,6 +374,8 @@ class Striped(Scheme):
                 f"{samples} samples cannot be shared by {self.ranks} ranks; "
                 f"take at least {self.ranks} samples or fewer ranks"
             )
+        if self.units is not None and samples < self.units:
+            raise PlanError(f"{samples} samples cannot be cut into {self.units} units; take fewer units")
         return StripedPlan(self, samples)
 
     @property
@@ -376,7 +384,8 @@ class Striped(Scheme):
         reach = "" if self.reach == "all" else f" in groups of {self.reach}"
         blocks = "" if self.blocks is None else f" by {self.blocks} blocks"
         stripes = "" if self.stripes is None else f" with {self.stripes} stripes"
-        return self.name + reach + blocks + stripes
+        units = "" if self.units in (None, self.ranks) else f" of {self.units} units"
+        return self.name + units + reach + blocks + stripes
 
     def __str__(self) -> str:
         return f"{self.label} over {self.ranks} ranks"

@@ -1,8 +1,9 @@
 """A plan without a root: every rank computes, keeps a stripe of the sum, and steps a replica of the model.
 
-The samples are cut into as many *units* as there are ranks, and a unit into *blocks*. The sum is one fixed expression:
-units in order, and within a unit blocks in order, each added to the sum so far. So a unit is its first blocks' sum, by
-whoever did them in one go, plus the others one by one, by whoever did these: the bits are the same.
+The samples are cut into *units*, as many as there are ranks unless another number is said, and a unit into *blocks*.
+The sum is one fixed expression: units in order, and within a unit blocks in order, each added to the sum so far. So a
+unit is its first blocks' sum, by whoever did them in one go, plus the others one by one, by whoever did these: the bits
+are the same. They are also the same for any number of ranks that have as many units between them.
 
 The vector is cut into *stripes* of whole chunks, one for each keeper. Who keeps how much may change from round to
 round, and does not change bits.
@@ -65,13 +66,20 @@ class Part(NamedTuple):
 
 
 class StripedPlan(Plan):
-    """N ranks, numbered from 0; N units of `blocks` blocks each."""
+    """N ranks, numbered from 0; N units or more, of `blocks` blocks each. A rank's own units follow one another.
+
+    >>> from codedreduce import Striped
+    >>> plan = Striped(4, units=6).plan(samples=60)
+    >>> [list(plan.own(rank)) for rank in plan.computing]
+    [[0, 1], [2], [3, 4], [5]]
+    """
 
     scheme: Striped
     first_node: ClassVar[int] = 0
 
     def __init__(self, scheme: Striped, samples: int) -> None:
         super().__init__(scheme, samples)
+        self.all_units = range(scheme.units or scheme.ranks)
         self.blocks = _blocks(scheme, samples)
         self._groups = _groups(scheme)
         self._group_of = tuple(group for group in self._groups for _ in group)
@@ -85,21 +93,40 @@ class StripedPlan(Plan):
         """The ranks that can read a rank's samples."""
         return self._group_of[node]
 
-    def units(self, node: int) -> Iterator[Unit]:
-        """A rank's own unit."""
-        return iter((self.unit(node),))
+    def owner(self, unit: int) -> int:
+        """Whose a unit is: that rank computes it, unless another is quicker."""
+        return unit * self.workers // len(self.all_units)
 
-    def unit(self, node: int) -> Unit:
-        """The node-th of N equal ranges, block by block."""
+    def own(self, rank: int) -> range:
+        """The numbers of a rank's own units."""
+        start, stop = (-(-place * len(self.all_units) // self.workers) for place in (rank, rank + 1))
+        return range(start, stop)
+
+    def readers(self, unit: int) -> range:
+        """The ranks that can read a unit's samples."""
+        return self._group_of[self.owner(unit)]
+
+    def units(self, node: int) -> Iterator[Unit]:
+        """A rank's own units."""
         if node not in self.computing:
             raise PlanError(f"node {node} is not a rank of this plan: they are 0..{self.workers - 1}")
-        start, stop = ((place * self.samples) // self.workers for place in (node, node + 1))
+        return (self.unit(unit) for unit in self.own(node))
+
+    def calm_units(self, node: int) -> Iterator[Unit]:
+        """All of its own."""
+        return self.units(node)
+
+    def unit(self, number: int) -> Unit:
+        """One of as many equal ranges, block by block."""
+        if number not in self.all_units:
+            raise PlanError(f"there is no unit {number} in this plan: they are 0..{len(self.all_units) - 1}")
+        start, stop = ((place * self.samples) // len(self.all_units) for place in (number, number + 1))
         blocks = split_evenly(stop - start, self.blocks)
-        return Unit(node, (0,), tuple((Range(start + one.start, start + one.stop),) for one in blocks))
+        return Unit(number, (0,), tuple((Range(start + one.start, start + one.stop),) for one in blocks))
 
     def held(self, node: int) -> Iterator[Unit]:
-        """Its own unit, and those it may be asked for."""
-        return (self.unit(other) for other in self.group(node))
+        """Its own units, and those it may be asked for."""
+        return (self.unit(unit) for other in self.group(node) for unit in self.own(other))
 
     def pieces(self, part: Part) -> tuple[Piece, ...]:
         """What is computed for a part, piece by piece."""
@@ -108,11 +135,11 @@ class StripedPlan(Plan):
     def is_part(self, part: Part) -> bool:
         """Whether there is such a part."""
         first, last = part.first, part.last
-        return part.unit < self.workers and 0 <= first < last <= self.blocks and (first == 0 or last == first + 1)
+        return part.unit in self.all_units and 0 <= first < last <= self.blocks and (first == 0 or last == first + 1)
 
     def needs(self, node: int, task: int) -> Needs:
         """A keeper needs every unit, from whoever computed it."""
-        return Needs(tuple(Share(unit, tuple(self.group(unit))) for unit in self.computing))
+        return Needs(tuple(Share(unit, tuple(self.readers(unit))) for unit in self.all_units))
 
     def tolerates(self, stragglers: Collection[int]) -> bool:
         """Rank 0 coordinates, and of those that can read a unit's samples one must be there."""
@@ -123,8 +150,8 @@ class StripedPlan(Plan):
         if not self.tolerates(stragglers):
             raise TooManyStragglers(missing=stragglers, tolerance=len(self._groups[0]) - 1, among="ranks")
         total: Array | None = None
-        for rank in self.computing:
-            first, *others = self.unit(rank).pieces
+        for number in self.all_units:
+            first, *others = self.unit(number).pieces
             unit = evaluate(gradients, first)
             for piece in others:
                 unit += evaluate(gradients, piece)
@@ -185,12 +212,13 @@ class StripedPlan(Plan):
 
 
 def _blocks(scheme: Striped, samples: int) -> int:
-    least = samples // scheme.workers
+    units = scheme.units or scheme.ranks
+    least = samples // units
     if scheme.blocks is None:
         return MANY_BLOCKS if least >= SAMPLES_FOR_MANY else max(1, min(FEW_BLOCKS, least))
     if scheme.blocks > least:
         raise PlanError(
-            f"{samples} samples over {scheme.workers} ranks are {least} for each, which cannot be cut into "
+            f"{samples} samples in {units} units are {least} for each, which cannot be cut into "
             f"{scheme.blocks} blocks; take at most {least}"
         )
     return scheme.blocks

@@ -102,6 +102,7 @@ def join(
             if membership.rank == 0:
                 log.info("%s: %s", scheme, chosen.reason)
     if membership is not None:
+        scheme = membership.cut(scheme)
         excess = replace(membership.excess, do=on_excess or membership.excess.do)
         membership = replace(membership, inject=inject or membership.inject, excess=excess)
     return Cluster(membership, scheme, on_note or (lambda note: log.warning(note.reason)))

@@ -44,7 +44,7 @@ class BatchGradient:
         if self._batches is not None:
             self._source = self._source.loaded()
             return
-        for piece in next(self._plan.units(node)).pieces:
+        for piece in (piece for unit in self._plan.calm_units(node) for piece in unit.pieces):
             for part in piece:
                 rows = range(part.start, part.stop)
                 x, y = self._source.read([rows])

@@ -201,6 +201,8 @@ def train(
         resume = True  # this process takes the place of one that died
     if scheme is None:
         scheme = _default(objective, data, membership, shared_memory)
+    if membership is not None:
+        scheme = membership.cut(scheme)
     job = Job(
         objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, start=start,
         delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),

@@ -46,9 +46,9 @@ class Buffers:
         if run.shares_memory and isinstance(run.plan, StripedPlan):
             settings = run.settings
             held = settings.rounds_held(settings.keepers(run.plan))
-            slots = Lending.slots_for(held)
-            self._arena = Arena(run.meeting.run, node, slots=slots, length=self._length, dtype=run.dtype)
-            self._lending = Lending(self._arena, settings, held)
+            parts = Lending.parts_for(len(run.plan.own(node)))
+            self._arena = Arena(run.meeting.run, node, slots=parts + held, length=self._length, dtype=run.dtype)
+            self._lending = Lending(self._arena, settings, held, parts)
         elif run.shares_memory:
             stragglers = run.plan.scheme.stragglers if isinstance(run.plan, TreePlan) else 0
             # a group's other shares, the parent's unit, and what may be repeated

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from codedreduce.errors import SchemeError, UsageError
 from codedreduce.protocol.settings import WAIT_ON, Excess
-from codedreduce.schemes import Plan, RingPlan, Scheme, StripedPlan
+from codedreduce.schemes import Plan, RingPlan, Scheme, Striped, StripedPlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.addresses import is_loopback, numeric
 from codedreduce.worlds.failures import REFUSE, check_nonfinite
@@ -34,8 +34,8 @@ class Membership:
     """This process's place in a run: rank 0 is the root, the others are workers; in stripes all of them work.
 
     In stripes a run begins when the `least` are in, and has `size` ranks at most. `replan_after`: seconds that more
-    lost than tolerated are waited for. `units`: how many a batch is cut into, if not one a rank. `restarted`: how often
-    this process was started again.
+    lost than tolerated are waited for. `units`: how many a batch is cut into in stripes, if not one a rank.
+    `restarted`: how often this process was started again.
     """
 
     rank: int
@@ -54,6 +54,14 @@ class Membership:
     def workers(self) -> int:
         """N, where rank 0 is a root."""
         return self.size - 1
+
+    def cut(self, scheme: Scheme) -> Scheme:
+        """A scheme with as many units as the launcher has said, unless the scheme says how many itself."""
+        if self.units is None:
+            return scheme
+        if not isinstance(scheme, Striped):
+            raise SchemeError(f"the units of {scheme} follow from its workers; CODEDREDUCE_UNITS is for stripes")
+        return scheme if scheme.units is not None else replace(scheme, units=self.units)
 
     def check(self, plan: Plan) -> None:
         """Refuse a plan for another number of workers, and the ring, which cannot be left by one and not by all."""

@@ -21,8 +21,9 @@ from codedreduce.vectors import Vector
 if TYPE_CHECKING:
     from codedreduce.worlds.arena import Arena
 
-#: Vectors that a rank lends in two rounds; more of them, which only much work for others makes, travel as bytes.
-PARTS = 6
+#: Vectors that a rank lends in a round beside those of its own units; more of them, which only much work for others
+#: makes, travel as bytes.
+FOR_OTHERS = 2
 
 #: Rounds until a part's slot is used again.
 APART = 2
@@ -33,28 +34,29 @@ class Lending:
 
     lends: ClassVar[bool] = True
 
-    def __init__(self, arena: Arena, settings: Settings, rounds_held: int) -> None:
+    def __init__(self, arena: Arena, settings: Settings, rounds_held: int, parts: int) -> None:
         self._arena = arena
         self._settings = settings
         self._rounds_held = rounds_held
-        self._stamps = [-APART] * self.slots_for(rounds_held)
+        self._parts = parts
+        self._stamps = [-APART] * (parts + rounds_held)
         self._allocated: set[tuple[int, int]] = set()  # chunks of slots
 
     @staticmethod
-    def slots_for(rounds_held: int) -> int:
-        """How many slots there are."""
-        return PARTS + rounds_held
+    def parts_for(own_units: int) -> int:
+        """How many slots there are for parts; the others are for sums of the rounds that are held."""
+        return APART * (own_units + FOR_OTHERS)
 
     def part_room(self, round_: int) -> Vector | None:
         """Room for the next vector that is computed in a round, if there is some left."""
-        for slot in range(PARTS):
+        for slot in range(self._parts):
             if self._stamps[slot] <= round_ - APART:
                 return self._arena.vector(slot) if self._take(slot, round_, 0, self._settings.length, 0) else None
         return None
 
     def sum_room(self, round_: int, index: int) -> Vector | None:
         """Room for a chunk of a round's sum, if there is some to be had."""
-        slot = PARTS + round_ % self._rounds_held
+        slot = self._parts + round_ % self._rounds_held
         where = self._settings.chunk_slice(index)
         return self._arena.vector(slot)[where] if self._take(slot, round_, where.start, where.stop, index) else None
 

@@ -57,6 +57,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     announce: bool = True  # offer a pushed sum ahead of its bytes
     reach: int = 0  # striped: how many ranks can read a unit's samples; 0: all
     blocks: int | None = None  # striped: into how many a unit is cut
+    units: int | None = None  # striped: how many; one a rank, if nothing is said
     stripes: int | None = None  # striped: how many ranks keep one
     replan_after: float = 0.0  # seconds until a root does what nobody is there to do; 0: it cannot
     checkpoint_every: int = 1  # rounds between two checkpoints of a root, from which one that was killed goes on
@@ -76,7 +77,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     def parsed_scheme(self) -> Scheme:
         """The scheme that is named, with its tolerance."""
         if self.scheme == Striped.name:
-            return Striped(self.workers, reach=self.reach or "all", blocks=self.blocks, stripes=self.stripes)
+            return Striped(
+                self.workers, reach=self.reach or "all", blocks=self.blocks, stripes=self.stripes, units=self.units
+            )  # fmt: skip
         tolerance = self.stragglers if self.tolerance is None else self.tolerance
         return parse_scheme(
             self.scheme, tree=parse_tree(self.tree, self.stragglers), code=self.code, order=self.order,
@@ -185,6 +188,15 @@ def random_striped(seed: int) -> Scenario:
         tree=f"{ranks}x1", stragglers=0, scheme="striped", compute=compute, rounds=rounds, seed=seed,
         say_waiting_after=2000.0, faults=tuple(faults), **shape, **conditions,
     )  # fmt: skip
+
+
+def random_units(seed: int) -> Scenario:
+    """The same, with more units than ranks."""
+    scenario = random_striped(seed)
+    random = np.random.default_rng([seed, 80])
+    units = scenario.workers + int(random.integers(1, 2 * scenario.workers + 1))
+    samples = units * max(scenario.blocks or 1, int(random.integers(1, 12))) + int(random.integers(0, units))
+    return msgspec.structs.replace(scenario, units=units, samples=samples)
 
 
 def random_failing_ranks(seed: int) -> Scenario:
