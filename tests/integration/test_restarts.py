@@ -89,6 +89,13 @@ class Running:
         if not wait_until(lambda: condition() or self.process.poll() is not None, within) or not condition():
             raise AssertionError(self.said.read_text())
 
+    def joined_by(self, rank: int) -> subprocess.Popen[bytes]:
+        """One more process, started by hand with what the launcher says."""
+        words = self.said.read_text().partition("may join: ")[2].partition(")")[0].split()
+        variables = dict(word.split("=", 1) for word in words if "=" in word and not word.startswith("/"))
+        command = [sys.executable, str(self.script), str(self.folder)]
+        return subprocess.Popen(command, env={**os.environ, **variables, "RANK": str(rank)})
+
     def stop(self) -> str:
         """Let it end; what was said."""
         (self.folder / "stop").touch()
@@ -295,6 +302,8 @@ def test_variables_that_cannot_be(variables: dict[str, str], message: str) -> No
         (["-n", "4", "--start", "5"], "of 4 processes 1 to 4 are started at first, not 5"),
         (["-n", "4", "--restarts", "-1"], "0 times or more, got -1"),
         (["-n", "4", "--grace", "soon"], "a time is written as"),
+        (["-n", "4", "--units", "3"], "4 ranks need as many, got 3"),
+        (["--tree", "2x2", "--units", "12"], "a number of units is for striped"),
     ],
 )
 def test_mistakes_are_one_line(options: list[str], message: str) -> None:
@@ -336,11 +345,7 @@ def test_a_run_begins_when_the_least_are_in_and_others_may_join(running) -> None
     run.wait((run.folder / "three").exists)
     said = run.said.read_text()
     assert "(more processes may join: RANK=2..3 WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=" in said
-    words = said.partition("may join: ")[2].partition(")")[0].split()
-    variables = dict(word.split("=", 1) for word in words if "=" in word and not word.startswith("/"))
-    third = subprocess.Popen(
-        [sys.executable, str(run.script), str(run.folder)], env={**os.environ, **variables, "RANK": "2"}
-    )
+    third = run.joined_by(2)
     try:
         run.pid(2)
         said = run.stop()
@@ -349,5 +354,5 @@ def test_a_run_begins_when_the_least_are_in_and_others_may_join(running) -> None
         third.kill()
         third.wait()
     assert run.process.returncode == 0, said
-    for rank in (0, 1):
+    for rank in (0, 1, 2):
         expect_same_bits(Striped(4), run.model(rank))

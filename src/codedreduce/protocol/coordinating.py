@@ -128,6 +128,13 @@ class Coordinating:
             keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
             self._say(rank, keep, now, actions)
 
+    def _tell_what_it_keeps(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+        """That a rank keeps a stripe in another's place may not have reached it."""
+        for stripe, keeper in self._sums.replaced():
+            if keeper == rank:
+                keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
+                self._say(rank, keep, now, actions)
+
     def _hear_of(self, rank: int, now: float, actions: list[AnyAction], did: Order | None = None) -> None:
         """A rank has shown that it is at the current round, perhaps by what it has done."""
         was_there = self._standing.is_current(rank)
@@ -447,6 +454,7 @@ class Coordinating:
         for keeper, chunks in steps.want:
             self._say(keeper, Want(generation=self._generation, round=self.round, chunks=chunks), now, actions)
         for keeper in steps.ask:
+            self._tell_what_it_keeps(keeper, now, actions)
             self._say(keeper, Tell(generation=self._generation, round=self.round), now, actions)
         for unit in steps.redo:
             if unit not in self._units and not self._is_redone(unit, now):
