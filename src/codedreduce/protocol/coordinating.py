@@ -289,7 +289,7 @@ class Coordinating:
         self._sums.has_sum(rank)
         self._standing.has_sum(rank)
         for unit in list(self._units):
-            if not any(map(self._standing.can_compute, self._plan.group(unit))):
+            if not any(map(self._standing.can_compute, self._plan.readers(unit))):
                 self._add(Part(unit, 0, self._plan.blocks), None, now, actions)
         self._wait_for_sum(now, actions)
 
