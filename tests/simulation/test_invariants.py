@@ -67,7 +67,18 @@ def test_what_soaking_has_found(seed: int) -> None:
     check_seed(seed, Path("traces"), random_striped)
 
 
-@pytest.mark.parametrize("draw", [random_scenario, random_striped])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        189,  # a rank was not told that it keeps a stripe in another's place
+        677,  # nor that rounds began, after which the only states are that it could take
+    ],
+)
+def test_what_soaking_has_found_with_several_units(seed: int) -> None:
+    check_seed(seed, Path("traces"), random_units)
+
+
+@pytest.mark.parametrize("draw", [random_scenario, random_striped, random_units])
 @pytest.mark.parametrize("seed", [3, 14, 159, 1822])
 def test_same_seed_same_trace(seed: int, draw) -> None:
     scenario = draw(seed)

@@ -172,6 +172,8 @@ class Behind:
         else:
             self._renewals += 1
             self.renew(now, actions)
+            if not self._office.is_held:  # it may not have been told of a round, and so refuses a state after that
+                self._doing.tell_status(actions)
 
     def _wait_for_state(self, now: float, actions: list[AnyAction]) -> None:
         wait = max(STATE_WITHIN, 2 * self._place.round_took) * 2 ** min(self._renewals, RARELY)

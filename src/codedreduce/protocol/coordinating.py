@@ -122,16 +122,10 @@ class Coordinating:
         self._say(rank, go, now, actions)
         self._tell_of_keepers(rank, now, actions)
 
-    def _tell_of_keepers(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """Tell a rank which stripes are kept by another than planned."""
+    def _tell_of_keepers(self, rank: int, now: float, actions: list[AnyAction], *, itself: bool = False) -> None:
+        """Tell a rank which stripes are kept by another than planned; or which of them by itself."""
         for stripe, keeper in self._sums.replaced():
-            keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
-            self._say(rank, keep, now, actions)
-
-    def _tell_what_it_keeps(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """That a rank keeps a stripe in another's place may not have reached it."""
-        for stripe, keeper in self._sums.replaced():
-            if keeper == rank:
+            if keeper == rank or not itself:
                 keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
                 self._say(rank, keep, now, actions)
 
@@ -454,7 +448,7 @@ class Coordinating:
         for keeper, chunks in steps.want:
             self._say(keeper, Want(generation=self._generation, round=self.round, chunks=chunks), now, actions)
         for keeper in steps.ask:
-            self._tell_what_it_keeps(keeper, now, actions)
+            self._tell_of_keepers(keeper, now, actions, itself=True)  # it may not have heard
             self._say(keeper, Tell(generation=self._generation, round=self.round), now, actions)
         for unit in steps.redo:
             if unit not in self._units and not self._is_redone(unit, now):
