@@ -10,6 +10,7 @@ if it took more than 1.5 times the median.
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only")
     parser.add_argument("--schemes", default="striped,tree")
+    parser.add_argument("--table", type=Path, help="print what is in this file as a table, and measure nothing")
     options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(options.table.read_text())["faults"]))
+        return
     rows = []
     for scheme in options.schemes.split(","):
         for fault in FAULTS:
@@ -90,6 +95,25 @@ def main() -> None:
                     rows.append(row := one(scheme, fault, place, early=early))
                     print(_line(row), flush=True)
                     save(options.out, {"faults": rows}, quietly=True)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as docs/faults.md has them."""
+    lines = [
+        "| fault | where | rounds that waited | the longest | same bits | left behind |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        where = f"{row['place']}, {row['scheme']}" + (", while processes come up" if row["early"] else "")
+        if "error" in row:
+            lines.append(f"| {row['fault']} | {where} | the run ended: {row['error']} | | | |")
+            continue
+        again = f", {row['again']} done again" if row["again"] else ""
+        left = row["left_processes"] + row["left_files"] or "nothing"
+        same = "yes" if row["same_bits"] and not row["lost"] else "NO"
+        longest = f"{row['longest']:.2f} s of {row['median']:.2f}"
+        lines.append(f"| {row['fault']} | {where} | {row['waited']}{again} | {longest} | {same} | {left} |")
+    return "\n".join(lines)
 
 
 def _line(row: dict[str, Any]) -> str:
