@@ -444,7 +444,7 @@ class Rank(Machine):
 
     def _go_on_soon(self, now: float, actions: list[AnyAction]) -> None:
         """On a rank that leads: somebody is back, or will never be."""
-        if self._office.is_held:
+        if self._office.is_held and self.state is not LEFT:
             actions.append(SetTimer(name=GOING_ON, at=now))
 
     def _go_on_leading(self, now: float, actions: list[AnyAction]) -> None:
