@@ -78,7 +78,7 @@ def choose_to_replicate(processes: int, stragglers: int = 1) -> Choice:
     """For PyTorch, where every process should compute and step: stripes, unless there are too many to talk to each.
 
     >>> choose_to_replicate(8).scheme
-    Striped(ranks=8, reach='all', blocks=None, stripes=None)
+    Striped(ranks=8, reach='all', blocks=None, stripes=None, units=None)
     """
     if processes <= MOST_RANKS:
         return Choice(Striped(processes), "every process computes and steps")
