@@ -60,7 +60,7 @@ def check_ranks(cluster: SimulatedCluster, scenario: Scenario, touched: set[int]
     """A run ends as long as more than half of the ranks are there, or come back; and whoever waits says for whom."""
     recorder, ranks = cluster.recorder, cluster.plan.workers
     is_endless = any(fault.seconds >= ENDLESS for fault in scenario.faults)
-    crashed = {fault.node for fault in scenario.faults if fault.kind == "crash"}
+    crashed = {fault.node for fault in scenario.faults if fault.kind in ("crash", "leave")}
     lost = touched if is_endless else crashed
     if 2 * len(lost) < ranks and (not is_endless or cluster.plan.tolerates(lost)):
         assert len(recorder.rounds) == scenario.rounds, f"waited for a straggler: {notes(recorder)}"

@@ -10,6 +10,7 @@ from codedreduce.worlds.simulated.scenario import (
     ENDLESS,
     Scenario,
     random_failing_ranks,
+    random_leaving_ranks,
     random_scenario,
     random_striped,
     random_units,
@@ -45,6 +46,12 @@ def test_random_faults_of_ranks_with_several_units(first: int) -> None:
         check_seed(seed, Path("traces"), random_units)
 
 
+@pytest.mark.parametrize("first", range(0, RUNS // 4, BATCH))
+def test_random_faults_of_ranks_that_leave(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        check_seed(seed, Path("traces"), random_leaving_ranks)
+
+
 @pytest.mark.parametrize(
     "seed",
     [
@@ -54,6 +61,8 @@ def test_random_faults_of_ranks_with_several_units(first: int) -> None:
         2566,  # a rank that is new, and those without a coordinator, ask each other without end
         3409,  # who comes to lead is behind, and nobody can compute what the others have
         3696,  # a round took hours, and a rank asks for what it misses as late
+        6069,  # a rank is offered the state of a round that it does not know to have begun
+        7630,  # pieces of a state come more rarely than it is asked for again
         2023,  # rank 0 has nothing to do, and nobody says a thing
         3936,  # a stripe goes to and fro between two that cannot send
         4012,  # what a rank said was lost, and nobody can do its work

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from codedreduce.protocol.behind import Behind
 from codedreduce.protocol.doing import Doing
 from codedreduce.protocol.events import AnyAction, Ended, Finished, Leave, SetTimer, Transmit
+from codedreduce.protocol.leading import Leading
 from codedreduce.protocol.messages import End, Failure, Go, Goodbye, Have, Refuse, Trouble
 from codedreduce.protocol.office import Office
 from codedreduce.protocol.place import Place
@@ -57,12 +58,14 @@ class Ending:
     def lead_end(self, now: float, actions: list[AnyAction]) -> None:
         """On a rank that leads and has left its loop: have the others come to the end, too."""
         assert self._office.leading is not None
-        end = End(generation=self._place.generation, round=self._place.round)
-        self._office.leading.tell_all(end, actions)
+        self._tell_all_of_end(self._office.leading, actions)
         self._office.leading.some_catch_up()
         self._graces = 0
         self._wait(now, actions)
         self.leave_if_all_through(actions)
+
+    def _tell_all_of_end(self, leading: Leading, actions: list[AnyAction]) -> None:
+        leading.tell_all(End(generation=self._place.generation, round=self._place.round), actions)
 
     def is_left(self, now: float, actions: list[AnyAction]) -> None:
         """Its coordinator is lost: who is through does not wait for another for ever."""
@@ -94,6 +97,7 @@ class Ending:
             return
         leading = self._office.leading
         if leading is not None and self._graces < GRACES and leading.some_catch_up():
+            self._tell_all_of_end(leading, actions)  # it may not have been heard
             self._wait(now, actions)
         else:
             self._say_goodbye(actions)

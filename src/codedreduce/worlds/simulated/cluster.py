@@ -212,7 +212,9 @@ class SimulatedCluster:
 
     def _begin_at(self, node: int, round_: int) -> None:
         """Let a rank's script begin a round, in no time; or leave its loop, if it has had its rounds and a run ends."""
-        if round_ <= self._rounds:
+        if self._nodes.is_to_leave(node):
+            self._kernel.at(self._kernel.now, self._nodes.leave_now, node)
+        elif round_ <= self._rounds:
             self._kernel.at(self._kernel.now, self._nodes.dispatch, node, self._begin(round_))
         elif self._ending:
             self._leave(node)
@@ -220,6 +222,7 @@ class SimulatedCluster:
     def end(self, latest: float = float("inf")) -> None:
         """Let the scripts of all ranks leave their loops after the last round; until all that live have left."""
         self._ending = True
+        self._nodes.stay()
         for node in self._nodes.numbers:
             if self._nodes.machine(node).round == self._rounds and self._nodes.machine(node).state is RankState.RESTING:
                 self._leave(node)

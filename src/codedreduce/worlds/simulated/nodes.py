@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from codedreduce.protocol import Machine, Settings, machine_for
+from codedreduce.protocol import Machine, Rank, Settings, machine_for
 from codedreduce.protocol.events import (
     Drained,
     Event,
@@ -242,9 +242,27 @@ class Nodes:
             self.dispatch(one, PeerFound(peer=other))
 
     def leave(self, number: int) -> None:
-        """Tell a node to go after its round."""
+        """Tell a node to go after its round; a rank goes when its script would begin the next one (`leave_now`)."""
         self._nodes[number].leaves = True
-        self.dispatch(number, Leave(reason="somebody wants its machine"))
+        if not isinstance(self.plan, StripedPlan):
+            self.dispatch(number, Leave(reason="somebody wants its machine"))
+
+    def stay(self) -> None:
+        """Nobody who is there has to go any more: all end together."""
+        for node in self._nodes.values():
+            node.leaves = node.leaves and not node.alive
+
+    def is_to_leave(self, number: int) -> bool:
+        """Whether a node that is there was told to go."""
+        return self._nodes[number].leaves and self._nodes[number].alive
+
+    def leave_now(self, number: int) -> None:
+        """A rank that was told to go does, between two rounds; one that leads without a word: another takes over."""
+        machine = self._nodes[number].machine
+        if isinstance(machine, Rank) and machine.leads:
+            self.finished(number)
+        else:
+            self.dispatch(number, Leave(reason="somebody wants its machine", at_once=True))
 
     def return_(self, number: int) -> None:
         """Start a new process in place of one that has left, or will have."""

@@ -40,7 +40,13 @@ class Obedience:
 
     def _check_following(self, number: int, generation: int, alive: Mapping[int, Machine]) -> None:
         out = (RankState.JOINING, RankState.LEFT)
-        there = {one for one, machine in alive.items() if machine.state not in out}
+        ranks = {one: machine for one, machine in alive.items() if isinstance(machine, Rank)}
+        there = {one for one, machine in ranks.items() if machine.state not in out and not _is_new(machine)}
         following = {one for (one, _), followed in self._followed.items() if followed >= generation}
         if 2 * len(following) < len(there):
             raise AssertionError(f"rank {number} leads generation {generation}, and only {following} follow")
+
+
+def _is_new(machine: Rank) -> bool:
+    """Whether a process would lead a run, has not begun one, and does not know yet that one is on without it."""
+    return machine.leads and not machine.begun and machine.state is RankState.RESTING

@@ -215,6 +215,22 @@ def random_failing_ranks(seed: int) -> Scenario:
     return msgspec.structs.replace(scenario, faults=(*scenario.faults, *failing))
 
 
+def random_leaving_ranks(seed: int) -> Scenario:
+    """The same, with ranks that are told to go between two rounds, and most of them come back."""
+    scenario = random_striped(seed)
+    random = np.random.default_rng([seed, 80])
+    unit = scenario.compute / scenario.workers
+    leaving = tuple(
+        Fault(
+            kind="leave", node=int(random.integers(scenario.workers)),
+            round=int(random.integers(1, scenario.rounds + 1)),
+            after=float(random.uniform(0, 2 * unit)), seconds=float(random.exponential(3 * unit)),
+        )
+        for _ in range(int(random.integers(1, 4)) if scenario.workers > 1 else 0)
+    )  # fmt: skip
+    return msgspec.structs.replace(scenario, faults=(*scenario.faults, *leaving))
+
+
 def _random_scheme(random: np.random.Generator) -> Scenario:
     """A scenario of which the tree and the scheme are chosen."""
     fanout, depth = [(2, 1), (3, 1), (5, 1), (2, 2), (3, 2), (4, 2), (5, 2), (2, 3)][int(random.integers(8))]
