@@ -201,8 +201,6 @@ class Behind:
         latest = max(place.go.round, place.over, place.end or 0, place.round - 1)
         if place.state is not RENEWING or not place.round - 1 <= message.round <= latest:
             actions.append(Transmit(to=sender, message=Take(generation=place.generation, round=message.round)))
-            if place.state is RENEWING and message.round > latest:  # rounds have begun of which it was not told
-                self._doing.tell_status(actions)
             return
         offer = Offer(message.round, message.of, message.digest)
         self._ask(self._taking.offered(sender, offer), actions)
