@@ -30,7 +30,11 @@ paper: $(VENV)/.bench # as root; about three hours; make paper TRACES=DIR for me
 	$(BIN)/python -m bench.paper --again $(if $(TRACES),--traces $(TRACES))
 
 soak: $(VENV)/.development
-	$(BIN)/python -m tests.simulation.soak --runs 100000
+	$(BIN)/python -m tests.simulation.soak --runs 60000
+	$(BIN)/python -m tests.simulation.soak --runs 25000 --draw ranks
+	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw failing
+	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw leaving
+	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw units
 
 docs: $(VENV)/.development
 	$(BIN)/python -m tests.simulation.diagrams

@@ -227,7 +227,8 @@ class Taken(Bits):
 
         def count(chunk, sender, *rest) -> None:
             gave[sender] += 1
-            if self.kills and world._number == 3 and sum(gave.values()) == 20 and sender:
+            is_time = sum(gave.values()) >= 20 and not (self.folder / "killed").exists()
+            if self.kills and world._number == 3 and is_time and sender:
                 os.kill(int((self.folder / f"process-{sender}").read_text()), signal.SIGKILL)
                 (self.folder / "killed").write_text(str(sender))
             on_state(chunk, sender, *rest)
@@ -260,7 +261,7 @@ class Taken(Bits):
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state that does not come in time is asked for again, and given by one rank: on a busy machine it may not."""
-    monkeypatch.setattr(behind, "STATE_WITHIN", 60.0)
+    monkeypatch.setattr(behind, "STATE_WITHIN", 3.0)
 
 
 @pytest.mark.usefixtures("patient")

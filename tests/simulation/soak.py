@@ -1,4 +1,4 @@
-"""Many random fault schedules, on all cores: python -m tests.simulation.soak --runs 100000 [--first SEED --striped]."""
+"""Many random fault schedules, on all cores: python -m tests.simulation.soak --runs 1000 [--first SEED --draw ranks]."""
 
 import argparse
 import os
@@ -9,10 +9,23 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from codedreduce.worlds.simulated.scenario import Scenario, random_scenario, random_striped
+from codedreduce.worlds.simulated.scenario import (
+    Scenario,
+    random_failing_ranks,
+    random_leaving_ranks,
+    random_scenario,
+    random_striped,
+    random_units,
+)
 from tests.simulation.check_run import check_seed
 
 BATCH = 200
+
+#: What may be drawn: trees, rings and ranks; nothing but ranks; ranks that fail, that leave, that have several units.
+DRAWS: dict[str, Callable[[int], Scenario]] = {
+    "mixed": random_scenario, "ranks": random_striped, "failing": random_failing_ranks,
+    "leaving": random_leaving_ranks, "units": random_units,
+}  # fmt: skip
 
 
 def batch(first: int, draw: Callable[[int], Scenario]) -> list[str]:
@@ -29,9 +42,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=1_000_000)
-    parser.add_argument("--striped", action="store_true", help="nothing but ranks")
+    parser.add_argument("--draw", choices=DRAWS, default="mixed", help="which schedules")
     options = parser.parse_args()
-    one = partial(batch, draw=random_striped if options.striped else random_scenario)
+    one = partial(batch, draw=DRAWS[options.draw])
     failures: list[str] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool, Progress() as bar:
         task = bar.add_task("random fault schedules", total=options.runs)

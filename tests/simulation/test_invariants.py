@@ -18,7 +18,7 @@ from codedreduce.worlds.simulated.scenario import (
 
 from .check_run import check_run, check_seed, trace_of
 
-RUNS = int(os.environ.get("CODEDREDUCE_RANDOM_RUNS", "2000"))
+RUNS = int(os.environ.get("CODEDREDUCE_RANDOM_RUNS", "1200"))
 BATCH = 100
 
 
@@ -28,7 +28,7 @@ def test_random_faults(first: int) -> None:
         check_seed(seed, Path("traces"))
 
 
-@pytest.mark.parametrize("first", range(0, RUNS // 2, BATCH))
+@pytest.mark.parametrize("first", range(0, RUNS * 3 // 4, BATCH))
 def test_random_faults_of_ranks(first: int) -> None:
     for seed in range(first, first + BATCH):
         check_seed(seed, Path("traces"), random_striped)

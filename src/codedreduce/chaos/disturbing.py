@@ -34,6 +34,7 @@ class Disturbing:
         self._on: list[Fault] = []
         self._started_as: dict[int, tuple[list[str], dict[str, str]]] = {}  # the processes that left, by node
         self._started: list[subprocess.Popen[bytes]] = []
+        self._by_hand: set[int] = set()  # the nodes whose processes were started here
 
     def wrong(self) -> Iterator[tuple[int, str]]:
         """The nodes with which something is wrong, and what."""
@@ -94,6 +95,8 @@ class Disturbing:
                 lab.join(fault.nodes)
             case "leave":
                 self._start_again(node)
+            case "kill" if node in self._by_hand:  # nobody else looks after it
+                self._start_again(node)
             case _:
                 pass
 
@@ -111,6 +114,7 @@ class Disturbing:
         if node not in self._started_as or processes_in(self._lab.namespace(node)):
             return
         command, variables = self._started_as[node]
+        self._by_hand.add(node)
         self._started.append(
             subprocess.Popen(
                 command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -86,5 +86,5 @@ class Joining:
             self._doing.tell_status(actions)
         elif place.state is READY and place.round == place.first:
             self._doing.tell_again(actions)
-        elif place.state is RENEWING:
+        elif place.state is RENEWING and not self._behind.is_taking:  # nobody may have heard that it asked
             self._behind.renew(now, actions)
