@@ -1,4 +1,4 @@
-"""Many random fault schedules, on all cores: python -m tests.simulation.soak --runs 1000 [--first SEED --draw ranks]."""
+"""Many random fault schedules, on all cores: python -m tests.simulation.soak --runs 1000 [--first SEED --draw KIND]."""
 
 import argparse
 import os
