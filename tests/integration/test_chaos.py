@@ -18,7 +18,7 @@ def chaos(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
 
 
-@pytest.mark.parametrize(("name", "scheme"), [("chstr", ("-n", "8")), ("chtree", ("--tree", "2x2"))])
+@pytest.mark.parametrize(("name", "scheme"), [("tchaoss", ("-n", "8")), ("tchaost", ("--tree", "2x2"))])
 def test_half_a_minute_of_everything(tmp_path: Path, name: str, scheme: tuple[str, ...]) -> None:
     out, keep = tmp_path / "out.json", tmp_path / "kept"
     done = chaos(

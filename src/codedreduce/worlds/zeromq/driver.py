@@ -138,7 +138,7 @@ class Driver(threading.Thread):
             if self._visitor is not None:
                 self._visitor.close()
             if self._directory is not None:
-                self._directory.close(is_over=self._leads and self._left and not self._vanished)
+                self._directory.close(is_over=self._leads and self._left and not self._vanished and self._is_over)
             with self._wake_lock:
                 self._over = True
                 os.close(self._waker)
@@ -187,6 +187,11 @@ class Driver(threading.Thread):
         first = self._run.plan.first_node if self._run is not None else 0
         return self.machine.node == getattr(self.machine, "coordinator", first)
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether the run ends with this node, if it leads: among ranks another would lead, unless the end was said."""
+        return not isinstance(self.machine, Rank) or self.machine.ended_after is not None
+
     def _look_where_others_are(self, ready: Container[object]) -> None:
         """Neighbours may have been started again elsewhere, and those who come may ask where all are."""
         directory, visitor = self._directory, self._visitor
@@ -223,7 +228,12 @@ class Driver(threading.Thread):
             self._perform(SetTimer(name=SERVING, at=time.monotonic() + SERVE_AGAIN))
 
     def _leave_what_is_over(self) -> None:
-        """A node that cannot reach the one it needs, and is told that the run is over, does not wait for it."""
+        """A node that cannot reach the one it needs, and is told that the run is over, does not wait for it.
+
+        A rank that is in hears of the end from whoever leads; what a place where the run meets has said may be past.
+        """
+        if isinstance(self.machine, Rank) and self.machine.begun:
+            return
         over = self._visitor.over if self._visitor is not None else None
         if over is not None and self._needed is not None and ORPHANED in self._timer_tokens:
             self._handle(Leave(at_once=True, reason=over))
