@@ -15,7 +15,7 @@ from codedreduce.worlds.addresses import free_port
 
 pytest.importorskip("torch")
 
-RANKS, STEPS, SEED = 4, 60, 3
+RANKS, STEPS, SEED = 4, 200, 3
 
 SCRIPT = """
 import hashlib, os, signal, sys, time
