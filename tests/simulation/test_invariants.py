@@ -18,7 +18,7 @@ from codedreduce.worlds.simulated.scenario import (
 
 from .check_run import check_run, check_seed, trace_of
 
-RUNS = int(os.environ.get("CODEDREDUCE_RANDOM_RUNS", "1200"))
+RUNS = int(os.environ.get("CODEDREDUCE_RANDOM_RUNS", "2000"))
 BATCH = 100
 
 
@@ -28,25 +28,25 @@ def test_random_faults(first: int) -> None:
         check_seed(seed, Path("traces"))
 
 
-@pytest.mark.parametrize("first", range(0, RUNS // 4, BATCH))
+@pytest.mark.parametrize("first", range(0, RUNS // 2, BATCH))
 def test_random_faults_of_ranks(first: int) -> None:
     for seed in range(first, first + BATCH):
         check_seed(seed, Path("traces"), random_striped)
 
 
-@pytest.mark.parametrize("first", range(0, RUNS // 12, BATCH))
+@pytest.mark.parametrize("first", range(0, RUNS // 4, BATCH))
 def test_random_faults_of_ranks_that_fail(first: int) -> None:
     for seed in range(first, first + BATCH):
         check_seed(seed, Path("traces"), random_failing_ranks)
 
 
-@pytest.mark.parametrize("first", range(0, RUNS // 12, BATCH))
+@pytest.mark.parametrize("first", range(0, RUNS // 4, BATCH))
 def test_random_faults_of_ranks_with_several_units(first: int) -> None:
     for seed in range(first, first + BATCH):
         check_seed(seed, Path("traces"), random_units)
 
 
-@pytest.mark.parametrize("first", range(0, RUNS // 12, BATCH))
+@pytest.mark.parametrize("first", range(0, RUNS // 4, BATCH))
 def test_random_faults_of_ranks_that_leave(first: int) -> None:
     for seed in range(first, first + BATCH):
         check_seed(seed, Path("traces"), random_leaving_ranks)
