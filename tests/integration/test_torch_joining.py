@@ -108,7 +108,7 @@ def test_under_torchrun(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         """
-import torch, torch.nn as nn, torch.nn.functional as F
+import os, torch, torch.nn as nn, torch.nn.functional as F
 from torch.utils.data import TensorDataset
 import codedreduce.torch as cr
 torch.manual_seed(0)
@@ -120,7 +120,7 @@ def losses(model, batch):
 with cr.join() as cluster:
     for step in cluster.train(model, dataset, losses, batch_size=30, steps=5):
         optimizer.step()
-        print("round", step.round, "of", cluster.size, "processes", flush=True)
+        os.write(1, f"round {step.round} of {cluster.size} processes\\n".encode())  # one write: lines do not mix
 """
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", str(path)]
