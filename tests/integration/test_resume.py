@@ -89,10 +89,29 @@ def test_killed_and_started_again_until_it_is_through(name: str, tmp_path: Path)
 
 def test_another_scheme_or_seed_is_refused_by_name(tmp_path: Path) -> None:
     trained(SCHEMES["striped"], tmp_path, rounds=4)
-    with pytest.raises(UsageError, match="scheme 'striped over 3 ranks', now 'ring"):
+    with pytest.raises(UsageError, match="scheme 'striped, units=3', now 'ring"):
         trained(SCHEMES["ring"], tmp_path, resume=True)
     with pytest.raises(UsageError, match="seed '0', now '1'"):
         trained(SCHEMES["striped"], tmp_path, resume=True, seed=1)
+
+
+def test_another_number_of_ranks_goes_on_if_the_units_are_as_many(tmp_path: Path) -> None:
+    expected = trained(cr.Striped(6)).parameters
+    trained(cr.Striped(6), tmp_path, rounds=14)
+    with pytest.raises(UsageError, match="scheme 'striped, units=6', now 'striped, units=4'"):
+        trained(cr.Striped(4), tmp_path, resume=True)
+    trained(cr.Striped(4, units=6), tmp_path, rounds=21, resume=True)
+    last = trained(cr.Striped(1, units=6, reach=1), tmp_path, resume=True)
+    assert [log.round for log in last.history] == list(range(22, ROUNDS + 1))
+    assert last.parameters.tobytes() == expected.tobytes()
+
+
+def test_another_cut_of_a_tree_is_refused_by_name(tmp_path: Path) -> None:
+    """Who is given more of the batch decides what is added to what."""
+    tree = cr.Tree.regular(fanout=2, depth=1)
+    trained(cr.CodedReduce(tree, 1), tmp_path, rounds=2)
+    with pytest.raises(UsageError, match=r"now '.* over a tree .*, capacity=\(1.0, 2.0\)'"):
+        trained(cr.CodedReduce(tree, 1, capacity=(1, 2)), tmp_path, resume=True)
 
 
 def test_to_resume_without_a_folder_is_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import codedreduce.torch as cr
-from codedreduce import CodedReduce, Scheme, Tree
+from codedreduce import CodedReduce, Scheme, Striped, Tree
 from codedreduce.errors import UsageError
 
 from .test_torch_striped import digest
@@ -68,6 +68,14 @@ def test_in_stripes_all_ranks_go_on(tmp_path: Path) -> None:
     run(script(tmp_path / "kept", tmp_path, 5))
     run(script(tmp_path / "kept", tmp_path, 9, resume=True))
     assert results(tmp_path) == [(expected, "[6, 7, 8, 9]")] * RANKS
+
+
+def test_in_stripes_with_another_number_of_ranks_and_as_many_units(tmp_path: Path) -> None:
+    run(script(None, tmp_path, 9, Striped(4)), 4)
+    (expected, _), *_ = results(tmp_path, 4)
+    run(script(tmp_path / "kept", tmp_path, 5, Striped(4)), 4)
+    run(script(tmp_path / "kept", tmp_path, 9, Striped(3, units=4), resume=True), 3)
+    assert results(tmp_path, 3) == [(expected, "[6, 7, 8, 9]")] * 3
 
 
 def test_in_stripes_when_all_is_done_all_ranks_have_it(tmp_path: Path) -> None:

@@ -56,6 +56,29 @@ def test_of_six_places_four_are_taken_two_of_them_lost_and_one_more_taken(runnin
         expect_same_bits(SIX, run.model(rank))
 
 
+def test_six_are_killed_and_four_go_on_from_their_checkpoint(running) -> None:  # noqa: F811
+    more = "checkpoints=folder / 'kept', checkpoint_every=2, resume=True,"
+    six = running("-n", "6", more=more)
+
+    def reached() -> int:
+        return max((int(path.stem[6:]) for path in (six.folder / "kept").glob("round-*.json")), default=0)
+
+    six.wait(lambda: reached() > 3)
+    six.process.kill()
+    six.process.wait()
+    assert wait_until(lambda: len(six.everyone()) == 0, 20), "the kernel ends the others"
+    before = reached()
+    (six.folder / "three").unlink(missing_ok=True)
+    four = running("-n", "4", "--units", "6", more=more)
+    four.wait(lambda: reached() > before)
+    said = four.stop()
+    assert four.process.returncode == 0, said
+    for rank in range(4):
+        rounds, model = four.model(rank)
+        assert rounds > before
+        expect_same_bits(SIX, (rounds, model))
+
+
 def test_in_pytorch(tmp_path: Path) -> None:
     outcome = run_torch(trained(tmp_path, STEPS), ranks=6)
     assert set(outcome.codes.values()) == {0}, outcome.errors

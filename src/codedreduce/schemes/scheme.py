@@ -49,6 +49,11 @@ class Scheme(ABC):
         """A short name for tables, where all schemes have the same workers."""
         return self.name
 
+    @property
+    def expression(self) -> str:
+        """What the bits of its sums follow from, in words: of two that say the same each can go on for the other."""
+        return str(self)
+
     def __str__(self) -> str:
         return f"{self.label} over {self.workers} workers"
 
@@ -125,6 +130,11 @@ class MasterWorker(TreeScheme):
     def _allocate(self, samples: int) -> Allocation:
         return Owned(self.tree, 0, samples, self.capacity)
 
+    @property
+    def expression(self) -> str:
+        """With who is given how much."""
+        return str(self) + _shares(self.capacity)
+
 
 @dataclass(frozen=True)
 class GradientCoding(TreeScheme):
@@ -163,6 +173,11 @@ class GradientCoding(TreeScheme):
     def label(self) -> str:
         """With S, and the code if it is not repetition."""
         return f"{self.name} S={self.stragglers}" + ("" if self.code == "repetition" else f" ({self.code})")
+
+    @property
+    def expression(self) -> str:
+        """With how the code was drawn."""
+        return str(self) + _drawn(self.seed)
 
 
 @dataclass(frozen=True)
@@ -213,6 +228,11 @@ class LiveCompensation(TreeScheme):
     def label(self) -> str:
         """With K."""
         return f"{self.name} K={self.wait_for}"
+
+    @property
+    def expression(self) -> str:
+        """With the blocks, which late workers deliver one by one."""
+        return f"{self}, blocks={self.blocks}"
 
 
 @dataclass(frozen=True)
@@ -294,6 +314,11 @@ class CodedReduce(TreeScheme):
 
     def __str__(self) -> str:
         return f"{self.label} over a tree {self.tree}"
+
+    @property
+    def expression(self) -> str:
+        """With who is given how much, and how the code was drawn."""
+        return str(self) + _shares(self.capacity) + _drawn(self.seed)
 
 
 @dataclass(frozen=True)
@@ -387,6 +412,16 @@ class Striped(Scheme):
         units = "" if self.units in (None, self.ranks) else f" of {self.units} units"
         return self.name + units + reach + blocks + stripes
 
+    @property
+    def expression(self) -> str:
+        """The units, and not the ranks.
+
+        >>> Striped(6).expression, Striped(4, units=6).expression
+        ('striped, units=6', 'striped, units=6')
+        """
+        blocks = "" if self.blocks is None else f", blocks={self.blocks}"
+        return f"{self.name}, units={self.units or self.ranks}{blocks}"
+
     def __str__(self) -> str:
         return f"{self.label} over {self.ranks} ranks"
 
@@ -409,3 +444,11 @@ def _check_tolerance(stragglers: int, children: int) -> None:
 def _check_code(code: str) -> None:
     if code not in ("repetition", "cyclic"):
         raise SchemeError(f"code must be 'repetition' or 'cyclic', got {code!r}")
+
+
+def _shares(capacity: tuple[float, ...] | None) -> str:
+    return "" if capacity is None else f", capacity={capacity}"
+
+
+def _drawn(seed: int | None) -> str:
+    return "" if seed is None else f", seed={seed}"

@@ -395,8 +395,9 @@ def _kept_as(training: Training, layout: Layout, plan: Plan, wire: str | None, s
     """What a checkpoint is of: whatever the bits of a training follow from, but the number of its steps."""
     return {
         "model": layout.structure(), "samples": str(len(training.dataset)), "batch": str(training.batch_size),
-        "micro-batch": str(training.micro_batch or "none"), "seed": str(training.seed), "scheme": str(plan.scheme),
-        "wire": wire or "as they are", "state": ", ".join(type(one).__name__ for one in state) or "none",
+        "micro-batch": str(training.micro_batch or "none"), "seed": str(training.seed),
+        "scheme": plan.scheme.expression, "wire": wire or "as they are",
+        "state": ", ".join(type(one).__name__ for one in state) or "none",
     }  # fmt: skip
 
 

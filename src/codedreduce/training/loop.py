@@ -125,7 +125,7 @@ class Job:
         return {
             "model": f"{_called(self.objective)}, {len(self.model())} parameters from {start}",
             "data": self.source.digest(), "batch": str(self.batch or "all"), "seed": str(self.seed),
-            "scheme": str(self.scheme),
+            "scheme": self.scheme.expression,
             "optimizer": _called(self.optimizer),
         }  # fmt: skip
 
