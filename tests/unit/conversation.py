@@ -20,7 +20,7 @@ from codedreduce.protocol.machine import State
 from codedreduce.protocol.membership import run_name
 from codedreduce.protocol.rank_table import RankState
 from codedreduce.protocol.ring import RingState
-from codedreduce.protocol.root import RootState
+from codedreduce.protocol.root_table import RootState
 from codedreduce.protocol.worker_table import WorkerState
 from codedreduce.schemes.names import parse_tree
 

@@ -6,7 +6,7 @@ import pytest
 
 from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
-from codedreduce.protocol.root import RootState
+from codedreduce.protocol.root_table import RootState
 from codedreduce.protocol.worker_table import WorkerState
 from codedreduce.worlds.failures import error_of
 from tests.unit.conversation import PROGRESSIVE, Talk, led_to, of_type, sent

@@ -13,7 +13,7 @@ from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
 from codedreduce.protocol.membership import run_name
 from codedreduce.protocol.outbox import Outbox
-from codedreduce.protocol.root import RootState
+from codedreduce.protocol.root_table import RootState
 from codedreduce.protocol.shares import Arrival, Shares
 from codedreduce.protocol.worker_table import WorkerState
 from tests.unit.conversation import PROGRESSIVE, SETTINGS, Talk, led_to, of_type, sent, state_of, worth

@@ -13,7 +13,7 @@ from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
 from codedreduce.protocol.rank_table import RankState
 from codedreduce.protocol.ring import RingState
-from codedreduce.protocol.root import RootState
+from codedreduce.protocol.root_table import RootState
 from codedreduce.protocol.wire import decode, encode
 from codedreduce.protocol.worker_table import WorkerState
 from tests.unit.conversation import DEEP, PROGRESSIVE, SETTINGS, Talk, led_to, of_type, sent, state_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 
 from codedreduce.errors import ProtocolError
 from codedreduce.protocol.collecting import REDUNDANCY, Collecting
@@ -11,22 +10,18 @@ from codedreduce.protocol.events import (
     Aggregated,
     AnyAction,
     Begin,
-    Compute,
     Computed,
     Drained,
     EveryoneIn,
-    Failed,
     Finished,
-    Interrupted,
     Leave,
     Note,
-    PeerFound,
     PeerLost,
     SetTimer,
     Started,
     TimerFired,
 )
-from codedreduce.protocol.machine import CHILD, OWN, STAY, STRANGER, From, Machine, Row, State
+from codedreduce.protocol.machine import CHILD, STRANGER, From, Machine
 from codedreduce.protocol.membership import is_ahead
 from codedreduce.protocol.messages import (
     AnyMessage,
@@ -42,8 +37,9 @@ from codedreduce.protocol.messages import (
     Trouble,
     Unable,
 )
+from codedreduce.protocol.root_table import COLLECTING, IDLE, IN_ROUND, ROWS, SETTLING, STOPPED, RootState
 from codedreduce.protocol.settings import Settings
-from codedreduce.protocol.standing_in import StandIn, can_stand_in
+from codedreduce.protocol.standing_in import REPLAN, StandingIn
 from codedreduce.schemes import TreePlan
 from codedreduce.vectors import Vector, empty
 
@@ -51,61 +47,15 @@ from codedreduce.vectors import Vector, empty
 ENOUGH = "enough"
 LEAST_PATIENCE = 1.0
 
-#: The timer after which the root does what nobody is there to do.
-REPLAN = "replan"
-
-#: Those who are there are much too late after so many times the longest of the last rounds, and that timer beside.
-MUCH_TOO_LATE = 4.0
-
 #: The timer after which a round that cannot end says so, and the one after which an approximation is final.
 WAITING = "waiting"
 SETTLED = "settled"
 
 
-class RootState(State):
-    """Where the root stands."""
-
-    IDLE = "between rounds"
-    COLLECTING = "a round is on"
-    SETTLING = "asked everyone for what they have"
-    STOPPED = "the run is over"
-
-
-IDLE, COLLECTING, SETTLING, STOPPED = RootState
-_RUNNING = (IDLE, COLLECTING, SETTLING)
-_IN_ROUND = (COLLECTING, SETTLING)
-
-
 class Root(Machine):
     """The state machine of node 0."""
 
-    ROWS = (
-        Row((IDLE,), Started, OWN, "_on_started"),
-        Row((IDLE,), Begin, OWN, "_on_begin", (COLLECTING,)),
-        Row(_IN_ROUND, ShareChunk, CHILD, "_on_share_chunk", (STAY, IDLE)),
-        Row((COLLECTING,), TimerFired, OWN, "_on_timer", (STAY, SETTLING)),
-        Row((SETTLING,), TimerFired, OWN, "_on_timer", (STAY, IDLE)),
-        Row(_RUNNING, Leave, OWN, "_on_leave", (STOPPED,)),
-        Row(_IN_ROUND, Unable, CHILD, "_on_unable", (STAY, STOPPED)),
-        Row(_IN_ROUND, Failure, CHILD, "_on_failure", (STAY, STOPPED)),
-        Row((IDLE,), Failure, CHILD, "_note_failure"),
-        Row(_IN_ROUND, Computed, OWN, "_on_computed", (STAY, IDLE)),
-        Row(_IN_ROUND, Failed, OWN, "_on_failed"),
-        Row(_IN_ROUND, Interrupted, OWN),
-        *(Row((IDLE, STOPPED), what, OWN) for what in (Computed, Failed, Interrupted)),
-        Row((IDLE,), ShareChunk, CHILD, "_on_share_chunk"),
-        Row((IDLE,), TimerFired, OWN, "_on_timer"),
-        Row(_RUNNING, Offer, CHILD, "_on_offer"),
-        Row(_RUNNING, Hello, CHILD, "_on_hello"),
-        Row(_RUNNING, Ready, CHILD, "_on_ready"),
-        Row(_RUNNING, Late, CHILD, "_on_late"),
-        Row(_RUNNING, Goodbye, CHILD, "_on_goodbye"),
-        Row(_RUNNING, Leaving, CHILD, "_on_leaving"),
-        Row(_RUNNING, PeerLost, OWN, "_on_peer_lost"),
-        Row(_RUNNING, PeerFound, OWN),
-        Row(_RUNNING, Drained, OWN, "_on_drained"),
-        *(Row((STOPPED,), trigger, OWN) for trigger in (PeerLost, PeerFound, Drained, TimerFired)),
-    )
+    ROWS = ROWS
 
     def __init__(self, plan: TreePlan, settings: Settings, *, computes: bool = False) -> None:
         super().__init__()
@@ -120,11 +70,7 @@ class Root(Machine):
         self._result: Vector | None = None
         self._next_chunk = 0  # chunks up to here are summed
         self._since = 0.0  # when the root was up
-        self._can_stand_in = computes and can_stand_in(plan)
-        self._stand_in: StandIn | None = None  # what the root computes itself
-        self._stood_in_for: frozenset[int] = frozenset()  # shares for which it waited in vain, and nobody came since
-        self._replan_at: float | None = None  # when it will look whether to
-        self._took: deque[float] = deque(maxlen=16)  # seconds of the last rounds in which it did not stand in
+        self._standing_in = StandingIn(plan, settings, self.below, computes=computes)
         self._may_begin = False  # enough workers are in, or have been
 
     def lacking(self) -> list[int]:
@@ -147,7 +93,7 @@ class Root(Machine):
     def _on_hello(self, hello: Hello, child: int, now: float, actions: list[AnyAction]) -> None:
         if hello.plan == self.below.roster.run and is_ahead(hello, self.generation, self.round):
             self._succeed(hello.generation + 1, now, actions)
-        is_needed = self.state in _IN_ROUND and not self.below.ledger.shares.satisfied
+        is_needed = self.state in IN_ROUND and not self.below.ledger.shares.satisfied
         if self.below.hello(hello, child, actions, is_needed=is_needed):
             assert self._model is not None
             self.below.send_model(self._model, range(self.settings.chunks), actions, to=child)
@@ -159,7 +105,7 @@ class Root(Machine):
         actions.append(Note(kind="succeeds", reason=reason, round=self.round))
         self.below.adopt(generation, actions)
         self.below.new_round(self.round)
-        if self.state in _IN_ROUND:
+        if self.state in IN_ROUND:
             assert self._model is not None
             self._send_out(self._model, now, actions)
 
@@ -229,11 +175,7 @@ class Root(Machine):
         self.below.let_go(actions)
         self._send_out(event.model, now, actions)
         actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
-        self._stand_in = None
-        if self._can_stand_in:
-            self._replan_at = None
-            self._look_at(now + self.settings.replan_after, actions)
-            self._go_on_standing_in(actions)
+        self._standing_in.begin(event.model, now, actions)
 
     def _send_out(self, model: Vector, now: float, actions: list[AnyAction]) -> None:
         self._result = empty(len(model), model.dtype) if self.settings.chunks > 1 else None
@@ -244,12 +186,12 @@ class Root(Machine):
     def _on_share_chunk(
         self, chunk: ShareChunk, child: int, data: Vector, now: float, actions: list[AnyAction]
     ) -> None:
-        self._heard_of(chunk.task)
+        self._standing_in.heard_of(chunk.task)
         if self.below.share_chunk(chunk, child, data, now, actions) and self.state is not IDLE:
             self._add_up(now, actions)
 
     def _on_offer(self, offer: Offer, child: int, now: float, actions: list[AnyAction]) -> None:
-        self._heard_of(offer.task)
+        self._standing_in.heard_of(offer.task)
         self.below.offer(offer, child, now, actions)
 
     def _on_late(self, late: Late, child: int, now: float, actions: list[AnyAction]) -> None:
@@ -295,8 +237,7 @@ class Root(Machine):
 
     def _end(self, now: float, residual: float, actions: list[AnyAction]) -> None:
         assert self._result is not None
-        if not self._stood_in_for:
-            self._took.append(now - self.below.ledger.since)
+        self._standing_in.end(now)
         self.below.end(now, actions)
         self.state = IDLE
         late = tuple(sorted(self.below.late))
@@ -305,91 +246,23 @@ class Root(Machine):
 
     # -- the root in the place of workers that are missing
 
-    def _cannot_come(self) -> frozenset[int]:
-        """The shares that nobody who is there can deliver."""
-        missing = [node for node in self.lacking() if self.plan.is_worker(node)]
-        silent = self.plan.cut_off(missing)
-        shares = self.plan.needs(0, 0).shares
-        return frozenset(share.task for share in shares if silent.issuperset(share.providers))
-
-    def _begin_to_stand_in(self, now: float, actions: list[AnyAction]) -> None:
-        """What nobody is there to do the root does; what those who are there are much too late with, too."""
-        since = self.below.ledger.since
-        wanted = {share.task: share.providers for share in self.below.ledger.shares.wanted()}
-        given_up = set(wanted) & self._cannot_come()
-        too_late = since + self.settings.replan_after + MUCH_TOO_LATE * max(self._took, default=math.inf)
-        if now >= too_late:
-            given_up = set(wanted)
-        if given_up - self._stood_in_for:
-            who = sorted({one for task in given_up for one in wanted[task]})
-            reason = f"round {self.round} has waited {now - since:.3g} s; the root does what one of {who} would"
-            if self.lacking():
-                reason += f", while {self.lacking()} are missing"
-            actions.append(Note(kind="stands in", reason=reason, round=self.round, nodes=tuple(who)))
-            self._stood_in_for |= given_up
-            if self._stand_in is None:
-                self._go_on_standing_in(actions)
-        self._replan_at = None
-        if now < too_late < math.inf:
-            self._look_at(too_late, actions)
-
-    def _look_at(self, moment: float, actions: list[AnyAction]) -> None:
-        """Look then whether to stand in, unless that will be done before."""
-        if self._can_stand_in and (self._replan_at is None or moment < self._replan_at):
-            self._replan_at = moment
-            actions.append(SetTimer(name=REPLAN, at=moment))
+    def _on_computed(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
+        if self._standing_in.computed(event, now, actions):
+            self._add_up(now, actions)
+            if self.state is not IDLE:
+                self._standing_in.go_on(actions)
 
     def _somebody_went(self, now: float, actions: list[AnyAction]) -> None:
         if self.state is not IDLE:
-            self._look_at(now + self.settings.replan_after, actions)
-
-    def _heard_of(self, task: int) -> None:
-        """Somebody delivers a share: the root need not, from the next round on."""
-        if task in self._stood_in_for:
-            self._stood_in_for -= {task}
-
-    def _go_on_standing_in(self, actions: list[AnyAction]) -> None:
-        """Compute the next unit of what is still missing."""
-        if self._stand_in is None or self._is_here(self._stand_in.task):
-            wanted = [share for share in self.below.ledger.shares.wanted() if share.task in self._stood_in_for]
-            if not wanted:
-                self._stand_in = None
-                return
-            self._stand_in = StandIn(self.plan, wanted[0].task, wanted[0].providers[0])
-        pieces = self._stand_in.next()
-        assert self._model is not None
-        assert pieces is not None, "what is complete has been taken"
-        actions.append(Compute(round=self.round, task=self._stand_in.task, pieces=pieces, model=self._model))
-
-    def _is_here(self, task: int) -> bool:
-        share = self.below.ledger.shares.find(task)
-        return share is None or share.whole
-
-    def _on_computed(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
-        stand_in = self._stand_in
-        if stand_in is None or event.round != self.round or event.task != stand_in.task:
-            return
-        stand_in.computed(event.vector)
-        if stand_in.next() is None and not self._is_here(stand_in.task):
-            self.below.stood_in(stand_in.task, stand_in.result(), now, actions)
-            self._stand_in = None
-            self._add_up(now, actions)
-        if self.state is not IDLE:
-            self._go_on_standing_in(actions)
-
-    def _on_failed(self, event: Failed, now: float, actions: list[AnyAction]) -> None:
-        """The root cannot do it either: it waits for those who are missing."""
-        self._stand_in, self._stood_in_for = None, frozenset()
-        reason = f"the root failed in round {event.round} at what missing workers would do: {event.reason}"
-        actions.append(Note(kind="failed", reason=reason, round=event.round, nodes=(0,)))
+            self._standing_in.somebody_went(now, actions)
 
     # -- a round that cannot end
 
     def _on_timer(self, event: TimerFired, now: float, actions: list[AnyAction]) -> None:
         if event.name == ENOUGH:
             self._begin_with_those(now, actions)
-        elif event.name == REPLAN and self.state is not IDLE and self._can_stand_in:
-            self._begin_to_stand_in(now, actions)
+        elif event.name == REPLAN and self.state is not IDLE:
+            self._standing_in.look(now, actions)
         elif event.name == REDUNDANCY and self.state is not IDLE:
             self.below.ask_replicas(now, actions)
         elif event.name == WAITING and self.state is IDLE and not self._may_begin:
