@@ -15,6 +15,7 @@
      +-- ProtocolError             a machine was fed something that cannot happen: a fault of ours, or of a world's
      +-- PeerError                 a neighbour erred
           +-- WireError            its bytes are not a message
+          |    +-- MemoryGone      they refer to shared memory that is not there, or no longer
           +-- JoinRefused          it runs another plan
 
 A message says what was wrong, with the value, and what to do about it. The command line prints a
@@ -32,6 +33,7 @@ __all__ = [
     "JoinRefused",
     "LabFailed",
     "LabUnavailable",
+    "MemoryGone",
     "MissingExtra",
     "PeerError",
     "PlanError",
@@ -113,6 +115,10 @@ class PeerError(CodedReduceError):
 
 class WireError(PeerError):
     """Bytes from a neighbour are not a message."""
+
+
+class MemoryGone(WireError):
+    """A neighbour refers to shared memory that is not there, or no longer: whoever had it may have ended."""
 
 
 class JoinRefused(PeerError):

@@ -19,6 +19,7 @@ from codedreduce.protocol import Settings
 from codedreduce.protocol import events as happening
 from codedreduce.protocol.events import Transmit
 from codedreduce.protocol.messages import Offer, ShareChunk
+from codedreduce.protocol.rights import Rights
 from codedreduce.protocol.wire import encode
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering
@@ -34,6 +35,7 @@ from .test_transport import until
 
 SETTINGS = Settings(length=6)
 RUN = Run(meeting=Meeting(run="x", shared_memory=False), plan=MasterWorker(3).plan(samples=6), settings=SETTINGS)
+RIGHTS = Rights(below={rank: frozenset((Offer, ShareChunk)) for rank in range(8)})
 SHARE = encode(ShareChunk(round=2, task=3, index=0))
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -54,7 +56,7 @@ class Ranks:
 
     def start(self, rank: int, where: str | Endpoints) -> Endpoints:
         self.contexts[rank] = zmq.Context()
-        self.meshes[rank] = Mesh(self.contexts[rank], rank, SETTINGS, Buffers(RUN, rank))
+        self.meshes[rank] = Mesh(self.contexts[rank], rank, SETTINGS, Buffers(RUN, rank), RIGHTS)
         return self.meshes[rank].listen(where)
 
     def connect(self, rank: int) -> None:
@@ -230,7 +232,7 @@ def test_who_does_not_come_is_named() -> None:
     context: Context = zmq.Context()
     looked: list[int] = []
     try:
-        mesh = Mesh(context, 1, SETTINGS, Buffers(RUN, 1))
+        mesh = Mesh(context, 1, SETTINGS, Buffers(RUN, 1), RIGHTS)
         mesh.listen("tcp://127.0.0.1")
         nobody = f"ipc://@codedreduce-{os.getpid()}-nobody"
         mesh.connect({peer: Endpoints(f"{nobody}-{peer}-c", f"{nobody}-{peer}-d") for peer in (0, 2)})
@@ -243,7 +245,7 @@ def test_who_does_not_come_is_named() -> None:
 
 def test_only_the_first_is_needed_by_the_others() -> None:
     context: Context = zmq.Context()
-    meshes = [Mesh(context, rank, SETTINGS, Buffers(RUN, rank)) for rank in range(3)]
+    meshes = [Mesh(context, rank, SETTINGS, Buffers(RUN, rank), RIGHTS) for rank in range(3)]
     assert [mesh.needs for mesh in meshes] == [None, 0, 0]
     context.destroy(linger=0)
 
@@ -279,14 +281,18 @@ def test_strangers_are_told_of_and_hold_nobody_up(
         (1, MARKED_BY_REFERENCE, [SHARE, b"anywhere"], "does not share"),
     ],
 )
-def test_garbage_is_told_of_and_holds_nobody_up(
+def test_garbage_costs_its_sender_the_connection_and_holds_nobody_up(
     ranks: Callable[[int], Ranks], plane: int, kind: bytes, frames: list[bytes], why: str
 ) -> None:
+    """Whoever made that connection; it is told once, and all is well over a new one."""
     them = ranks(3)
     rogue = them.meshes[2]
     tag = rogue._links[1].session.outgoing
     rogue.sockets[plane].send_multipart([name_of(1), kind + tag + frames[0], *frames[1:]])
-    them.until(lambda found: bool(them.meshes[1].unreadable) and len(found[2]) == plane)
+    found = them.until(lambda found: all(Reached in map(type, found[rank]) for rank in (1, 2)))
+    assert {me: [(type(one), one.peer) for one in news] for me, news in found.items()} == {
+        0: [], 1: [(Gone, 2), (Reached, 2)], 2: [(Gone, 1), (Reached, 1)],
+    }  # fmt: skip
     ((sender, told_of),) = them.meshes[1].unreadable
     assert sender == 2
     assert why in told_of

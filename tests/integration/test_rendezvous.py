@@ -15,6 +15,7 @@ import zmq
 from codedreduce import Striped
 from codedreduce.errors import JoinRefused, UsageError
 from codedreduce.protocol import events as happening
+from codedreduce.protocol.rights import rights_at
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering, sufficient
 from codedreduce.worlds.environment import read_membership
@@ -264,7 +265,7 @@ def test_who_leads_answers_where_the_run_meets_as_soon_as_nobody_else_does(place
     directory.add(1, where(1))
     visitor = place.visitor(1, 0, 2, process=5)
     visitor.knows = {0: where(0), 2: where(2)}
-    mesh = Mesh(context, 1, run.settings, Buffers(run, 1))
+    mesh = Mesh(context, 1, run.settings, Buffers(run, 1), rights_at(1, run.plan))
     mesh.listen("tcp://127.0.0.1")
     mesh.expect((0, 2))
     machine = Machine()

@@ -6,7 +6,9 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 import zmq
@@ -14,12 +16,14 @@ import zmq
 from codedreduce import MasterWorker
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Transmit
-from codedreduce.protocol.messages import Goodbye, ModelChunk, Offer, ShareChunk
+from codedreduce.protocol.messages import Goodbye, Hello, ModelChunk, Offer, Settle, ShareChunk
+from codedreduce.protocol.rights import rights_at
 from codedreduce.protocol.wire import encode
+from codedreduce.worlds.arena import Reference
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.zeromq.carrier import Arrived, Carrier, Endpoints, Gone, News, Reached
-from codedreduce.worlds.zeromq.frames import ACKNOWLEDGEMENT, MARKED, MARKED_BY_REFERENCE, PLAIN
+from codedreduce.worlds.zeromq.carrier import Arrived, Carrier, Endpoints, Gone, News, Reached, name_of
+from codedreduce.worlds.zeromq.frames import ACKNOWLEDGEMENT, MARKED, MARKED_BY_REFERENCE, OPEN, PLAIN
 from codedreduce.worlds.zeromq.transport import Transport
 
 SETTINGS = Settings(length=6)
@@ -36,7 +40,7 @@ def context() -> Iterator[Context]:
 
 
 def listening(context: Context) -> tuple[Transport, Endpoints]:
-    parent = Transport(context, 0, SETTINGS, Buffers(RUN, 0))
+    parent = Transport(context, 0, SETTINGS, Buffers(RUN, 0), rights_at(0, RUN.plan))
     return parent, parent.listen("tcp://127.0.0.1")
 
 
@@ -71,7 +75,7 @@ def of_kind(news: list[News], kind: type) -> list[News]:
 def family(context: Context) -> tuple[Transport, Transport]:
     """A parent and a child that have a session."""
     parent, endpoints = listening(context)
-    child = Transport(context, 3, SETTINGS, Buffers(RUN, 3))
+    child = Transport(context, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
     child.connect({0: endpoints})
     found = until(lambda found: all(found.values()), parent, child)
     assert found == {0: [Reached(3)], 3: [Reached(0)]}
@@ -110,7 +114,7 @@ def test_every_marked_message_is_acknowledged_once(family: tuple[Transport, Tran
 def test_what_is_sent_before_the_first_session_waits(context: Context) -> None:
     """However long the connections take: nobody counts as gone who has not been there."""
     parent, endpoints = listening(context)
-    child = Transport(context, 3, SETTINGS, Buffers(RUN, 3))
+    child = Transport(context, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
     child.connect({0: endpoints._replace(data="ipc://@codedreduce-nobody")})
     child.send(Transmit(to=0, message=Offer(round=1, task=3)))
     deadline = time.monotonic() + 1.5  # more than a second late
@@ -152,7 +156,7 @@ def test_one_connection_that_breaks_is_a_new_session_on_both(family: tuple[Trans
 
 def shut(node: Transport, plane: int) -> None:
     """End the connection by which a neighbour of this node speaks on a plane, as the kernel would."""
-    ((_, descriptor),) = [(plane, link.comes_by[plane]) for link in node._children.values()]
+    (descriptor,) = [link.comes_by[plane] for link in node._children.values() if link.comes_by[plane] >= 0]
     connection = socket.socket(fileno=os.dup(descriptor))
     connection.shutdown(socket.SHUT_RDWR)
     connection.close()
@@ -173,7 +177,7 @@ def test_a_goodbye_is_heard_though_another_connection_went_first(family: tuple[T
 def test_who_is_gone_is_not_written_to(context: Context) -> None:
     parent, endpoints = listening(context)
     other: Context = zmq.Context()
-    child = Transport(other, 3, SETTINGS, Buffers(RUN, 3))
+    child = Transport(other, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
     child.connect({0: endpoints})
     until(lambda found: all(found.values()), parent, child)
     other.destroy(linger=0)
@@ -182,7 +186,7 @@ def test_who_is_gone_is_not_written_to(context: Context) -> None:
         parent.send(Transmit(to=3, message=Offer(round=1, task=3)))
     assert not parent.has_news
     again: Context = zmq.Context()
-    child = Transport(again, 3, SETTINGS, Buffers(RUN, 3))
+    child = Transport(again, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
     child.connect({0: endpoints})
     found = until(lambda found: all(found.values()), parent, child)
     assert found == {0: [Reached(3)], 3: [Reached(0)]}
@@ -198,35 +202,71 @@ GOOD = encode(ShareChunk(round=2, task=3, index=0))
     [
         (0, PLAIN, [b"nonsense"], "wire version"),
         (0, PLAIN, [encode(Offer(round=1, task=3)), b"more"], "a small message of 2 frames"),
+        (0, PLAIN, [GOOD], "ShareChunk among small messages"),
+        (0, MARKED, [GOOD], "a small message of kind 1, which there is not"),
+        (0, b"\x63", [b""], "a small message of kind 99, which there is not"),
+        (0, OPEN, [b"more"], "an opening of 21 bytes"),
         (0, ACKNOWLEDGEMENT, [b"many"], "an acknowledgement of 4 bytes"),
+        (0, ACKNOWLEDGEMENT, [b"\xff" * 8], "an acknowledgement of 18446744073709551615 messages; 0 were sent"),
+        (0, PLAIN, [encode(Settle(round=1))], "Settle, which it has no right to send"),
+        (1, PLAIN, [encode(Offer(round=1, task=3)), b""], "Offer among chunks"),
+        (1, PLAIN, [encode(ModelChunk(round=1, index=0)), bytes(24)], "ModelChunk, which it has no right to send"),
+        (1, ACKNOWLEDGEMENT, [bytes(8)], "a data message of kind 4, which there is not"),
         (1, MARKED, [GOOD], "a data message of 1 frames"),
         (1, MARKED, [GOOD, bytes(24), b"more"], "a data message of 3 frames"),
+        (1, MARKED, [GOOD, *[b"more"] * 100], "a data message of 4 frames"),
         (1, MARKED, [GOOD, bytes(20)], "must have 24 bytes and came with 20"),
         (1, MARKED_BY_REFERENCE, [GOOD, b"anywhere"], "does not share"),
     ],
 )
-def test_what_cannot_be_read_is_told_and_holds_nobody_up(
+def test_what_is_no_message_costs_its_sender_the_connection(
     family: tuple[Transport, Transport], plane: int, kind: bytes, frames: list[bytes], why: str
 ) -> None:
-    """Whatever a neighbour sends, the next message comes through, and its window is opened if it waits for that."""
+    """It is told once; what follows by that connection is not heard; over a new one everything is."""
     parent, child = family
     first, *others = frames
     assert child._parent is not None
-    child._up[plane].send_multipart([kind + child._parent.session.outgoing + first, *others])
-    deadline = time.monotonic() + 5.0
-    while not parent.unreadable:
-        assert time.monotonic() < deadline
-        assert turn(parent) == {0: []}
+    tag = child._parent.session.outgoing
+    for _ in range(5):
+        child._up[plane].send_multipart([kind + tag + first, *others])
+    child._up[0].send(PLAIN + tag + encode(Offer(round=1, task=3)))
+    found = until(lambda found: all(Reached in map(type, news) for news in found.values()), parent, child)
+    changes = {node: of_kind(news, Gone) + of_kind(news, Reached) for node, news in found.items()}
+    assert changes == {0: [Gone(3), Reached(3)], 3: [Gone(0), Reached(0)]}
+    if plane == 0:
+        assert not of_kind(found[0], Arrived), "it came after what was none"
     ((sender, told),) = parent.unreadable
     assert sender == 3
     assert why in told
-    if plane == 1:
-        assert until(lambda found: bool(found[3]), child)[3] == [Arrived(0, None)]
-    parent.unreadable.clear()
     child.send(Transmit(to=0, message=ShareChunk(round=2, task=3, index=0), data=np.zeros(6, dtype=np.float32)))
-    (arrived,) = until(lambda found: bool(found[0]), parent)[0]
+    (arrived,) = until(lambda found: bool(found[0]), parent, child)[0]
     assert isinstance(arrived, Arrived)
     assert arrived.message == ShareChunk(round=2, task=3, index=0)
+
+
+def test_a_child_cuts_a_parent_that_sends_what_is_none(family: tuple[Transport, Transport]) -> None:
+    parent, child = family
+    tag = parent._children[3].session.outgoing
+    parent._down[0].send_multipart([name_of(3), PLAIN + tag + encode(Hello(plan="x"))])
+    found = until(lambda found: all(Reached in map(type, news) for news in found.values()), parent, child)
+    assert of_kind(found[3], Gone) == [Gone(0)]
+    assert child.unreadable == [(0, "node 0 sent Hello, which it has no right to send")]
+
+
+def test_memory_that_is_gone_is_nobody_s_fault(context: Context) -> None:
+    """Who had it may have been killed: its neighbour who told of it keeps its connection, and its window."""
+    run = replace(RUN, meeting=Meeting(run="shares", shared_memory=True))
+    parent = Transport(context, 0, SETTINGS, Buffers(run, 0), rights_at(0, run.plan))
+    child = Transport(context, 3, SETTINGS, Buffers(run, 3), rights_at(3, run.plan))
+    child.connect({0: parent.listen("tcp://127.0.0.1")})
+    until(lambda found: all(found.values()), parent, child)
+    assert child._parent is not None
+    child._parent.session.marked_went()
+    nowhere = msgspec.msgpack.encode(Reference(2, 2**22 + 1, 3, 4, 0, 24))
+    child._up[1].send_multipart([MARKED_BY_REFERENCE + child._parent.session.outgoing + GOOD, nowhere])
+    found = until(lambda found: bool(found[3]), parent, child)
+    assert found == {0: [], 3: [Arrived(0, None)]}
+    assert "the shared memory of node 2 is not there" in parent.unreadable[0][1]
 
 
 def test_a_frame_too_short_for_a_session_is_told(family: tuple[Transport, Transport]) -> None:

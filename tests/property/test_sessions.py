@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codedreduce.errors import WireError
 from codedreduce.worlds.zeromq.sessions import CONTROL, DATA, PLANES, Session, Step
 
 A, B = 0, 1
@@ -230,6 +231,8 @@ def up() -> tuple[Session, Session]:
 def test_acknowledgements_count_from_the_begin_of_a_session() -> None:
     one, other = up()
     assert [other.marked_came() for _ in range(5)] == [1, 2, 3, 4, 5]
+    for _ in range(5):
+        one.marked_went()
     assert one.acknowledged(2) == 2
     assert one.acknowledged(2) == 0
     assert one.acknowledged(5) == 3, "also if one in between had been lost"
@@ -237,6 +240,9 @@ def test_acknowledgements_count_from_the_begin_of_a_session() -> None:
     one.broke()
     other.opened(CONTROL, one.outgoing, asks=True)
     assert other.marked_came() == 1
+    with pytest.raises(WireError, match="an acknowledgement of 1 messages; 0 were sent"):
+        one.acknowledged(1)
+    one.marked_went()
     assert one.acknowledged(1) == 1
 
 

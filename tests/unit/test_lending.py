@@ -47,7 +47,7 @@ def lent(owner: Buffers, reader: Buffers, chunk: Vector) -> Vector:
     """What a reader gets that is told of a chunk."""
     reference = owner.refer(chunk)
     assert reference is not None, "it is not lent"
-    return reader.look_up(memoryview(reference))[1]
+    return reader.look_up(reader.reference(memoryview(reference)))
 
 
 def address(vector: Vector) -> int:

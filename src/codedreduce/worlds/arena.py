@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from codedreduce.errors import UsageError, WireError
+from codedreduce.errors import MemoryGone, UsageError, WireError
 from codedreduce.vectors import Vector
 
 #: What a slot is stamped with, and an arena told apart by.
@@ -200,7 +200,7 @@ class Arena:
         except (OSError, ValueError) as error:
             if file >= 0:
                 os.close(file)
-            raise WireError(f"the shared memory of node {reference.node} is not there: {error}") from None
+            raise MemoryGone(f"the shared memory of node {reference.node} is not there: {error}") from None
         return file, memory
 
     def close(self) -> None:

@@ -109,15 +109,19 @@ class Buffers:
             chunk = chunk.astype(self._wire)
         return np.ascontiguousarray(chunk).view(np.uint8).data
 
-    def look_up(self, frame: memoryview) -> tuple[Reference, Vector]:
-        """The chunk that such bytes refer to."""
+    def reference(self, frame: memoryview) -> Reference:
+        """What such bytes refer to, before it is looked up."""
         if self._arena is None:
             raise WireError("a reference into shared memory, which this node does not share")
         try:
-            reference = _reference_decoder.decode(frame)
+            return _reference_decoder.decode(frame)
         except msgspec.MsgspecError as error:
             raise WireError(f"a reference that cannot be read: {error}") from None
-        return reference, self._arena.view(reference)
+
+    def look_up(self, reference: Reference) -> Vector:
+        """The chunk that lies there; its size has been checked."""
+        assert self._arena is not None
+        return self._arena.view(reference)
 
     def from_bytes(self, frame: memoryview, *, plain: bool = False) -> Vector:
         """A chunk that has travelled, as numbers or as plain bytes; its size has been checked."""

@@ -1,41 +1,46 @@
 """What every node's sockets have in common: messages on two planes, control and data, to neighbours who have numbers.
 
-With every neighbour there is a session (`sessions`) over both planes; frames are as in `frames`.
+With every neighbour there is a session (`sessions`) over both planes; frames are as in `frames`. What is none, or is
+not its sender's to say (`protocol.rights`), costs the sender its connection (`doors`), and is told once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import ClassVar, NamedTuple
 
 import zmq
 
-from codedreduce.errors import WireError
+from codedreduce.errors import MemoryGone, WireError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Transmit
+from codedreduce.protocol.messages import DATA as CHUNKS
 from codedreduce.protocol.messages import AnyMessage, Goodbye, RingChunk, StateChunk
+from codedreduce.protocol.rights import Kinds, Rights
 from codedreduce.protocol.wire import decode, encode
 from codedreduce.vectors import Vector
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering
+from codedreduce.worlds.zeromq.doors import LEFT_OVER_FOR, Door, cut_to
 from codedreduce.worlds.zeromq.frames import (
     ACKNOWLEDGEMENT,
-    BY_REFERENCE,
-    MARKED_BY_REFERENCE,
     MARKS,
     OPEN,
     OPEN_ASKING,
     OPENS,
     PLAIN,
-    check_frames,
+    REFERENCES,
     chunk_kind,
     count_from_bytes,
     count_to_bytes,
     split,
 )
+from codedreduce.worlds.zeromq.limits import of_control, of_data
 from codedreduce.worlds.zeromq.sessions import CONTROL, DATA, Session, Step
 from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, Socket, comings_and_goings
 
@@ -47,6 +52,9 @@ _EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
 #: Bytes from which a frame is sent from where it lies. Handing it over, and being told that it has been sent, wakes a
 #: thread of pyzmq's for every frame: a copy of less takes no longer, and does not hold up the others.
 ZERO_COPY = 1 << 18
+
+#: Frames of a message that are looked at: none has more.
+MOST_FRAMES = 4
 
 
 class Endpoints(NamedTuple):
@@ -82,9 +90,12 @@ News = Arrived | Gone | Reached
 class Link:
     """A neighbour, the session with it, and the connections below that."""
 
-    def __init__(self, peer: int, process: int) -> None:
+    def __init__(self, peer: int, process: int, may_say: Kinds) -> None:
         self.peer = peer
         self.name = name_of(peer)
+        self.may_say = may_say
+        self.is_cut = False  # it sent what is none: nothing more is heard until it opens a new session
+        self.cut_at = 0.0
         self.session = Session(process)
         self.waiting: list[tuple[int, bytes, bytes, bytes | memoryview | None]] = []  # until the session is first up
         self.leads_to: list[str | None] = [None, None]  # on each plane, where, if this side makes the connection
@@ -96,14 +107,23 @@ def name_of(node: int) -> bytes:
     return node.to_bytes(4, "big")
 
 
+def _descriptor(frames: list[zmq.Frame]) -> int:
+    """What the connection is to the kernel that a message came by."""
+    return int(frames[-1].get(zmq.SRCFD)) if frames else -1
+
+
 class Carrier(ABC):
     """The sockets of one node; which there are, and who is behind them, is a subclass's."""
 
     one_at_a_time: ClassVar[bool] = True  # whether one neighbour should have all of a chunk before the next has some
     at_once: ClassVar[int] = 1  # messages that are taken from a socket before the others are looked at again
 
-    def __init__(self, context: Context, node: int, settings: Settings, buffers: Buffers) -> None:
+    def __init__(
+        self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights
+    ) -> None:  # fmt: skip
         self.node = node
+        self._rights = rights
+        self._limits = (of_control(), of_data(settings))
         self._context = context
         self._settings = settings
         self._buffers = buffers
@@ -114,9 +134,12 @@ class Carrier(ABC):
         self._monitors: dict[Socket, Socket] = {}  # they tell of the connections of others
         self._makes: dict[str, tuple[Link, int]] = {}  # connections that this side makes, by where they lead
         self._made_by_others: dict[int, tuple[Link, int]] = {}  # those it does not, by what they are to the kernel
+        self._doors: dict[Socket, Door] = {}  # of those that listen
         self._news: deque[News] = deque()
+        self._bad: Counter[int | None] = Counter()  # how often who has sent what is none
         self._owed: tuple[Link, bytes] | None = None  # whose marked message is to be acknowledged, and of which session
-        #: Who sent what could not be read, if it is a neighbour, and that in words, since last asked.
+        #: Who sent what is no message, or not its to say, if it is a neighbour, and that in words, since last asked; of
+        #: each the first, the tenth, the hundredth time.
         self.unreadable: list[tuple[int | None, str]] = []
 
     @property
@@ -157,6 +180,11 @@ class Carrier(ABC):
     @abstractmethod
     def _way(self, link: Link, plane: int) -> tuple[Socket | None, bytes | None]:
         """The socket that leads to a neighbour, and the name to put ahead if it leads to others too."""
+
+    def _listens(self, socket: Socket, monitor: Socket, address: str) -> None:
+        """Others connect to this one."""
+        self._monitors[monitor] = socket
+        self._doors[socket] = Door((address,))
 
     def _reads(self, sockets: Iterable[Socket], link: Link | None = None) -> None:
         """These are to be read, one for each plane."""
@@ -208,7 +236,10 @@ class Carrier(ABC):
 
     def _put(self, link: Link, plane: int, kind: bytes, body: bytes, payload: bytes | memoryview | None = None) -> None:
         """Send something of the session; that it cannot be sent is the first sign that a connection is gone."""
-        if not self._try(link, plane, kind + link.session.outgoing + body, payload) and link.session.is_up:
+        if self._try(link, plane, kind + link.session.outgoing + body, payload):
+            if kind in MARKS:
+                link.session.marked_went()
+        elif link.session.is_up:
             self._follow(link, link.session.broke())
 
     def _try(self, link: Link, plane: int, first: bytes, payload: bytes | memoryview | None = None) -> bool:
@@ -252,23 +283,39 @@ class Carrier(ABC):
         for monitor, watched in self._monitors.items():
             if monitor not in ready:
                 continue
+            door = self._doors.get(watched)
             for told in comings_and_goings(monitor):
-                if told.endpoint in self._makes:
+                if told.has_come:
+                    if door is not None and told.descriptor not in self._made_by_others:
+                        door.came(told.descriptor)
+                elif told.endpoint in self._makes:
                     watched.get(_EVENTS)  # that it learns the name of whom it reaches, which has come before this
                     link, plane = self._makes[told.endpoint]
                     self._follow(link, link.session.connected(plane) if told.is_there else link.session.broke())
-                elif not told.is_there and told.descriptor in self._made_by_others:
-                    link, plane = self._made_by_others.pop(told.descriptor)
-                    link.comes_by[plane] = -1
-                    self._follow(link, link.session.broke())
+                elif not told.is_there:
+                    if door is not None:
+                        door.went(told.descriptor)
+                    if told.descriptor in self._made_by_others:
+                        link, plane = self._made_by_others.pop(told.descriptor)
+                        link.comes_by[plane] = -1
+                        self._follow(link, link.session.broke())
+
+    def look_at_doors(self) -> None:
+        """Who has connected and has not said who it is, for long enough, has to go."""
+        for door in self._doors.values():
+            door.look()
 
     def _reach(self, link: Link, plane: int, address: str) -> None:
         """Make a connection; it is made again whenever it is lost."""
         socket = self._way(link, plane)[0]
         assert socket is not None
+        try:
+            socket.connect(address)
+        except zmq.ZMQError:
+            self._complain(link.peer, f"node {link.peer} is said to listen at {address[:100]!r}, which is no address")
+            return
         link.leads_to[plane] = address
         self._makes[address] = (link, plane)
-        socket.connect(address)
 
     def move(self, peer: int, endpoints: Endpoints) -> bool:
         """A neighbour listens here now; whether this node connects to it anew."""
@@ -284,6 +331,7 @@ class Carrier(ABC):
                 assert socket is not None
                 socket.disconnect(before)
                 del self._makes[before]
+                link.leads_to[plane] = None
                 self._follow(link, link.session.broke())
             self._reach(link, plane, address)
         return moved
@@ -298,6 +346,8 @@ class Carrier(ABC):
             self._made_by_others.pop(link.comes_by[plane], None)
             link.comes_by[plane] = descriptor
             self._made_by_others[descriptor] = (link, plane)
+            for door in self._doors.values():
+                door.is_known(descriptor)
 
     # -- receiving
 
@@ -334,36 +384,79 @@ class Carrier(ABC):
         except zmq.Again:
             return None
         while frames[-1].more:
-            frames.append(socket.recv(_NOW, copy=False))
+            frames[MOST_FRAMES:] = [socket.recv(_NOW, copy=False)]
         if link is None:
             name = frames.pop(0).bytes
             link = self._link_called(name)
             if link is None:
-                self.unreadable.append((None, f"somebody not of this run, called {name[:16].hex()}, sent something"))
+                self._turn_away(name, socket, frames)
                 return None
+        if link.is_cut and not self._begins_anew(link, plane, frames):
+            return None
         try:
             return self._read(link, plane, frames)
+        except MemoryGone as error:  # nobody's fault: who had it is gone
+            self._complain(link.peer, f"node {link.peer} sent {error}")
         except WireError as error:
-            self.unreadable.append((link.peer, f"node {link.peer} sent {error}"))
-            return None
+            self._complain(link.peer, f"node {link.peer} sent {error}")
+            self._owed = None
+            self._cut(socket, plane, link, frames)
+        return None
+
+    def _complain(self, sender: int | None, why: str) -> None:
+        """Tell what was wrong, but not as often as somebody can do it."""
+        self._bad[sender] += 1
+        if str(self._bad[sender]).strip("0") == "1":
+            self.unreadable.append((sender, why))
+
+    def _cut(self, socket: Socket, plane: int, link: Link, frames: list[zmq.Frame]) -> None:
+        """End the connection by which this came; a neighbour's session ends with it, and nothing is heard until then.
+
+        What came before it ended may still be read when it has, and a new one may be the same to the kernel: that is
+        not cut for it.
+        """
+        now = time.monotonic()
+        if now < link.cut_at + LEFT_OVER_FOR:
+            return
+        door, leads_to, descriptor = self._doors.get(socket), link.leads_to[plane], _descriptor(frames)
+        if leads_to is not None:
+            link.is_cut = (door.cut_to if door is not None else cut_to)(descriptor, leads_to)
+        elif door is not None:
+            link.is_cut = door.cut(descriptor) and link.comes_by[plane] == descriptor
+        link.cut_at = now
+
+    def _turn_away(self, name: bytes, socket: Socket, frames: list[zmq.Frame]) -> None:
+        """Somebody has sent something who is nobody's neighbour; or it is left over of a connection that was cut."""
+        descriptor = _descriptor(frames)
+        if not self._doors[socket].has_cut(descriptor):
+            self._complain(None, f"somebody not of this run, called {name[:16].hex()}, sent something")
+            self._doors[socket].cut(descriptor)
+
+    def _begins_anew(self, link: Link, plane: int, frames: list[zmq.Frame]) -> bool:
+        """Whether one whose connection was cut has seen that, and opens another session."""
+        with contextlib.suppress(WireError):
+            kind, tag, _ = split(frames, plane)
+            link.is_cut = kind not in OPENS or not link.session.is_another(tag)
+        return not link.is_cut
 
     def _read(self, link: Link, plane: int, frames: list[zmq.Frame]) -> Arrived | None:
         """A message for the machine. What is for the session is done, and what follows from it is news."""
         session = link.session
-        kind, tag, body = split(frames[0].bytes if frames else b"")
+        kind, tag, body = split(frames, plane)
         if session.is_of_it(tag) and kind not in OPENS:
             if not session.is_up and session.heard():
                 self._is_reached(link)
-            if kind in MARKS:  # also if it cannot be read, or the sender's window would never open again
+            if kind in MARKS:  # also if its memory is gone, or the sender's window would never open again
                 self._owed = (link, tag)
             if kind != ACKNOWLEDGEMENT:
-                return self._message(link.peer, plane, kind, body, frames)
+                return self._message(link, plane, kind, body, frames)
             self._news.extend([Arrived(link.peer, None)] * session.acknowledged(count_from_bytes(body)))
-        elif kind in OPENS:
+            return None
+        if kind in OPENS:
             self._remember_connection(link, plane, int(frames[0].get(zmq.SRCFD)))
             self._follow(link, session.opened(plane, tag, asks=kind == OPEN_ASKING))
-        else:
-            return self._last_words(link, plane, tag, body)
+        elif kind == PLAIN and plane == CONTROL and session.is_of_their_process(tag):
+            return self._last_words(link, body)
         return None
 
     def _acknowledge(self, link: Link, tag: bytes) -> None:
@@ -371,28 +464,38 @@ class Carrier(ABC):
         if link.session.is_of_it(tag):
             self._put(link, CONTROL, ACKNOWLEDGEMENT, count_to_bytes(link.session.marked_came()))
 
-    def _last_words(self, link: Link, plane: int, tag: bytes, body: bytes) -> Arrived | None:
+    def _last_words(self, link: Link, body: bytes) -> Arrived | None:
         """Of a session that is over only a goodbye is heard: who said it broke the other connection by leaving."""
-        if plane == CONTROL and link.session.is_of_their_process(tag):
-            message = decode(body)
-            if isinstance(message, Goodbye):
-                return Arrived(link.peer, message)
-        return None
+        message = decode(body)
+        return Arrived(link.peer, message) if isinstance(message, Goodbye) and Goodbye in link.may_say else None
 
-    def _message(self, sender: int, plane: int, kind: bytes, header: bytes, frames: list[zmq.Frame]) -> Arrived:
-        check_frames(frames, plane)
+    def _message(self, link: Link, plane: int, kind: bytes, header: bytes, frames: list[zmq.Frame]) -> Arrived:
+        """What the machine is to hear, when all has been looked at that can be before memory is taken for it."""
         if plane == CONTROL:
-            return Arrived(sender, decode(header))
+            message = decode(header)
+            self._check(link, plane, message)
+            return Arrived(link.peer, message)
         buffer = frames[1].buffer
-        if kind in (BY_REFERENCE, MARKED_BY_REFERENCE):
-            reference, data = self._buffers.look_up(buffer)
-            message = decode(header, reference.size, self._settings.chunk_bytes)
-        else:
-            message = decode(header, buffer.nbytes, self._settings.chunk_bytes)
-            data = self._buffers.from_bytes(buffer, plain=isinstance(message, StateChunk))
-        if isinstance(message, RingChunk) and len(data) > self._settings.length:
-            raise WireError("a ring chunk larger than the vector")
-        return Arrived(sender, message, data)
+        reference = self._buffers.reference(buffer) if kind in REFERENCES else None
+        size = buffer.nbytes if reference is None else reference.size
+        message = decode(header, size, self._settings.chunk_bytes)
+        self._check(link, plane, message)
+        if isinstance(message, RingChunk) and size > self._settings.chunk_bytes(0):
+            raise WireError(f"a ring chunk of {size} bytes; the largest has {self._settings.chunk_bytes(0)}")
+        is_state = isinstance(message, StateChunk)
+        if reference is None:
+            return Arrived(link.peer, message, self._buffers.from_bytes(buffer, plain=is_state))
+        if is_state:
+            raise WireError("a piece of a state by reference")
+        return Arrived(link.peer, message, self._buffers.look_up(reference))
+
+    def _check(self, link: Link, plane: int, message: AnyMessage) -> None:
+        """Whether a message is said where it is to be said, and by whom it may be."""
+        if isinstance(message, CHUNKS) != (plane == DATA):
+            where = "among small messages" if plane == CONTROL else "among chunks"
+            raise WireError(f"{type(message).__name__} {where}")
+        if type(message) not in link.may_say:
+            raise WireError(f"{type(message).__name__}, which it has no right to send")
 
     def close(self) -> None:
         """Let go of all sockets, sending what has been handed over but nothing more."""

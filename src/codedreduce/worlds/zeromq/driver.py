@@ -50,6 +50,10 @@ ORPHANED = "orphaned"
 SERVING = "serving"
 SERVE_AGAIN = 1.0
 
+#: Two more: those who ask where others are have been let wait; connections are looked at whose nobody knows.
+RESTED, DOORS = "rested", "doors"
+LOOK_AT_DOORS_EVERY = 2.0
+
 #: What the driver tells the thread that computes or trains.
 Outward = Compute | Cancel | EveryoneIn | Aggregated | Gathered | Pack | Renewed | Ended | Note | Finished
 
@@ -75,6 +79,7 @@ class Driver(threading.Thread):
         self._visitor = met.visitor if met is not None else None
         self._serves = False  # or tries to, where the run meets first
         self._tell = tell
+        self._poller = zmq.Poller()
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._timers: list[tuple[float, int, str]] = []
         self._timer_tokens: dict[str, int] = {}  # of each timer, the one that counts
@@ -145,7 +150,7 @@ class Driver(threading.Thread):
                 os.close(self._woken)
 
     def _loop(self) -> None:
-        poller = zmq.Poller()
+        poller = self._poller
         for socket in self._transport.sockets:
             poller.register(socket, zmq.POLLIN)
         poller.register(self._woken, zmq.POLLIN)
@@ -153,6 +158,7 @@ class Driver(threading.Thread):
             poller.register(monitor, zmq.POLLIN)
         if self._directory is not None:
             poller.register(self._directory.socket, zmq.POLLIN)
+            poller.register(self._directory.monitor, zmq.POLLIN)
             self._directory.tells = self._stands
         if self._visitor is not None:
             self._visitor.stands = self._stands
@@ -161,6 +167,7 @@ class Driver(threading.Thread):
         if self._needed is not None:
             self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._orphaned_after))  # until it is met
         self._handle(Started())
+        self._look_at_doors()
         while not self._left:
             ready = dict(poller.poll(self._timeout()))
             if self._woken in ready:
@@ -201,8 +208,13 @@ class Driver(threading.Thread):
             self._leave_what_is_over()
         if directory is None:
             return
+        if directory.monitor in ready:
+            directory.look_at_the_door()
         if directory.socket in ready or directory.moved:
             directory.serve()
+            if directory.rests_until > time.monotonic():  # others are heard meanwhile, however many ask
+                self._poller.modify(directory.socket, 0)
+                self._perform(SetTimer(name=RESTED, at=directory.rests_until))
             for node, endpoints in directory.moved.items():
                 self._transport.move(node, endpoints)
             directory.moved.clear()
@@ -212,6 +224,13 @@ class Driver(threading.Thread):
         if not self._serves and self._leads:
             self._serves = True
             self._serve_where_it_meets()
+
+    def _look_at_doors(self) -> None:
+        """Who has connected and does not say who it is has to go, also where nothing else happens."""
+        self._transport.look_at_doors()
+        if self._directory is not None:
+            self._directory.look_at_the_door()
+        self._perform(SetTimer(name=DOORS, at=time.monotonic() + LOOK_AT_DOORS_EVERY))
 
     def _serve_where_it_meets(self) -> None:
         """Who leads answers where the run meets first, if that is on this machine, and as soon as nobody else does."""
@@ -319,6 +338,11 @@ class Driver(threading.Thread):
                 self._serve_where_it_meets()
             elif name == ORPHANED:
                 self._leave_as_orphan()
+            elif name == RESTED:
+                assert self._directory is not None
+                self._poller.modify(self._directory.socket, zmq.POLLIN)
+            elif name == DOORS:
+                self._look_at_doors()
             else:
                 self._handle(TimerFired(name=name))
 

@@ -1,7 +1,7 @@
 """What a message between neighbours looks like on a socket.
 
 The first frame: a byte that says what it is, the tag of the session, and what belongs to it. A chunk's bytes, or where
-they lie in shared memory, follow in a second frame.
+they lie in shared memory, follow in a second frame. What is anything else costs its sender the connection.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import struct
 import zmq
 
 from codedreduce.errors import WireError
-from codedreduce.worlds.zeromq.sessions import CONTROL, TAG_BYTES
+from codedreduce.worlds.zeromq.sessions import TAG_BYTES
 
 #: A message of the machines; of a chunk, whether its arrival is to be told, and whether its bytes lie elsewhere.
 PLAIN, MARKED, BY_REFERENCE, MARKED_BY_REFERENCE = b"\x00", b"\x01", b"\x02", b"\x03"
 MARKS = frozenset((MARKED, MARKED_BY_REFERENCE))
+REFERENCES = frozenset((BY_REFERENCE, MARKED_BY_REFERENCE))
 
 #: How many marked messages have come.
 ACKNOWLEDGEMENT = b"\x04"
@@ -30,6 +31,13 @@ MOVED = b"\x07"
 _COUNT = struct.Struct("!Q")
 _BEGINS = 1 + TAG_BYTES
 
+#: How many frames each of them has on each plane; what is not here is not said there.
+_FRAMES = (
+    {PLAIN: 1, ACKNOWLEDGEMENT: 1, OPEN: 1, OPEN_ASKING: 1},
+    {PLAIN: 2, MARKED: 2, BY_REFERENCE: 2, MARKED_BY_REFERENCE: 2, OPEN: 1, OPEN_ASKING: 1},
+)
+_CALLED = ("small", "data")
+
 
 def chunk_kind(*, marked: bool, by_reference: bool) -> bytes:
     """What a chunk is."""
@@ -38,19 +46,20 @@ def chunk_kind(*, marked: bool, by_reference: bool) -> bytes:
     return MARKED if marked else PLAIN
 
 
-def split(first: bytes) -> tuple[bytes, bytes, bytes]:
-    """What a first frame is, the tag of its session, and the rest."""
+def split(frames: list[zmq.Frame], plane: int) -> tuple[bytes, bytes, bytes]:
+    """What a message is that came on a plane, the tag of its session, and the rest of its first frame."""
+    first = frames[0].bytes if frames else b""
     if len(first) < _BEGINS:
         raise WireError(f"a frame of {len(first)} bytes; the shortest has {_BEGINS}")
-    return first[:1], first[1:_BEGINS], first[_BEGINS:]
-
-
-def check_frames(frames: list[zmq.Frame], plane: int) -> None:
-    """A small message has one frame, a chunk two."""
-    if plane == CONTROL and len(frames) != 1:
-        raise WireError(f"a small message of {len(frames)} frames")
-    if plane != CONTROL and len(frames) != 2:
-        raise WireError(f"a data message of {len(frames)} frames")
+    kind = first[:1]
+    wanted = _FRAMES[plane].get(kind)
+    if wanted is None:
+        raise WireError(f"a {_CALLED[plane]} message of kind {kind[0]}, which there is not")
+    if len(frames) != wanted:
+        raise WireError(f"a {_CALLED[plane]} message of {len(frames)} frames")
+    if kind in OPENS and len(first) != _BEGINS:
+        raise WireError(f"an opening of {len(first)} bytes; it has {_BEGINS}")
+    return kind, first[1:_BEGINS], first[_BEGINS:]
 
 
 def count_to_bytes(count: int) -> bytes:

@@ -35,7 +35,7 @@ def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None
     """Listen, be found, and connect to the neighbours, when all or enough of them are there."""
     node, meeting = transport.node, run.meeting
     seeks, listens = neighbours(run.plan, node)
-    directory = Directory(context, meeting, owner=node, process=transport.process)
+    directory = Directory(context, meeting, owner=node, process=transport.process, nodes=run.plan.nodes)
     answers = _answers(directory, run, node)
     endpoints = transport.listen(meeting.listen_at()) if listens else None
     if endpoints is not None:

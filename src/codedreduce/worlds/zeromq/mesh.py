@@ -15,6 +15,7 @@ import zmq
 
 from codedreduce.errors import CodedReduceError
 from codedreduce.protocol import Settings
+from codedreduce.protocol.rights import Rights
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering
 from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints, Gone, Link, name_of
@@ -31,8 +32,10 @@ class Mesh(Carrier):
     one_at_a_time: ClassVar[bool] = False  # all sums grow at the same time
     at_once: ClassVar[int] = 16
 
-    def __init__(self, context: Context, node: int, settings: Settings, buffers: Buffers) -> None:
-        super().__init__(context, node, settings, buffers)
+    def __init__(
+        self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights
+    ) -> None:  # fmt: skip
+        super().__init__(context, node, settings, buffers, rights)
         self._links: dict[int, Link] = {}
 
     @property
@@ -43,10 +46,11 @@ class Mesh(Carrier):
     def listen(self, where: str | Endpoints) -> Endpoints:
         """Bind, at any free port of a host, at a name of this machine, or exactly there."""
         found, sockets = [], []
-        for address in self._addresses(where):
-            socket, monitor, listens_at = mutual(self._context, address, name_of(self.node), f"node {self.node}")
+        name, who = name_of(self.node), f"node {self.node}"
+        for address, limits in zip(self._addresses(where), self._limits, strict=True):
+            socket, monitor, listens_at = mutual(self._context, address, name, who, limits)
             sockets.append(socket)
-            self._monitors[monitor] = socket
+            self._listens(socket, monitor, listens_at)
             found.append(listens_at)
         self._reads(sockets)
         return Endpoints(*found)
@@ -55,7 +59,7 @@ class Mesh(Carrier):
         """All others."""
         for peer in neighbours:
             if peer not in self._links:
-                self._links[peer] = Link(peer, self.process)
+                self._links[peer] = Link(peer, self.process, self._rights.below[peer])
 
     def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
         """Wait until the sessions with all others are up, or with enough; what they say meanwhile is kept."""

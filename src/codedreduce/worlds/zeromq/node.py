@@ -29,6 +29,7 @@ from codedreduce.protocol.events import (
     Packed,
     Renewed,
 )
+from codedreduce.protocol.rights import rights_at
 from codedreduce.schemes import RingPlan, StripedPlan
 from codedreduce.vectors import Vector
 from codedreduce.worlds.buffers import Buffers
@@ -52,6 +53,10 @@ NOTHING: Vector = np.zeros(1, dtype=np.uint8)
 
 #: Rounds between two comparisons of the models of all ranks.
 COMPARED_EVERY = 64
+
+#: Seconds that a node which came with another plan than the root's has to come with the right one, when all others are
+#: in: it may have been somebody else who said that it is that node.
+COME_RIGHT_WITHIN = 3.0
 
 #: Seconds between two looks after the other processes, at the begin of rounds.
 LOOK_EVERY = 0.05
@@ -121,7 +126,7 @@ class Node:
         stack.callback(self._close_context)
         self._driver: Driver | None = None
         carrier: type[Carrier] = Mesh if isinstance(run.plan, StripedPlan) else Transport
-        transport = carrier(self._context, number, run.settings, self._buffers)
+        transport = carrier(self._context, number, run.settings, self._buffers, rights_at(number, run.plan))
         met = meet(self._context, run, transport, self._look or (lambda: None))
         self.found = met.standing
         self._computing = Computing(
@@ -213,9 +218,18 @@ class Node:
         first = self.machine
         assert isinstance(first, Root | Rank)
 
+        refused: dict[int, str] = {}
+        alone_since = float("inf")  # nobody else is missing
+
         def look() -> None:
+            nonlocal alone_since
             if self._look is not None:
                 self._look()
+            lacking = first.lacking() if refused else []
+            only_they = bool(lacking) and refused.keys() >= set(lacking)
+            alone_since = min(alone_since, time.monotonic()) if only_they else float("inf")
+            if time.monotonic() > alone_since + COME_RIGHT_WITHIN:
+                raise JoinRefused(refused[lacking[0]])
             if time.monotonic() > deadline:
                 missing = first.lacking()
                 raise CodedReduceError(
@@ -232,7 +246,7 @@ class Node:
                 self._pack(after=self._round)
             self._hear(news)
             if isinstance(news, Note) and news.kind == "refused":
-                raise JoinRefused(news.reason)
+                refused[news.nodes[0]] = news.reason
 
     def aggregate(self, model: Vector) -> Outcome:
         """One round: the gradient sum of the whole batch under this model."""

@@ -4,7 +4,9 @@ those listen whom it looks for; now, and whenever that changes.
 
 from __future__ import annotations
 
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -16,7 +18,21 @@ from codedreduce.errors import CodedReduceError
 from codedreduce.worlds.enough import Gathering
 from codedreduce.worlds.run import Meeting, difference
 from codedreduce.worlds.zeromq.carrier import Endpoints
-from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, answering, listen_at_too
+from codedreduce.worlds.zeromq.doors import Door
+from codedreduce.worlds.zeromq.limits import of_books
+from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, answering, comings_and_goings, listen_at_too
+
+#: Questions that are answered at a time; if there are more they wait so many seconds, in which others are heard.
+AT_ONCE = 16
+REST = 0.05
+
+#: Nodes that a run can have, if it is not said which it has.
+ANY_NODES = range(4096)
+
+#: No round or generation is above it.
+LAST = 2**53
+
+_PLACE = re.compile(r"(tcp://[\w.:%\[\]-]{1,253}:\d{1,5}|ipc://[^\0]{1,200})")
 
 
 class Standing(msgspec.Struct, frozen=True, array_like=True):
@@ -80,10 +96,14 @@ class Directory:
     those who look for them.
     """
 
-    def __init__(self, context: Context, meeting: Meeting, *, owner: int = 0, process: int = 0) -> None:
+    def __init__(
+        self, context: Context, meeting: Meeting, *, owner: int = 0, process: int = 0, nodes: range = ANY_NODES
+    ) -> None:  # fmt: skip
         self._meeting = meeting
+        self._nodes = nodes
         self._owner, self._process = owner, process
         self.refused: list[tuple[int, str]] = []  # who could not be let in, and why, since last asked
+        self._refusals: Counter[int] = Counter()
         self._last_refusal = ""
         self._known: dict[int, Endpoints] = {}
         self.moved: dict[int, Endpoints] = {}
@@ -94,7 +114,9 @@ class Directory:
         self._decoder = msgspec.msgpack.Decoder(Registration)
         self.addresses: list[str] = []  # where it answers
         self.meets_at = meeting.address  # where one should
-        self.socket = answering(context)
+        self.socket, self.monitor = answering(context, of_books(len(nodes)))
+        self._door = Door(self.addresses)
+        self.rests_until = 0.0  # more have asked than are answered at a time
 
     def open(self, address: str) -> Opened:
         """Answer at an address, too."""
@@ -143,24 +165,64 @@ class Directory:
     # -- who asks
 
     def serve(self) -> None:
-        """Answer everyone who has asked."""
-        while True:
+        """Answer those who have asked, so many at a time; what is no question costs who sent it the connection."""
+        self.look_at_the_door()
+        for _ in range(AT_ONCE):
             try:
-                identity, body = self.socket.recv_multipart(zmq.DONTWAIT)
-                registration = self._decoder.decode(body)
+                identity, *frames = self.socket.recv_multipart(zmq.DONTWAIT, copy=False)
             except zmq.Again:
                 return
-            except (msgspec.MsgspecError, ValueError):
-                continue
-            self._register(identity, registration)
+            descriptor = int(frames[-1].get(zmq.SRCFD)) if frames else -1
+            registration = self._read(frames)
+            if registration is None:
+                self._door.cut(descriptor)
+            elif self._register(identity.bytes, registration):
+                self.look_at_the_door()  # it may have come while others were answered
+                self._door.is_known(descriptor)
+        self.rests_until = time.monotonic() + REST
 
-    def _register(self, identity: bytes, registration: Registration) -> None:
+    def look_at_the_door(self) -> None:
+        """Some come and go; who does not say who it is has to go."""
+        for told in comings_and_goings(self.monitor):
+            if told.has_come:
+                self._door.came(told.descriptor)
+            elif not told.is_there:
+                self._door.went(told.descriptor)
+        self._door.look()
+
+    def _read(self, frames: list[zmq.Frame]) -> Registration | None:
+        """What somebody says of itself, if it can be true; one of another run, or with another plan, may be any."""
+        if len(frames) != 1:
+            return None
+        try:
+            said = self._decoder.decode(frames[0].buffer)
+        except (msgspec.MsgspecError, ValueError):
+            return None
+        is_of_it = said.run == self._meeting.run and said.subject == self._meeting.subject
+        return said if not is_of_it or self._is_sound(said) else None
+
+    def _is_sound(self, said: Registration) -> bool:
+        named = (said.node, *said.seeks, *said.knows)
+        places = [said.listens, *said.knows.values()] if said.listens is not None else list(said.knows.values())
+        return (
+            all(node in self._nodes for node in named)
+            and len(said.seeks) <= len(self._nodes)
+            and 0 <= said.standing.generation <= LAST
+            and 0 <= said.standing.round <= LAST
+            and all(is_place(place) for place in places)
+        )
+
+    def _register(self, identity: bytes, registration: Registration) -> bool:
+        """Answer a node; whether it is one of this run's."""
         node = registration.node
         if registration.run != self._meeting.run:
             self._answer(identity, Answer(None, "the root belongs to another run", final=False))
         elif registration.subject != self._meeting.subject:
-            why = difference(node, registration.subject, self._meeting.subject)
-            self.refused.append((node, why))
+            why = difference(node, registration.subject, self._meeting.subject)[:1000]
+            who = node if node in self._nodes else -1
+            self._refusals[who] += 1
+            if str(self._refusals[who]).strip("0") == "1":
+                self.refused.append((node, why))
             self._last_refusal = why
             self._answer(identity, Answer(None, why))
         elif self._is_taken(registration):
@@ -177,6 +239,8 @@ class Directory:
                 self._tell(identity)
             if not visit.knows and visit.seeks:
                 self._answer(identity, Answer(None, final=False, missing=self._missing(visit.seeks)))
+            return True
+        return False
 
     def _is_taken(self, registration: Registration) -> bool:
         """Whether another process of the node is there; one that has ended is no longer connected."""
@@ -218,7 +282,18 @@ class Directory:
             if is_over:
                 self._answer(identity, Answer(None, f"the run is over: {why}"))
         self._visits.clear()
+        self.socket.disable_monitor()
         self.socket.close(linger=LAST_WORDS)
+        self.monitor.close(linger=0)
+
+
+def is_place(endpoints: Endpoints) -> bool:
+    """Whether these are addresses that a node can listen at.
+
+    >>> is_place(Endpoints("tcp://10.0.0.1:2000", "tcp://10.0.0.1:2001")), is_place(Endpoints("tcp://", "pgm://x;y"))
+    (True, False)
+    """
+    return all(_PLACE.fullmatch(address) is not None for address in (endpoints.control, endpoints.data))
 
 
 def named(nodes: tuple[int, ...]) -> str:

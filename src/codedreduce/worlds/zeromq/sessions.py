@@ -21,6 +21,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from codedreduce.errors import WireError
+
 #: The planes: small messages, and chunks of vectors.
 CONTROL, DATA = 0, 1
 PLANES = (CONTROL, DATA)
@@ -61,6 +63,7 @@ class Session:
         self.outgoing = _TAG.pack(self._mine, self._theirs)
         self.incoming = _TAG.pack(self._theirs, self._mine)
         self._came = 0
+        self._went = 0
         self._known_to_have_come = 0
 
     @property
@@ -115,6 +118,11 @@ class Session:
         """Whether a frame is of this session."""
         return tag == self.incoming
 
+    def is_another(self, tag: bytes) -> bool:
+        """Whether the other side speaks of a session that it has begun since."""
+        theirs = _TAG.unpack(tag)[0]
+        return bool(theirs != self._theirs and not self._is_past(theirs))
+
     def heard(self) -> bool:
         """A frame of this session has come: the other side is up, so this one is; whether that is news."""
         return not self._is_up and self._come_up()
@@ -141,13 +149,22 @@ class Session:
 
     # -- marked messages, counted from the session's begin
 
+    def marked_went(self) -> None:
+        """A marked message has been sent."""
+        self._went += 1
+
     def marked_came(self) -> int:
         """A marked message has come; how many have, which is what the other side is told."""
         self._came += 1
         return self._came
 
     def acknowledged(self, count: int) -> int:
-        """The other side says how many marked messages it has; how many of them are news."""
+        """The other side says how many marked messages it has; how many of them are news.
+
+        It cannot have more than were sent.
+        """
+        if count > self._went:
+            raise WireError(f"an acknowledgement of {count} messages; {self._went} were sent")
         news = max(0, count - self._known_to_have_come)
         self._known_to_have_come += news
         return news

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from codedreduce.errors import UsageError
+from codedreduce.worlds.zeromq.limits import Limits, limit
 
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
@@ -25,8 +26,11 @@ CONNECT_WITHIN = 1500
 #: answer, to that or to anything sent, after which a connection is gone. The kernel's asking costs no process anything.
 ASK_AFTER, GONE_AFTER = 1, 4000
 
-#: What a watched socket tells: that a connection is there, or gone.
-COMES_AND_GOES = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+#: What a watched socket tells: that somebody has connected, that a connection is there, or gone.
+COMES_AND_GOES = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_ACCEPTED, _THERE = int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+_EVENT = struct.Struct("=hi")
+_NOW = int(zmq.DONTWAIT)
 
 #: Milliseconds that what was handed over has to leave when a socket is closed.
 LAST_WORDS = 200
@@ -35,46 +39,48 @@ LAST_WORDS = 200
 class Told(NamedTuple):
     """A connection is there, or gone: one that this side made by where it leads, another by where this side listens.
 
-    The descriptor is of one that is gone; messages that came by it had the same.
+    The descriptor is of one that is gone, or that somebody has just made (`has_come`), who has not said a word;
+    messages that come by it have the same.
     """
 
     endpoint: str
     is_there: bool
     descriptor: int
+    has_come: bool = False
 
 
-def bound(context: Context, address: str, who: str) -> tuple[Socket, Socket, str]:
+def bound(context: Context, address: str, who: str, limits: Limits) -> tuple[Socket, Socket, str]:
     """A socket that others connect to and are told apart by their names, its monitor, and where it listens."""
-    return _listening(_made(context, zmq.ROUTER), address, who)
+    return _listening(_made(context, zmq.ROUTER, limits), address, who)
 
 
-def mutual(context: Context, address: str, name: bytes, who: str) -> tuple[Socket, Socket, str]:
+def mutual(context: Context, address: str, name: bytes, who: str, limits: Limits) -> tuple[Socket, Socket, str]:
     """A socket under this name that others connect to and that can be connected to others; monitor and place as above.
 
     A neighbour that was started again elsewhere takes over its name, whichever side connects.
     """
-    socket = _made(context, zmq.ROUTER)
+    socket = _made(context, zmq.ROUTER, limits)
     socket.setsockopt(zmq.ROUTING_ID, name)
     _try_again(socket)
     return _listening(socket, address, who)
 
 
-def connecting(context: Context, name: bytes) -> tuple[Socket, Socket]:
+def connecting(context: Context, name: bytes, limits: Limits) -> tuple[Socket, Socket]:
     """A socket to be connected to one other's under this name, and again when the connection is lost; its monitor."""
-    socket = _made(context, zmq.DEALER)
-    monitor = socket.get_monitor_socket(COMES_AND_GOES)
+    socket = _made(context, zmq.DEALER, limits)
+    monitor = _monitor_of(socket)
     socket.setsockopt(zmq.ROUTING_ID, name)
     _try_again(socket)
     return socket, monitor
 
 
-def knocking(context: Context, addresses: Iterable[str]) -> tuple[Socket, Socket]:
+def knocking(context: Context, addresses: Iterable[str], limits: Limits) -> tuple[Socket, Socket]:
     """A socket that is connected to others' as soon as they are there, and again; its monitor.
 
     They are told apart by their addresses. One socket, since each that is waited at costs time whenever a node waits.
     """
-    socket = _made(context, zmq.ROUTER)
-    monitor = socket.get_monitor_socket(COMES_AND_GOES)
+    socket = _made(context, zmq.ROUTER, limits)
+    monitor = _monitor_of(socket)
     socket.setsockopt(zmq.RECONNECT_IVL, KNOCK_EVERY)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, KNOCK_EVERY_AT_MOST)
     for address in addresses:
@@ -83,11 +89,11 @@ def knocking(context: Context, addresses: Iterable[str]) -> tuple[Socket, Socket
     return socket, monitor
 
 
-def answering(context: Context) -> Socket:
-    """A socket that others knock at, when it listens somewhere."""
-    socket = _made(context, zmq.ROUTER)
+def answering(context: Context, limits: Limits) -> tuple[Socket, Socket]:
+    """A socket that others knock at, when it listens somewhere; its monitor."""
+    socket = _made(context, zmq.ROUTER, limits)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    return socket
+    return socket, _monitor_of(socket)
 
 
 def listen_at_too(socket: Socket, address: str) -> int:
@@ -101,16 +107,33 @@ def listen_at_too(socket: Socket, address: str) -> int:
 
 def comings_and_goings(monitor: Socket) -> Iterator[Told]:
     """What has happened to the connections of a watched socket since it was last asked."""
-    while monitor.poll(0):
-        told = recv_monitor_message(monitor)
-        yield Told(told["endpoint"].decode(), told["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED, int(told["value"]))
+    while True:
+        try:
+            what = monitor.recv(_NOW)
+        except zmq.Again:
+            return
+        endpoint = monitor.recv()  # both parts of a message are there
+        event, value = _EVENT.unpack(what)
+        yield Told(endpoint.decode(), event == _THERE, value, event == _ACCEPTED)
 
 
-def _made(context: Context, kind: int) -> Socket:
+def _monitor_of(socket: Socket) -> Socket:
+    """A socket's monitor. ZeroMQ's thread waits for room in it: there is always some, and whoever reads it does so
+    often.
+    """
+    address = f"inproc://monitor.s-{int(socket.get(zmq.FD))}"
+    socket.monitor(address, COMES_AND_GOES)
+    monitor: Socket = socket.context.socket(zmq.PAIR)
+    monitor.setsockopt(zmq.RCVHWM, 0)
+    monitor.connect(address)
+    return monitor
+
+
+def _made(context: Context, kind: int, limits: Limits) -> Socket:
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, 0)  # the protocol's windows bound what is in flight
-    socket.setsockopt(zmq.RCVHWM, 0)
+    limit(socket, limits)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_WITHIN)  # this and what follows is for TCP alone
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, ASK_AFTER)
@@ -120,7 +143,7 @@ def _made(context: Context, kind: int) -> Socket:
 
 
 def _listening(socket: Socket, address: str, who: str) -> tuple[Socket, Socket, str]:
-    monitor = socket.get_monitor_socket(COMES_AND_GOES)  # before anybody can connect
+    monitor = _monitor_of(socket)  # before anybody can connect
     try:
         return socket, monitor, _bind(socket, address, who)
     except UsageError:

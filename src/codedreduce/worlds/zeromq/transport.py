@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from codedreduce.protocol import Settings
+from codedreduce.protocol.rights import Rights
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering
 from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints, Link, name_of
@@ -15,15 +16,18 @@ from codedreduce.worlds.zeromq.sockets import Context, Socket, bound, connecting
 class Transport(Carrier):
     """The sockets of one node of a tree or ring: two that its children connect to, two connected to its parent.
 
-    In a ring of two the next is also the one before: there is a link each way.
+    In a ring of two the next is also the one before: there is a link each way. Whoever comes by those below is a child,
+    whatever it is called.
     """
 
-    def __init__(self, context: Context, node: int, settings: Settings, buffers: Buffers) -> None:
-        super().__init__(context, node, settings, buffers)
+    def __init__(
+        self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights
+    ) -> None:  # fmt: skip
+        super().__init__(context, node, settings, buffers, rights)
         self._down: list[Socket] = []
         self._up: list[Socket] = []
         self._parent: Link | None = None
-        self._children: dict[int, Link] = {}
+        self._children = {child: Link(child, self.process, kinds) for child, kinds in rights.below.items()}
 
     @property
     def needs(self) -> int | None:
@@ -33,10 +37,10 @@ class Transport(Carrier):
     def listen(self, where: str | Endpoints) -> Endpoints:
         """Bind for children, at any free port of a host, at a name of this machine, or exactly there."""
         found = []
-        for address in self._addresses(where):
-            socket, monitor, listens_at = bound(self._context, address, f"node {self.node}")
+        for address, limits in zip(self._addresses(where), self._limits, strict=True):
+            socket, monitor, listens_at = bound(self._context, address, f"node {self.node}", limits)
             self._down.append(socket)
-            self._monitors[monitor] = socket
+            self._listens(socket, monitor, listens_at)
             found.append(listens_at)
         self._reads(self._down)
         return Endpoints(*found)
@@ -44,9 +48,9 @@ class Transport(Carrier):
     def expect(self, neighbours: Iterable[int]) -> None:
         """The parent, or the next in the ring: one, or of the root nobody."""
         for parent in neighbours:
-            self._parent = Link(parent, self.process)
-            for _ in PLANES:
-                socket, monitor = connecting(self._context, name_of(self.node))
+            self._parent = Link(parent, self.process, self._rights.above[parent])
+            for plane in PLANES:
+                socket, monitor = connecting(self._context, name_of(self.node), self._limits[plane])
                 self._up.append(socket)
                 self._monitors[monitor] = socket
             self._reads(self._up, self._parent)
@@ -60,16 +64,10 @@ class Transport(Carrier):
     def _link_to(self, peer: int) -> Link:
         if self._parent is not None and peer == self._parent.peer:
             return self._parent
-        return self._child(peer)
+        return self._children[peer]
 
     def _link_called(self, name: bytes) -> Link | None:
-        return self._child(int.from_bytes(name, "big")) if len(name) == 4 else None
-
-    def _child(self, node: int) -> Link:
-        found = self._children.get(node)
-        if found is None:
-            found = self._children[node] = Link(node, self.process)
-        return found
+        return self._children.get(int.from_bytes(name, "big")) if len(name) == 4 else None
 
     def _way(self, link: Link, plane: int) -> tuple[Socket | None, bytes | None]:
         if link is self._parent:

@@ -15,7 +15,8 @@ import zmq
 from codedreduce.errors import CodedReduceError, JoinRefused, UsageError, WireError
 from codedreduce.worlds.run import Meeting
 from codedreduce.worlds.zeromq.carrier import Endpoints
-from codedreduce.worlds.zeromq.rendezvous import Answer, Registration, Standing, named
+from codedreduce.worlds.zeromq.limits import of_books
+from codedreduce.worlds.zeromq.rendezvous import ANY_NODES, Answer, Registration, Standing, named
 from codedreduce.worlds.zeromq.sockets import Context, Socket, comings_and_goings, knocking
 
 #: Seconds between two questions to one who belongs to another run, or has another process of this node: it may be about
@@ -35,7 +36,7 @@ class Visitor:
         self._meeting = meeting
         self._registration = registration
         self._places = tuple(at or meeting.addresses)
-        self._socket, self._monitor = knocking(context, self._places)
+        self._socket, self._monitor = knocking(context, self._places, of_books(len(ANY_NODES)))
         self._answer: Answer | None = None
         self._decoder = msgspec.msgpack.Decoder(Answer)
         self.knows: dict[int, Endpoints] = {}

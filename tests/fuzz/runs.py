@@ -1,0 +1,81 @@
+"""Runs of every kind of node, in real processes, whose every sum is compared with an independent computation."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+import psutil
+
+from codedreduce import CodedReduce, RingAllReduce, Striped, Tree
+from codedreduce.protocol import Settings
+from codedreduce.schemes import Piece, Plan, StripedPlan
+from codedreduce.worlds.journal import Journal
+from codedreduce.worlds.run import FLOAT32, Dtype, Run
+from codedreduce.worlds.simulated import Gradients
+from codedreduce.worlds.world import Over, RoundResult, World
+from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
+
+SAMPLES, LENGTH = 60, 1500
+
+PLANS: dict[str, Plan] = {
+    "tree": CodedReduce(Tree.regular(fanout=2, depth=2), 1).plan(samples=SAMPLES),
+    "stripes": Striped(3).plan(samples=SAMPLES),
+    "ring": RingAllReduce(3).plan(samples=SAMPLES),
+}
+
+
+@dataclass
+class Checked:
+    """A run whose sums are compared, in every process that has them, with what is computed without it."""
+
+    kind: str
+    shared_memory: bool = False
+    dtype: Dtype = FLOAT32
+    journal: Journal = field(default_factory=Journal)
+
+    def __post_init__(self) -> None:
+        self.plan = PLANS[self.kind]
+        self.gradients = Gradients(SAMPLES, LENGTH, seed=5)
+        itemsize = np.dtype(self.dtype).itemsize
+        chunk = self.plan.chunk(LENGTH, itemsize, 2000) if isinstance(self.plan, StripedPlan) else 400
+        settings = Settings(length=LENGTH, itemsize=itemsize, chunk=chunk, least_head_start=0.05)
+        meeting = new_meeting(shared_memory=self.shared_memory)
+        self.run = Run(meeting=meeting, plan=self.plan, settings=settings, dtype=self.dtype)
+        self.done = 0
+        self.seconds: list[float] = []
+
+    def _gradient(self, piece: Piece, model: np.ndarray, round_: int, out: np.ndarray, node: int) -> None:
+        out[:] = self.gradients.of_piece(piece, model)
+
+    def _check(self, result: RoundResult) -> None:
+        model = self.gradients.model(result.round)
+        calm = self.plan.reference(lambda piece: self.gradients.of_piece(piece, model).astype(self.dtype))
+        assert result.vector.tobytes() == calm.tobytes(), f"round {result.round} has other bits"
+
+    def _member(self, world: World) -> None:
+        while True:
+            outcome = world.aggregate(self.gradients.model(world.next_round).astype(self.dtype))  # type: ignore[attr-defined]
+            if isinstance(outcome, Over):
+                return
+            if isinstance(outcome, RoundResult):
+                self._check(outcome)
+
+    def cluster(self) -> LocalCluster:
+        """The processes; as a context, in which rounds can be run."""
+        member = None if self.kind == "tree" else self._member
+        return LocalCluster(self.run, self._gradient, journal=self.journal, member=member)
+
+    def round(self, cluster: LocalCluster) -> None:
+        """One more round, whose bits are compared."""
+        self.done += 1
+        result = cluster.aggregate(self.gradients.model(self.done).astype(self.dtype))
+        self._check(result)
+        self.seconds.append(result.seconds)
+
+
+def memory_of(cluster: LocalCluster) -> dict[int, int]:
+    """Bytes of memory that each process of a run has, but for what it shares with the one it was forked from."""
+    pids = {0: os.getpid(), **cluster.processes}
+    return {node: psutil.Process(pid).memory_full_info().uss for node, pid in pids.items()}
