@@ -362,7 +362,7 @@ def test_half_a_unit_is_not_taken_for_it() -> None:
     talk = led_to("inner worker", WorkerState.WORKING)
     own = PROGRESSIVE.delegated(1)
     talk.delivers(3, own, covered=0.5)
-    assert talk.machine.total is None
+    assert talk.machine.delivering.total is None
     assert not of_type(talk.done, happening.Cancel)
     talk.computes()
     talk.hears(4, said.ShareChunk(round=1, task=own, index=0, covered=0.25), 1.0)
