@@ -70,6 +70,8 @@ def test_random_faults_of_ranks_that_leave(first: int) -> None:
         10188,  # somebody who never began is all there is
         11881,  # a keeper is gone when all but rank 0 have its sum
         12893,  # not even rank 0 is known to begin
+        1840,  # a rank that is cut off does not know of a new process, and could lead without it
+        6582,  # the same, and the new process is let in by one that leads
     ],
 )
 def test_what_soaking_has_found(seed: int) -> None:

@@ -14,6 +14,14 @@ from codedreduce.protocol import messages as said
 #: The largest number a message can carry.
 LARGEST = 2**53
 
+#: Whose word may be said to count.
+VOTERS = (
+    said.Voters(),
+    said.Voters(number=1, ranks=((0, 1), (1, 1), (2, 1))),
+    said.Voters(made_in=1, number=2, ranks=((1, 1),), coming=((0, 2), (2, 9))),
+    said.Voters(made_in=4, number=9, ranks=((99, 1), (0, 0)), coming=((LARGEST, LARGEST),)),
+)
+
 #: Some of every type, as they are said in a run, and as nobody should say them.
 MESSAGES: list[said.AnyMessage] = [
     said.Hello(plan="the plan, 60 samples, 10 numbers"),
@@ -64,6 +72,8 @@ MESSAGES: list[said.AnyMessage] = [
     said.Have(round=1),
     *(said.Stand(generation=g, round=r, lost=yes) for g in (0, 4) for r in (0, 1) for yes in (False, True)),
     said.Stand(round=1, asks=True),
+    *(said.Stand(generation=g, round=1, lost=False, asks=True, process=7, voters=v) for g in (0, 4) for v in VOTERS),
+    *(said.Welcome(generation=g, round=1, voters=v) for g in (0, 5) for v in VOTERS),
     *(said.Lead(generation=g, round=r) for g in (0, 1, 2, 3) for r in (0, 1, 9)),
     *(said.Follow(generation=g, round=1) for g in (0, 1, 2)),
 ]  # fmt: skip
@@ -94,7 +104,7 @@ def choices(plan: str, likely: Sequence[int]) -> Choices:
     tasks = (*likely, *likely, 0, max(likely) + 1, LARGEST)
     fields: dict[type, dict[str, Sequence[Any]]] = {
         said.Hello: {"plan": (plan, plan, "another plan")},
-        said.Welcome: {},
+        said.Welcome: {"voters": VOTERS},
         said.Refuse: {"reason": WORDS},
         said.Ready: {"missing": LATE},
         said.Goodbye: {"reason": WORDS},
@@ -133,9 +143,9 @@ def choices(plan: str, likely: Sequence[int]) -> Choices:
         said.StateChunk: {"index": (0, 0, 0, 1, LARGEST), "of": (1, 1, 2, 2, 2**24)},
         said.End: {},
         said.Have: {},
-        said.Stand: {"lost": (True, True, False), "asks": (False, True)},
-        said.Lead: {},
-        said.Follow: {},
+        said.Stand: {"lost": (True, True, False), "asks": (False, True), "process": (0, 1, 2, 9), "voters": VOTERS},
+        said.Lead: {"voters_made_in": (0, 0, 1, LARGEST), "voters_number": (0, 0, 1, LARGEST)},
+        said.Follow: {"process": (0, 1, 2, 9)},
     }  # fmt: skip
     common = {"round": ROUNDS, "generation": (0,) * 12 + (1, LARGEST)}
     return {kind: {**common, **own} for kind, own in fields.items()}

@@ -6,9 +6,10 @@ furthest, and of those the first, would lead the next generation of its own (*le
 has lost its own coordinator and is no further itself; from then on it obeys nothing of an earlier generation. With
 more than half behind it, that rank leads: it lets its round begin again, in its generation.
 
-Voters are the ranks of the plan but for those that have left, and those whose process is known to be dead: they cannot
-follow another. If exactly half are there, those with the first of the voters are the larger half. So of two parts that
-cannot reach each other one goes on at most; and one that is left when the others were killed goes on alone.
+Voters are the processes that the run began with, but for those that have left or are known to be dead, and those that
+came later, when all voters know of them (`voting`). If exactly half are there, those with the first of the voters are
+the larger half. So of two parts that cannot reach each other one goes on at most; and one that is left when the others
+were killed goes on alone.
 
 If nothing comes of it all begin again: each after a while of its own, and twice as long each time.
 """
@@ -18,10 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from codedreduce.protocol.events import AnyAction, Note, SetTimer, Transmit
-from codedreduce.protocol.messages import Follow, Lead, Message, Stand
+from codedreduce.protocol.messages import Follow, Lead, Message, Stand, Voters, Welcome
 from codedreduce.protocol.office import Office
 from codedreduce.protocol.outboxes import Outboxes
 from codedreduce.protocol.place import Place
+from codedreduce.protocol.settings import Settings
+from codedreduce.protocol.voting import Voting
 from codedreduce.schemes import StripedPlan
 
 #: Timers: nobody has come to lead; this rank has come to.
@@ -42,10 +45,10 @@ class Electing:
     """
 
     def __init__(
-        self, place: Place, plan: StripedPlan, links: Outboxes, office: Office,
+        self, place: Place, plan: StripedPlan, settings: Settings, links: Outboxes, office: Office,
         adopt: Callable[[int], None],
         take_lead: Callable[[Mapping[int, int], float, list[AnyAction]], None],
-        let_in: Callable[[int, int, float, list[AnyAction]], None],
+        let_in: Callable[[int, int, int, float, list[AnyAction]], None],
         greet: Callable[[int, float, list[AnyAction]], None],
     ) -> None:  # fmt: skip
         self._place = place
@@ -56,8 +59,8 @@ class Electing:
         self._take_lead = take_lead
         self._let_in = let_in
         self._greet = greet
-        self._gone: set[int] = set()  # ranks that cannot vote: they have left, or are dead
-        self._missed: set[int] = set()  # ranks that were ever lost
+        self._process = settings.process
+        self._voting = Voting(place.node, settings.process, plan.computing)
         self.is_lost = False  # nobody leads this rank
         self._standing: dict[int, int] = {}  # who else has lost its coordinator, and how far it is
         self._followers: dict[int, int] | None = None  # if this rank would lead: who follows it, and how far each is
@@ -68,14 +71,17 @@ class Electing:
     # -- who counts
 
     def voters(self) -> set[int]:
-        """The ranks that may have a say in who leads."""
-        return set(self._plan.computing) - self._gone
+        """The ranks that have a say in who leads."""
+        return self._voting.living()
+
+    @property
+    def has_say(self) -> bool:
+        """Whether this rank has."""
+        return self._voting.has_say
 
     def is_enough(self, ranks: Iterable[int]) -> bool:
         """Whether these are more than half of the voters, or half of them with the first one."""
-        voters = self.voters()
-        some = voters.intersection(ranks)
-        return 2 * len(some) > len(voters) or (2 * len(some) == len(voters) and min(voters) in some)
+        return self._voting.is_enough(ranks)
 
     @property
     def has_enough(self) -> bool:
@@ -86,39 +92,62 @@ class Electing:
         """The voters that this rank cannot reach."""
         return sorted(self.voters() & self._links.lost())
 
-    def cannot_vote(self, rank: int) -> None:
-        """A rank has left, or its process is dead."""
-        self._gone.add(rank)
-        self._standing.pop(rank, None)
-
     def note_lost(self, rank: int, *, is_dead: bool) -> None:
-        """A rank cannot be reached; if its process is dead, nobody waits for what it says."""
-        self._missed.add(rank)
+        """A rank cannot be reached; if its process is dead, or has left, nobody waits for what it says."""
         self._standing.pop(rank, None)
         if is_dead:
-            self.cannot_vote(rank)
+            self._voting.died(rank)
 
     def peer_lost(self, rank: int, now: float, actions: list[AnyAction], *, is_dead: bool) -> None:
         """A rank cannot be reached: if it is the one that leads, another must."""
         self.note_lost(rank, is_dead=is_dead)
+        self.look_at_voters(actions)
         if rank == self._place.coordinator and not self._office.is_held:
             self.lose(now, actions)
         elif self.is_lost:
             self._propose(now, actions)
             self._lead_if_enough(now, actions)
 
-    def is_new(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank's process is new, and not in: if it was ever lost, the one that was in is dead, which may be known."""
-        if rank in self._missed and rank not in self._gone:
-            self.peer_lost(rank, now, actions, is_dead=True)
+    def is_new(self, rank: int, process: int, now: float, actions: list[AnyAction]) -> None:
+        """A rank's process is new, and not in: the one that was in is dead, which may not be known."""
+        voters = self.voters()
+        self._voting.is_there(rank, process)
+        if voters != self.voters():
+            self._standing.pop(rank, None)
+            if rank == self._place.coordinator and not self._office.is_held:
+                self.lose(now, actions)
+            elif self.is_lost:
+                self._propose(now, actions)
+                self._lead_if_enough(now, actions)
 
-    def begin_without_lost(self, but: Callable[[int], bool] = lambda rank: False) -> None:
-        """The run begins: who has not come until now has no say until it comes; `but` for those that were there."""
-        self._gone |= {rank for rank in self._links.lost() if not but(rank)}
+    def begin_with(self, ranks: Iterable[int], actions: list[AnyAction]) -> None:
+        """On a rank that leads: the run begins with these; who has not come has no say until it comes."""
+        self._voting.begin(self._place.generation, ranks)
+        self._tell_all(self._stand(asks=True), actions)
 
-    def can_vote(self, rank: int) -> None:
-        """A rank is in."""
-        self._gone.discard(rank)
+    def let_in(self, rank: int, process: int) -> None:
+        """On a rank that leads: a process is in, and will be a voter if it is not."""
+        self._voting.let_in(rank, process)
+
+    def look_at_voters(self, actions: list[AnyAction]) -> None:
+        """On a rank that leads: go on to later voters if it is time, and have all know of them."""
+        if self._office.is_held and self._voting.advance(self._place.generation):
+            self._tell_all(self._stand(asks=True), actions)
+
+    def ask_unaware(self, actions: list[AnyAction]) -> None:
+        """On a rank that leads: ask those once more that must know who is coming, and have not said that they do."""
+        stand = self._stand(asks=True)
+        unaware = sorted(self._voting.unaware() - self._links.lost())
+        actions.extend(Transmit(to=rank, message=stand) for rank in unaware)
+
+    def learn(self, voters: Voters, *, anyhow: bool = False) -> None:
+        """Somebody knows of these voters: if they are later ones they are known from now on."""
+        self._voting.learn(voters, self._links.lost(), anyhow=anyhow)
+
+    @property
+    def known_voters(self) -> Voters:
+        """The voters as this rank knows them."""
+        return self._voting.voters
 
     # -- nobody leads
 
@@ -167,19 +196,23 @@ class Electing:
 
     def _stand(self, *, asks: bool = False) -> Stand:
         place = self._place
-        return Stand(generation=place.generation, round=place.position, lost=self.is_lost, asks=asks)
+        return Stand(
+            generation=place.generation, round=place.position, lost=self.is_lost, asks=asks,
+            process=self._process, voters=self._voting.voters,
+        )  # fmt: skip
 
     def _tell_all(self, message: Message, actions: list[AnyAction]) -> None:
         lost = self._links.lost()
         others = (rank for rank in self._plan.computing if rank != self._place.node and rank not in lost)
         actions.extend(Transmit(to=rank, message=message) for rank in others)  # type: ignore[arg-type]
 
-    def is_in(self, is_late: bool, actions: list[AnyAction]) -> None:
-        """This rank was let in; if the run is on, all others know from now on that it counts."""
-        if is_late:
+    def is_in(self, message: Welcome, is_new: bool, actions: list[AnyAction]) -> None:
+        """This rank is welcomed, and told whose word counts; if it is new, all know from now on which process it is."""
+        self.learn(message.voters, anyhow=is_new)
+        if is_new and message.is_late:
             self._tell_all(self._stand(), actions)
-        else:
-            self.begin_without_lost()
+        elif not is_new and message.voters != self._voting.voters:
+            self.tell(self._place.coordinator, actions)
 
     def tell(self, rank: int, actions: list[AnyAction]) -> None:
         """Tell one rank how it is here: whom this rank follows, or that it has lost whom it followed."""
@@ -190,7 +223,7 @@ class Electing:
         place = self._place
         self._latest = max(self._latest, message.generation)
         leader = place.leader_of(message.generation)
-        self.can_vote(sender)
+        self._hear_of_voters(message, sender, actions)
         if message.lost:
             self._standing[sender] = message.round
             if self._office.is_held:
@@ -206,13 +239,25 @@ class Electing:
         elif not message.lost and message.generation > place.generation and leader != place.node:
             self._greet(leader, now, actions)
 
+    def _hear_of_voters(self, message: Stand, sender: int, actions: list[AnyAction]) -> None:
+        """Another says whose word counts as far as it knows. One that leads is told that this rank knows it, too."""
+        place = self._place
+        self.learn(message.voters)
+        self._voting.is_there(sender, message.process)
+        is_of_this = message.generation == place.generation and not message.lost
+        if self._office.is_held and is_of_this:
+            self._voting.agrees(sender, message.voters)
+            self.look_at_voters(actions)
+        elif is_of_this and sender == place.coordinator and message.asks and not self.is_lost:
+            self.tell(sender, actions)
+
     def _lead_also(self, rank: int, message: Stand, now: float, actions: list[AnyAction]) -> None:
         """On a rank that leads: have one that follows nobody follow, too.
 
         It may have followed one of a later generation, who came to nothing. It cannot go back, so all go there.
         """
         if message.generation == self._place.generation:
-            self._let_in(rank, message.round, now, actions)
+            self._let_in(rank, message.process, message.round, now, actions)
         elif message.generation < self._place.generation:
             self.tell(rank, actions)
         elif self.has_enough and not self._is_to_raise:
@@ -239,33 +284,38 @@ class Electing:
         self.is_lost = True
         self._try_again(now, actions)
         self._followers = {place.node: place.position}
-        self._tell_all(Lead(generation=place.generation, round=place.position), actions)
+        made_in, number = self._voting.number
+        lead = Lead(
+            generation=place.generation, round=place.position, voters_made_in=made_in, voters_number=number
+        )  # fmt: skip
+        self._tell_all(lead, actions)
         self._lead_if_enough(now, actions)
 
     def on_lead(self, message: Lead, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Another would lead: follow it, unless this rank has a coordinator, or is further itself."""
+        """Another would lead: follow it, unless this rank has a coordinator, is further, or knows later voters."""
         place = self._place
         self._latest = max(self._latest, message.generation)
         if place.leader_of(message.generation) != sender or message.generation <= place.generation:
             return
         may_follow = self.is_lost or sender == place.coordinator or (self._office.is_held and not self.has_enough)
-        if not may_follow or message.round < place.position:
+        knows_less = (message.voters_made_in, message.voters_number) < self._voting.number
+        if not may_follow or message.round < place.position or knows_less:
             self.tell(sender, actions)
             return
         self._adopt(message.generation)
         self.is_lost = True  # until it is welcomed
-        follow = Follow(generation=message.generation, round=place.position)
+        follow = Follow(generation=message.generation, round=place.position, process=self._process)
         actions.append(Transmit(to=sender, message=follow))
         self._try_again(now, actions)
 
     def on_follow(self, message: Follow, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Another follows this rank, if it would still lead."""
+        self._voting.is_there(sender, message.process)
         if self._followers is not None:
-            self.can_vote(sender)
             self._followers[sender] = message.round
             self._lead_if_enough(now, actions)
         elif self._office.is_held:
-            self._let_in(sender, message.round, now, actions)
+            self._let_in(sender, message.process, message.round, now, actions)
 
     def _lead_if_enough(self, now: float, actions: list[AnyAction]) -> None:
         if self._followers is not None and self.is_enough(self._followers):
@@ -277,6 +327,7 @@ class Electing:
             return
         followers = self._followers
         self.find()
+        self._voting.take_lead()
         place = self._place
         reason = f"rank {place.node} leads generation {place.generation} from round {place.position} on; "
         reason += f"{len(followers)} of {len(self.voters())} ranks follow"

@@ -24,19 +24,20 @@ HELLO_AGAIN = 2.0
 class Joining:
     """A rank that another leads, before it is in, and over every new connection.
 
-    `adopt` makes a generation its own; `tell_all` is told that it is in, and whether a run is on.
+    `adopt` makes a generation its own; `is_in` is told that it was welcomed, and whether it is new.
     """
 
     def __init__(
         self, place: Place, plan: StripedPlan, settings: Settings, doing: Doing, behind: Behind,
-        adopt: Callable[[int], None], tell_all: Callable[[bool, list[AnyAction]], None],
+        adopt: Callable[[int], None], is_in: Callable[[Welcome, bool, list[AnyAction]], None],
     ) -> None:  # fmt: skip
         self._place = place
         self._run = run_name(plan, settings)
         self._doing = doing
         self._behind = behind
         self._adopt = adopt
-        self._tell_all = tell_all
+        self._is_in = is_in
+        self._process = settings.process
         self._hellos = 0  # that were not answered
         self._to = place.coordinator
 
@@ -45,7 +46,9 @@ class Joining:
         place = self._place
         self._to = place.coordinator if to is None else to
         is_in = place.state is not JOINING
-        hello = Hello(generation=place.generation, round=place.round, plan=self._run, is_in=is_in)
+        hello = Hello(
+            generation=place.generation, round=place.round, plan=self._run, is_in=is_in, process=self._process
+        )  # fmt: skip
         actions.append(Transmit(to=self._to, message=hello))
         self._hellos += 1
         actions.append(SetTimer(name=GREETING, at=now + HELLO_AGAIN * self._hellos))
@@ -70,11 +73,13 @@ class Joining:
         self._adopt(message.generation)
         place.is_over(message.round)
         self._hellos = 0
+        if place.state is not JOINING:
+            self._is_in(message, False, actions)
         if place.state is JOINING:
             place.become(RESTING)
             if message.round > place.round:  # it comes late, or the others went on from a checkpoint
                 self._behind.begin_after(message.round)
-            self._tell_all(message.is_late, actions)
+            self._is_in(message, True, actions)
             actions.append(EveryoneIn())
         elif place.state is ENDING:
             actions.append(Transmit(to=sender, message=Have(generation=place.generation, round=place.round)))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from codedreduce.protocol.coordinating import Coordinating
 from codedreduce.protocol.events import AnyAction, EveryoneIn, Note, Transmit
 from codedreduce.protocol.membership import Roster, run_name
-from codedreduce.protocol.messages import AnyMessage, Done, Give, Hello, Late, Refuse, Renew, Status
+from codedreduce.protocol.messages import AnyMessage, Done, Give, Hello, Late, Refuse, Renew, Status, Voters
 from codedreduce.protocol.place import Place
 from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.witness import Witness
@@ -42,10 +42,10 @@ class Leading:
 
     # -- who is in
 
-    def greet(self, rank: int, hello: Hello, place: Place, actions: list[AnyAction]) -> bool:
+    def greet(self, rank: int, hello: Hello, place: Place, voters: Voters, actions: list[AnyAction]) -> bool:
         """Answer a hello, and say which round is over; whether the rank is in."""
         is_late = rank in self._met or place.go.round > 0
-        answer = self._roster.answer(rank, hello, self._generation, place.through, is_late=is_late)
+        answer = self._roster.answer(rank, hello, self._generation, place.through, is_late=is_late, voters=voters)
         actions.append(Transmit(to=rank, message=answer))
         if isinstance(answer, Refuse):
             actions.append(Note(kind="refused", reason=answer.reason, round=place.round, nodes=(rank,)))
@@ -70,6 +70,10 @@ class Leading:
     def has_met(self, rank: int) -> bool:
         """Whether a rank was ever let in."""
         return rank in self._met
+
+    def met(self) -> frozenset[int]:
+        """The ranks that were ever let in."""
+        return frozenset(self._met)
 
     @property
     def all_ready(self) -> bool:

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from codedreduce.protocol.messages import Hello, Refuse, Welcome
+from codedreduce.protocol.messages import Hello, Refuse, Voters, Welcome
 from codedreduce.protocol.settings import Settings
 from codedreduce.schemes import Plan
+
+#: In a tree nobody is elected.
+NO_VOTERS = Voters()
 
 #: No generation is above this one.
 LAST_GENERATION = 2**53
@@ -42,15 +45,16 @@ class Roster:
         self._ready: dict[int, tuple[int, ...]] = {}  # who has said so, and who is missing below
 
     def answer(
-        self, child: int, hello: Hello, generation: int, round_: int, *, is_late: bool = False
-    ) -> Welcome | Refuse:
+        self, child: int, hello: Hello, generation: int, round_: int,
+        *, is_late: bool = False, voters: Voters = NO_VOTERS,
+    ) -> Welcome | Refuse:  # fmt: skip
         """Let a child in that has the same plan, and say to another why it cannot be."""
         if hello.plan != self.run:
             reason = f"this run is {self.run}; node {child} came with {hello.plan}"
             return Refuse(generation=hello.generation, reason=reason[:1000])
         self._present.add(child)
         self._ready.pop(child, None)
-        return Welcome(generation=generation, round=round_, is_late=is_late)
+        return Welcome(generation=generation, round=round_, is_late=is_late, voters=voters)
 
     def ready(self, child: int, missing: tuple[int, ...] = ()) -> bool:
         """A child's whole subtree is in, but for those that are missing; whether that is news."""

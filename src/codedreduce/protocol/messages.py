@@ -28,38 +28,70 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=Tr
     round: Count = 0
 
 
+#: Ranks, and which process of each.
+Processes = Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=4096)]
+
+
+class Voters(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """Whose word counts when it is decided who leads: `ranks`, and when all of those know of them, `coming`, too.
+
+    They are the `number`th, and were made in generation `made_in`. A process that is 0 is whichever was there first.
+    """
+
+    made_in: Count = 0
+    number: Count = 0
+    ranks: Processes = ()
+    coming: Processes = ()
+
+
 class Hello(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Child to parent: I am here, with this plan; round and generation are the highest that were seen here or below.
 
-    Rank to coordinator: I am here; `is_in`: and have been let in before.
+    Rank to coordinator: I am here, and which process of mine; `is_in`: and have been let in before.
     """
 
     plan: Words
     is_in: bool = False
+    process: Count = 0
 
 
 class Stand(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Rank to rank: the round I am in, and the generation I follow; I have lost its coordinator, or have not.
 
-    `asks`: say how it is with you.
+    Beside it, which process of its rank this is, and whose word counts as far as it knows. `asks`: say how it is with
+    you.
     """
 
     lost: bool = True
     asks: bool = False
+    process: Count = 0
+    voters: Voters = Voters()
 
 
 class Lead(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to all: I would lead this generation, from this round on."""
+    """Rank to all: I would lead this generation, from this round on; the voters that I know are of that number."""
+
+    voters_made_in: Count = 0
+    voters_number: Count = 0
 
 
 class Follow(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to one that would lead: I follow you in this generation, and nobody of an earlier one; my round."""
+    """Rank to one that would lead: I follow you in this generation, and nobody of an earlier one.
+
+    My round, and which process of my rank I am.
+    """
+
+    process: Count = 0
 
 
 class Welcome(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Parent to child, coordinator to rank: you are in. `is_late`: into a run that is on, and the others must know."""
+    """Parent to child, coordinator to rank: you are in. `is_late`: into a run that is on, and the others must know.
+
+    A rank is told whose word counts when it is decided who leads.
+    """
 
     is_late: bool = False
+    voters: Voters = Voters()
 
 
 class Refuse(Message, frozen=True, kw_only=True, array_like=True, tag=True):

@@ -116,7 +116,9 @@ class Rank(Machine):
         self._joining = Joining(place, plan, settings, doing, self._behind, self._adopt, self._is_in)
         self._giving = Giving(place, links, settings)
         self._ending = Ending(place, doing, self._behind, office, self._go_on)
-        self._electing = Electing(place, plan, links, office, self._adopt, self._take_lead, self._let_in, self._greet)
+        self._electing = Electing(
+            place, plan, settings, links, office, self._adopt, self._take_lead, self._let_in, self._greet
+        )
         if place.coordinator == node:
             self._take_office()
 
@@ -178,6 +180,11 @@ class Rank(Machine):
     def through(self) -> int:
         """The last round that this rank is through with."""
         return self._place.through
+
+    @property
+    def has_say(self) -> bool:
+        """Whether this rank's word counts when it is decided who leads, as far as it knows."""
+        return self._electing.has_say
 
     @property
     def begun_in(self) -> int:
@@ -254,7 +261,7 @@ class Rank(Machine):
             return
         if self._office.leading is not None:
             if not self.begun:
-                self._electing.begin_without_lost(self._office.leading.has_met)
+                self._electing.begin_with(self._office.leading.met(), actions)
             if event.digest:
                 self._office.leading.compare(self.node, event.round, event.digest, actions)
             if self._office.leading.takes_state(event.round, actions):
@@ -440,6 +447,7 @@ class Rank(Machine):
         if not self._electing.has_enough:
             self._say_unreached(now, actions)
         elif self.generation == self.settings.generation or self.begun or leading.all_ready:
+            self._electing.ask_unaware(actions)
             self._take_go(lead.begin(self.round, now, actions), now, actions)
 
     def _go_on_soon(self, now: float, actions: list[AnyAction]) -> None:
@@ -461,19 +469,22 @@ class Rank(Machine):
         actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
 
     def _welcome(self, rank: int, actions: list[AnyAction]) -> None:
-        welcome = Welcome(generation=self.generation, round=self._place.through)
+        voters = self._electing.known_voters
+        welcome = Welcome(generation=self.generation, round=self._place.through, voters=voters)
         actions.append(Transmit(to=rank, message=welcome))
         self._ending.tell_of_end(rank, actions)
 
-    def _let_in(self, rank: int, position: int, now: float, actions: list[AnyAction]) -> None:
+    def _let_in(self, rank: int, process: int, position: int, now: float, actions: list[AnyAction]) -> None:
         """On a rank that leads: lead one more that follows, in whatever round it is."""
         assert self._office.leading is not None
         self._office.leading.take_over({self.node: self._place.position, rank: position}, now, actions)
+        self._electing.let_in(rank, process)
         self._welcome(rank, actions)
+        self._electing.look_at_voters(actions)
         self._go_on_soon(now, actions)
 
-    def _is_in(self, is_late: bool, actions: list[AnyAction]) -> None:
-        self._electing.is_in(is_late, actions)
+    def _is_in(self, message: Welcome, is_new: bool, actions: list[AnyAction]) -> None:
+        self._electing.is_in(message, is_new, actions)
 
     def _greet(self, rank: int, now: float, actions: list[AnyAction]) -> None:
         if rank != self.node:
@@ -506,7 +517,7 @@ class Rank(Machine):
     def _on_hello_to_another(self, message: Hello, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Somebody wants to be let in, or is back, and takes this rank for the one that leads."""
         if not message.is_in:
-            self._electing.is_new(sender, now, actions)
+            self._electing.is_new(sender, message.process, now, actions)
         self._electing.tell(sender, actions)
 
     # -- what the coordinator hears
@@ -520,13 +531,15 @@ class Rank(Machine):
         assert leading is not None
         if not message.is_in and self.begun and not self._electing.has_enough:
             return  # others may lead by now: it is not for this rank to say who is in
-        if leading.greet(sender, message, self._place, actions):
-            self._electing.can_vote(sender)
+        self._electing.let_in(sender, message.process)
+        if leading.greet(sender, message, self._place, self._electing.known_voters, actions):
             self._links.find(sender)
             self._giving.lost(sender)
             lead.came(sender, now, actions)
             self._doing.send_again(sender, actions)
             self._ending.tell_of_end(sender, actions)
+            if self.begun:
+                self._electing.look_at_voters(actions)
             self._go_on_soon(now, actions)
 
     def _on_status(self, message: Status, sender: int, now: float, actions: list[AnyAction]) -> None:
@@ -553,7 +566,7 @@ class Rank(Machine):
         if self.state is not ENDING:
             reason = f"rank {sender} left: {message.reason}"
             actions.append(Note(kind="left", reason=reason, round=self.round, nodes=(sender,)))
-        self._electing.cannot_vote(sender)
+        self._electing.note_lost(sender, is_dead=True)
         self._is_gone(sender, now, actions)
         self._go_on_soon(now, actions)
 

@@ -70,6 +70,7 @@ class Settings:
     generation: int = 0
     after: int = 0  # rounds that were over before the run began
     least: int = 0  # ranks with which a run begins when the others cannot be reached; 0: with all
+    process: int = 0  # which process of its rank this is: no other has that number; 0: it is not known
     unknown_seconds: float = 0.5  # that vectors may take on the way before it is known what they do
     wire: npt.DTypeLike | None = None  # what numbers travel as, if not as they are
     state_chunk: int = STATE_CHUNK  # numbers in a piece of a state; bytes, wherever states are real

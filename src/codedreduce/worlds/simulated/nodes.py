@@ -69,7 +69,7 @@ class Nodes:
         self._root_computes = root_computes
         self._latency = latency
         self._checking = checking
-        self._nodes = {number: Node(self._machine(number)) for number in self.numbers}
+        self._nodes = {number: Node(self._machine(number, 1)) for number in self.numbers}
         self.joined: set[int] = set()  # nodes that have said so
         self._parted: list[frozenset[int]] = []  # groups of nodes that cannot reach the others
         self._obedience = Obedience() if checking and isinstance(plan, StripedPlan) else None
@@ -79,8 +79,10 @@ class Nodes:
             Note: self.note,
         }
 
-    def _machine(self, number: int) -> Machine:
+    def _machine(self, number: int, process: int) -> Machine:
         settings = self._settings
+        if isinstance(self.plan, StripedPlan):
+            settings = replace(settings, process=process)
         if self.rooted and number == 0:
             settings = replace(settings, after=self.checkpoint)
         return machine_for(number, self.plan, settings, computes=self._root_computes)
@@ -219,7 +221,7 @@ class Nodes:
             return
         node.epoch += 1
         node.alive = True
-        node.machine = self._machine(number)
+        node.machine = self._machine(number, node.epoch + 1)
         node.leaves = node.returns = False
         node.held.clear()
         node.timers.clear()

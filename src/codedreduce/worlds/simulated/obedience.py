@@ -13,7 +13,7 @@ class Obedience:
 
     - A process never goes back to an earlier generation, nor takes a round from one.
     - A generation is led by one process at a time.
-    - Whoever comes to lead is followed by at least half of those that are in.
+    - Whoever comes to lead is followed by at least half of those whose word counts, by what they know themselves.
     """
 
     def __init__(self) -> None:
@@ -32,18 +32,23 @@ class Obedience:
         if machine.begun_in > generation:
             raise AssertionError(f"rank {number} obeys generation {machine.begun_in}, and follows {generation}")
         if machine.leads and generation and generation not in self._led_by:
-            self._check_following(number, generation, alive)
+            self._check_following(number, generation, alive, processes)
         if machine.leads and self._led_by.setdefault(generation, of) != of and generation:
             other, its_process = self._led_by[generation]
             if other in alive and processes[other] == its_process:
                 raise AssertionError(f"generation {generation} is led by {self._led_by[generation]} and {of}")
 
-    def _check_following(self, number: int, generation: int, alive: Mapping[int, Machine]) -> None:
+    def _check_following(
+        self, number: int, generation: int, alive: Mapping[int, Machine], processes: Mapping[int, int]
+    ) -> None:
+        """Some that followed may be dead by now, or have left."""
         out = (RankState.JOINING, RankState.LEFT)
         ranks = {one: machine for one, machine in alive.items() if isinstance(machine, Rank)}
         there = {one for one, machine in ranks.items() if machine.state not in out and not _is_new(machine)}
-        following = {one for (one, _), followed in self._followed.items() if followed >= generation}
-        if 2 * len(following) < len(there):
+        voters = {one for one, machine in ranks.items() if machine.has_say}
+        followed = {of for of, latest in self._followed.items() if latest >= generation}
+        following = {(one, its) for one, its in followed if processes.get(one) != its or one in voters}
+        if 2 * len(following) < len(there & voters):
             raise AssertionError(f"rank {number} leads generation {generation}, and only {following} follow")
 
 

@@ -133,7 +133,7 @@ class Node:
             number, self._buffers, self._gradient, self._injector, self._record,
             reports_failures=not isinstance(run.plan, RingPlan), refuses_nonfinite=run.nonfinite == REFUSE,
         )  # fmt: skip
-        settings = replace(run.settings, least=run.meeting.least or 0)
+        settings = replace(run.settings, least=run.meeting.least or 0, process=transport.process)
         machine = machine_for(
             number, run.plan, settings, self._buffers.rooms, computes=self._gradient is not None
         )  # fmt: skip
