@@ -217,19 +217,20 @@ class Node:
         deadline = time.monotonic() + within
         first = self.machine
         assert isinstance(first, Root | Rank)
+        refused: dict[int, str] = {}  # who came with another plan, and what is wrong with it
+        right_by = float("inf")  # when they must have come right, if they are all that is missing
 
-        refused: dict[int, str] = {}
-        alone_since = float("inf")  # nobody else is missing
+        def come_right(*, are_awaited: bool) -> None:
+            nonlocal right_by
+            wrong = refused.keys() & set(first.lacking()) if refused else set()
+            right_by = min(right_by, time.monotonic() + COME_RIGHT_WITHIN) if wrong and are_awaited else float("inf")
+            if time.monotonic() > right_by:
+                raise JoinRefused(refused[min(wrong)])
 
         def look() -> None:
-            nonlocal alone_since
             if self._look is not None:
                 self._look()
-            lacking = first.lacking() if refused else []
-            only_they = bool(lacking) and refused.keys() >= set(lacking)
-            alone_since = min(alone_since, time.monotonic()) if only_they else float("inf")
-            if time.monotonic() > alone_since + COME_RIGHT_WITHIN:
-                raise JoinRefused(refused[lacking[0]])
+            come_right(are_awaited=bool(refused) and refused.keys() >= set(first.lacking()))
             if time.monotonic() > deadline:
                 missing = first.lacking()
                 raise CodedReduceError(
@@ -238,6 +239,9 @@ class Node:
 
         for news in self._computing.news(self._talking.post, look):
             if isinstance(news, EveryoneIn):
+                while refused.keys() & set(first.lacking()):  # enough others are in, but somebody should look at these
+                    come_right(are_awaited=True)
+                    time.sleep(LOOK_EVERY)
                 self._round = max(self._round, first.round)  # the others may have begun after a checkpoint
                 self._first = self._round + 1
                 self._asked.is_in = True
