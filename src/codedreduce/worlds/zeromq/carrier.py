@@ -357,7 +357,8 @@ class Carrier(ABC):
         Asking a socket that has nothing costs as much as a message: only those are asked that `ready` names. A marked
         message is acknowledged when the next is asked for.
         """
-        yield from self._told()
+        if self._news:
+            yield from self._told()
         for socket, plane, link in self._readers:
             if socket in ready:
                 for _ in range(self.at_once):
@@ -371,7 +372,8 @@ class Carrier(ABC):
                     if self.at_once == 1 or not int(socket.get(_EVENTS)) & _READABLE:  # a tenth of asking all sockets
                         break
         self._watch(ready)  # last: who went may have said something before
-        yield from self._told()
+        if self._news:
+            yield from self._told()
 
     def _told(self) -> Iterator[News]:
         while self._news:

@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 
 import zmq
 
@@ -77,6 +77,8 @@ class Driver(threading.Thread):
         self._run = met.run if met is not None else None
         self._directory = met.directory if met is not None else None
         self._visitor = met.visitor if met is not None else None
+        self._visits: frozenset[object] = frozenset(self._visitor.sockets if self._visitor is not None else ())
+        self._monitors: dict[object, zmq.Socket[bytes]] = {}  # by what they are to the kernel
         self._serves = False  # or tries to, where the run meets first
         self._tell = tell
         self._poller = zmq.Poller()
@@ -154,31 +156,50 @@ class Driver(threading.Thread):
         for socket in self._transport.sockets:
             poller.register(socket, zmq.POLLIN)
         poller.register(self._woken, zmq.POLLIN)
-        for monitor in self._transport.monitors:
-            poller.register(monitor, zmq.POLLIN)
+        monitors = [*self._transport.monitors]
         if self._directory is not None:
             poller.register(self._directory.socket, zmq.POLLIN)
-            poller.register(self._directory.monitor, zmq.POLLIN)
+            monitors.append(self._directory.monitor)
             self._directory.tells = self._stands
         if self._visitor is not None:
             self._visitor.stands = self._stands
-            for socket in self._visitor.sockets:
-                poller.register(socket, zmq.POLLIN)
+            answers, monitor = self._visitor.sockets
+            poller.register(answers, zmq.POLLIN)
+            monitors.append(monitor)
+        for monitor in monitors:
+            self._monitors[int(monitor.get(zmq.FD))] = monitor
+        for descriptor in self._monitors:
+            poller.register(descriptor, zmq.POLLIN)
         if self._needed is not None:
             self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._orphaned_after))  # until it is met
         self._handle(Started())
         self._look_at_doors()
+        self._take_what_came(dict.fromkeys(monitors, zmq.POLLIN))  # before anybody waited for it
         while not self._left:
-            ready = dict(poller.poll(self._timeout()))
+            ready = self._wait()
             if self._woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._woken, 4096)
                 self._take_posted()
-            self._look_where_others_are(ready)
-            if len(ready) > (self._woken in ready) or self._transport.has_news:
-                self._take_news(ready)
-                self._take_posted()
+            self._take_what_came(ready)
             self._fire_timers()
+
+    def _wait(self) -> dict[object, int]:
+        """What is ready to be read.
+
+        Monitors hardly ever are, and are waited for by their descriptors, which costs a fraction of asking a socket. A
+        descriptor tells only of what came since its socket was last read to the end, as monitors always are.
+        """
+        ready: dict[object, int] = dict(self._poller.poll(self._timeout()))
+        for descriptor in self._monitors.keys() & ready.keys():
+            ready[self._monitors[descriptor]] = ready.pop(descriptor)
+        return ready
+
+    def _take_what_came(self, ready: Collection[object]) -> None:
+        self._look_where_others_are(ready)
+        if len(ready) > (self._woken in ready) or self._transport.has_news:
+            self._take_news(ready)
+            self._take_posted()
 
     # -- where the run meets
 
@@ -199,10 +220,10 @@ class Driver(threading.Thread):
         """Whether the run ends with this node, if it leads: among ranks another would lead, unless the end was said."""
         return not isinstance(self.machine, Rank) or self.machine.ended_after is not None
 
-    def _look_where_others_are(self, ready: Container[object]) -> None:
+    def _look_where_others_are(self, ready: Collection[object]) -> None:
         """Neighbours may have been started again elsewhere, and those who come may ask where all are."""
         directory, visitor = self._directory, self._visitor
-        if visitor is not None and any(socket in ready for socket in visitor.sockets):
+        if visitor is not None and not self._visits.isdisjoint(ready):
             for node, endpoints in visitor.take().items():
                 self._transport.move(node, endpoints)
             self._leave_what_is_over()
