@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -54,32 +55,21 @@ def run(
 
     In stripes every process computes and steps; over a tree there is a root beside the workers, which alone steps.
     """
-    command = python_command(script, arguments or [])
     least, count = parse_workers(workers, DEFAULT_WORKERS)
     scheme = scheme or ("striped" if tree is None else "coded-reduce")
-    if tree is None and scheme == "striped":
-        tree = f"{count}x1"
-    elif tree is None:
-        tree = f"{count}/{max(4, stragglers + 1)}" if count > stragglers else f"{count}x1"
+    tree = tree or _usual_tree(scheme, count, stragglers)
     shape = parse_tree(tree, stragglers)
     if workers is not None and count != shape.workers:
         raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}")
-    excess = Excess(on_excess, parse_seconds(say_waiting_after))
+    excess = Excess(on_excess, parse_seconds(say_waiting_after), parse_seconds(replan_after))
     chosen = parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order, units=units)
-    if isinstance(chosen, Striped) and excess.do != "wait":
-        raise UsageError("stripes compute the exact sum as long as a rank is left; --on-excess is for trees")
-    if not isinstance(chosen, Striped) and (least < count or start is not None):
-        raise UsageError("every place of a tree has work of its own: a run that may be smaller is for --scheme striped")
-    if start is not None and start < least:
-        raise UsageError(f"a run of at least {least} does not begin with {start}")
+    is_striped = isinstance(chosen, Striped)
+    _check(is_striped, excess, least, count, start)
     if restarts is not None and restarts < 0:
         raise UsageError(f"processes are started again 0 times or more, got {restarts}")
-    processes = shape.workers + (0 if isinstance(chosen, Striped) else 1)
     variables = {
         "CODEDREDUCE_TREE": tree, "CODEDREDUCE_STRAGGLERS": str(stragglers), "CODEDREDUCE_SCHEME": scheme,
-        "CODEDREDUCE_ORDER": order, "CODEDREDUCE_ON_EXCESS": excess.do,
-        "CODEDREDUCE_SAY_WAITING_AFTER": str(excess.after),
-        "CODEDREDUCE_REPLAN_AFTER": f"{parse_seconds(replan_after):g}",
+        "CODEDREDUCE_ORDER": order, **_said_of_excess(excess),
     }  # fmt: skip
     if least < count:
         variables["CODEDREDUCE_LEAST"] = str(least)
@@ -88,17 +78,47 @@ def run(
     if inject is not None:
         parse_delays(inject, workers=shape.workers, unit=1.0, seed=0)
         variables["CODEDREDUCE_INJECT"] = inject
+    processes = shape.workers + (0 if is_striped else 1)
+    what = Launch(
+        command=python_command(script, arguments or []), count=processes, variables=variables, has_root=not is_striped,
+        at_first=start, port=port, site=chosen_lab(in_lab, lab_name, processes),
+        times=restarts if restarts is not None else (None if restart else 0), grace=parse_seconds(grace),
+    )  # fmt: skip
+    launch(what, _printer(has_root=not is_striped))
+
+
+def _usual_tree(scheme: str, count: int, stragglers: int) -> str:
+    """How so many workers are laid out if nobody says; in stripes that is nothing but their number."""
+    if scheme == "striped" or count <= stragglers:
+        return f"{count}x1"
+    return f"{count}/{max(4, stragglers + 1)}"
+
+
+def _check(is_striped: bool, excess: Excess, least: int, count: int, start: int | None) -> None:
+    """What only one kind of run can do is refused for the other."""
+    if is_striped and excess.do != "wait":
+        raise UsageError("stripes compute the exact sum as long as a rank is left; --on-excess is for trees")
+    if not is_striped and (least < count or start is not None):
+        raise UsageError("every place of a tree has work of its own: a run that may be smaller is for --scheme striped")
+    if start is not None and start < least:
+        raise UsageError(f"a run of at least {least} does not begin with {start}")
+
+
+def _said_of_excess(excess: Excess) -> dict[str, str]:
+    return {
+        "CODEDREDUCE_ON_EXCESS": excess.do,
+        "CODEDREDUCE_SAY_WAITING_AFTER": str(excess.after),
+        "CODEDREDUCE_REPLAN_AFTER": f"{excess.replan_after:g}",
+    }
+
+
+def _printer(*, has_root: bool) -> Callable[[int, str], None]:
+    """Prints a line of a process, with who it is ahead of it."""
     console = Console(highlight=False, soft_wrap=True, markup=False)
 
     def say(rank: int, line: str) -> None:
-        who = "root" if rank == 0 and processes > shape.workers else str(rank)
+        who = "root" if rank == 0 and has_root else str(rank)
         console.print(f"[{who}] ", style="bold" if rank == 0 else group_colour(rank), end="")
         console.print(line)
 
-    site = chosen_lab(in_lab, lab_name, processes)
-    what = Launch(
-        command=command, count=processes, variables=variables, has_root=not isinstance(chosen, Striped), at_first=start,
-        port=port, site=site, times=restarts if restarts is not None else (None if restart else 0),
-        grace=parse_seconds(grace),
-    )  # fmt: skip
-    launch(what, say)
+    return say

@@ -19,6 +19,7 @@ from codedreduce.cli.options import OnExcess, SayWaitingAfter, Units
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.protocol.settings import Excess
+from codedreduce.schemes import Scheme
 from codedreduce.schemes.choice import choose
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.training.checkpoints import KEPT, saving_to
@@ -73,11 +74,7 @@ def train(
         chosen = choice.scheme
         console.print(f"{chosen}: {choice.reason}", markup=False, highlight=False)
     else:
-        shape = parse_tree(tree or f"{workers or WORKERS}/{max(4, stragglers + 1)}", stragglers)
-        if workers is not None and workers != shape.workers:
-            raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}")
-        scheme = scheme or ("coded-reduce" if units is None else "striped")
-        chosen = parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order, units=units)
+        chosen = _scheme(scheme, workers, tree, stragglers, order, units)
     job = Job(
         objective=objective, source=source, rounds=rounds, batch=batch, seed=seed, scheme=chosen, delays=inject,
         optimizer=parse_optimizer(optimizer, lr), excess=Excess(on_excess, parse_seconds(say_waiting_after)),
@@ -85,6 +82,28 @@ def train(
     )  # fmt: skip
     job = replace(job, site=chosen_lab(in_lab, lab_name, len(job.plan().nodes)))
     job.injection()
+    result = _run_and_write(job, console, save, log)
+    _sum_up(result, console)
+    for path in (save, log):
+        if path is not None:
+            console.print(f"wrote {path}")
+    if result.interrupted:
+        raise typer.Exit(130)
+
+
+def _scheme(
+    scheme: str | None, workers: int | None, tree: str | None, stragglers: int, order: str, units: int | None
+) -> Scheme:
+    """The one that is named, or that what is said of it belongs to."""
+    shape = parse_tree(tree or f"{workers or WORKERS}/{max(4, stragglers + 1)}", stragglers)
+    if workers is not None and workers != shape.workers:
+        raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}")
+    scheme = scheme or ("coded-reduce" if units is None else "striped")
+    return parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order, units=units)
+
+
+def _run_and_write(job: Job, console: Console, save: Path | None, log: Path | None) -> TrainingResult:
+    """Run a job, and write what comes of it into files."""
     with contextlib.ExitStack() as files:  # opened before anything is computed: it would be a pity to find out after
         parameters = files.enter_context(open_to_write_bytes(save)) if save else None
         lines = files.enter_context(open_to_write(log)) if log else None
@@ -93,12 +112,7 @@ def train(
             _write_log(lines, result.history)
         if parameters is not None:
             np.savez(parameters, parameters=result.parameters)
-    _sum_up(result, console)
-    for path in (save, log):
-        if path is not None:
-            console.print(f"wrote {path}")
-    if result.interrupted:
-        raise typer.Exit(130)
+    return result
 
 
 def _run(job: Job, console: Console) -> TrainingResult:
