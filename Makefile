@@ -35,6 +35,8 @@ soak: $(VENV)/.development
 	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw failing
 	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw leaving
 	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw units
+	$(BIN)/python -m tests.fuzz.fuzzing --frames 900000
+	$(BIN)/python -m tests.fuzz.members --frames 100000
 
 docs: $(VENV)/.development
 	$(BIN)/python -m tests.simulation.diagrams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import zmq
 
@@ -92,6 +92,69 @@ def plain_connection(address: str) -> socket.socket:
     connection.settimeout(5.0)
     connection.connect(rest.replace("@", "\0", 1) if rest.startswith("@") else rest)
     return connection
+
+
+class Raw:
+    """A stranger that speaks ZeroMQ's protocol by itself: all that it sends is with the kernel before it can be cut.
+
+    It greets without a key (the mechanism NULL); it raises an OSError if that is not enough.
+    """
+
+    _GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+
+    def __init__(self, address: str, name: bytes | None = None) -> None:
+        self._connection = plain_connection(address)
+        self._connection.sendall(self._GREETING)
+        self._read(len(self._GREETING))
+        said = b"".join(
+            bytes([len(key)]) + key + len(value).to_bytes(4, "big") + value
+            for key, value in ((b"Socket-Type", b"DEALER"), (b"Identity", name or b""))
+        )
+        ready = b"\x05READY" + said
+        self._connection.sendall(b"\x04" + bytes([len(ready)]) + ready)
+        _, size = self._read(2)
+        self._read(size)
+
+    def _read(self, count: int) -> bytes:
+        found = b""
+        while len(found) < count:
+            more = self._connection.recv(count - len(found))
+            if not more:
+                raise ConnectionResetError("the other side has gone")
+            found += more
+        return found
+
+    def send(self, messages: Iterable[tuple[bytes, ...]]) -> None:
+        """Send messages, all at once."""
+        self._connection.sendall(b"".join(map(_on_the_wire, messages)))
+
+    def was_cut(self, within: float) -> bool:
+        """Whether the other side ended the connection."""
+        self._connection.settimeout(within)
+        try:
+            while self._connection.recv(1 << 16):
+                pass
+        except TimeoutError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def close(self) -> None:
+        """Be gone."""
+        self._connection.close()
+
+
+def _on_the_wire(frames: tuple[bytes, ...]) -> bytes:
+    """A message as ZeroMQ sends it: of each frame whether more follow, and how long it is."""
+    made = []
+    for number, frame in enumerate(frames, start=1):
+        more = number < len(frames)
+        if len(frame) < 256:
+            made.append(bytes([more, len(frame)]) + frame)
+        else:
+            made.append(bytes([more | 2]) + len(frame).to_bytes(8, "big") + frame)
+    return b"".join(made)
 
 
 @contextlib.contextmanager

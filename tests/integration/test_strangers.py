@@ -18,18 +18,20 @@ from codedreduce.protocol.rights import rights_at
 from codedreduce.protocol.wire import LARGEST_HEADER, encode
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.zeromq.carrier import Arrived, Endpoints, name_of
+from codedreduce.worlds.zeromq.carrier import Arrived, Endpoints, Gone, News, Reached, name_of
 from codedreduce.worlds.zeromq.doors import Door
 from codedreduce.worlds.zeromq.frames import MARKED, OPEN, OPEN_ASKING, PLAIN
 from codedreduce.worlds.zeromq.limits import MOST_NAMELESS
 from codedreduce.worlds.zeromq.rendezvous import AT_ONCE, Answer, Registration, Standing
 from codedreduce.worlds.zeromq.transport import Transport
 from tests.fuzz.runs import PLANS, Checked, memory_of
-from tests.fuzz.strangers import CONTROL, DATA, Stranger, doors, plain_connection, stranger
+from tests.fuzz.strangers import BOOK, CONTROL, DATA, Stranger, doors, plain_connection, stranger
 
 from .test_launcher import wait_until
 from .test_mesh import opened, where
-from .test_transport import Context, until
+from .test_transport import Context, context, family, until
+
+__all__ = ["context", "family"]  # fixtures
 
 #: Numbers that open a session, if anybody believes them.
 TAG = (7 << 32 | 1).to_bytes(8, "big") + bytes(8)
@@ -198,25 +200,33 @@ def test_a_flood_of_registrations_is_answered_a_few_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("kind", PLANS)
-def test_a_flood_where_the_run_meets_does_not_hold_it_up(kind: str) -> None:
+def test_a_flood_of_hellos_does_not_hold_a_run_up(kind: str) -> None:
+    """At every socket, and where the run meets, as fast as they are taken: no memory is taken for them."""
     run = Checked(kind)
     over = threading.Event()
-    said = msgspec.msgpack.encode(Registration(run.run.meeting.run, 2, (0,), where(1), "other"))
+    registration = msgspec.msgpack.encode(Registration(run.run.meeting.run, 2, (0,), where(1), "other"))
+    hellos = ((OPEN_ASKING + TAG,), frames_of(Hello(plan="x")))
 
-    def flood(address: str) -> None:
-        with stranger(address) as one:
-            while not over.is_set():
-                for _ in range(100):
-                    one.send(said)
+    def flood() -> None:
+        context: Context = zmq.Context()
+        strangers = {door: Stranger(context, address, name_of(2**31)) for door, address in doors(run.run).items()}
+        while not over.is_set():
+            for (_, plane), one in strangers.items():
+                for frames in ((registration,),) if plane == BOOK else hellos:
+                    for _ in range(20):
+                        one.send(*frames)
                 while one.hear() is not None:
                     pass
-                time.sleep(0.001)
+            time.sleep(0.001)
+        for one in strangers.values():
+            one.close()
+        context.destroy(linger=0)
 
     with run.cluster() as cluster:
         for _ in range(5):
             run.round(cluster)
         before = memory_of(cluster)
-        thread = threading.Thread(target=flood, args=(run.run.meeting.address,))
+        thread = threading.Thread(target=flood)
         thread.start()
         try:
             until_then = time.monotonic() + 3.0
@@ -227,8 +237,7 @@ def test_a_flood_where_the_run_meets_does_not_hold_it_up(kind: str) -> None:
             thread.join()
         after = memory_of(cluster)
         assert run.done > 20
-        first = run.plan.first_node
-        assert all(after[node] < before[node] + (16 << 20) for node in after if node), (first, before, after)
+        assert all(after[node] < before[node] + (16 << 20) for node in after if node), (before, after)
 
 
 def test_a_wrong_digest_at_the_start_does_not_end_the_root() -> None:
@@ -251,6 +260,19 @@ def test_a_wrong_digest_at_the_start_does_not_end_the_root() -> None:
     finally:
         one.close()
         context.destroy(linger=0)
+
+
+def test_a_frame_that_is_too_large_costs_a_connection_and_no_more(family: tuple[Transport, Transport]) -> None:
+    """Whoever made it: ZeroMQ does not make one again whose other side did that, so the node does."""
+    parent, child = family
+    parent._down[0].send_multipart([name_of(3), bytes(LARGEST_HEADER + 1000)])
+    until(lambda found: any(isinstance(news, Gone) for news in found[3]), parent, child)
+
+    def is_back(found: dict[int, list[News]]) -> bool:
+        child.look_at_doors()
+        return all(any(isinstance(one, Reached) for one in news) for news in found.values())
+
+    until(is_back, parent, child)
 
 
 # -- connections of nobody

@@ -53,6 +53,10 @@ _EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
 #: thread of pyzmq's for every frame: a copy of less takes no longer, and does not hold up the others.
 ZERO_COPY = 1 << 18
 
+#: Seconds without a connection that this side makes, after which it is made from scratch: ZeroMQ does not try again by
+#: itself when the other side has sent a frame that is too large.
+MADE_ANEW_AFTER = 2.0
+
 #: Frames of a message that are looked at: none has more.
 MOST_FRAMES = 4
 
@@ -133,6 +137,7 @@ class Carrier(ABC):
         self._readers: list[tuple[Socket, int, Link | None]] = []
         self._monitors: dict[Socket, Socket] = {}  # they tell of the connections of others
         self._makes: dict[str, tuple[Link, int]] = {}  # connections that this side makes, by where they lead
+        self._lost: dict[str, float] = {}  # those of them that are gone, since when
         self._made_by_others: dict[int, tuple[Link, int]] = {}  # those it does not, by what they are to the kernel
         self._doors: dict[Socket, Door] = {}  # of those that listen
         self._news: deque[News] = deque()
@@ -291,6 +296,9 @@ class Carrier(ABC):
                 elif told.endpoint in self._makes:
                     watched.get(_EVENTS)  # that it learns the name of whom it reaches, which has come before this
                     link, plane = self._makes[told.endpoint]
+                    self._lost.pop(told.endpoint, None)
+                    if not told.is_there:
+                        self._lost[told.endpoint] = time.monotonic()
                     self._follow(link, link.session.connected(plane) if told.is_there else link.session.broke())
                 elif not told.is_there:
                     if door is not None:
@@ -301,9 +309,18 @@ class Carrier(ABC):
                         self._follow(link, link.session.broke())
 
     def look_at_doors(self) -> None:
-        """Who has connected and has not said who it is, for long enough, has to go."""
+        """Who has connected and has not said who it is, for long enough, has to go; who is gone is looked for anew."""
         for door in self._doors.values():
             door.look()
+        now = time.monotonic()
+        for address in [one for one, since in self._lost.items() if now > since + MADE_ANEW_AFTER]:
+            link, plane = self._makes[address]
+            socket = self._way(link, plane)[0]
+            assert socket is not None
+            with contextlib.suppress(zmq.ZMQError):  # it has given up already
+                socket.disconnect(address)
+            self._lost[address] = now
+            self._reach(link, plane, address)
 
     def _reach(self, link: Link, plane: int, address: str) -> None:
         """Make a connection; it is made again whenever it is lost."""
@@ -329,8 +346,10 @@ class Carrier(ABC):
             if before is not None:
                 socket = self._way(link, plane)[0]
                 assert socket is not None
-                socket.disconnect(before)
+                with contextlib.suppress(zmq.ZMQError):  # it has given up already
+                    socket.disconnect(before)
                 del self._makes[before]
+                self._lost.pop(before, None)
                 link.leads_to[plane] = None
                 self._follow(link, link.session.broke())
             self._reach(link, plane, address)
