@@ -26,7 +26,7 @@ from codedreduce.protocol.wire import decode, encode
 from codedreduce.vectors import Vector
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering
-from codedreduce.worlds.zeromq.doors import LEFT_OVER_FOR, Door, cut_to
+from codedreduce.worlds.zeromq.doors import Door, cut_to
 from codedreduce.worlds.zeromq.frames import (
     ACKNOWLEDGEMENT,
     MARKS,
@@ -56,6 +56,9 @@ ZERO_COPY = 1 << 18
 #: Seconds without a connection that this side makes, after which it is made from scratch: ZeroMQ does not try again by
 #: itself when the other side has sent a frame that is too large.
 MADE_ANEW_AFTER = 2.0
+
+#: Seconds in which a neighbour whose connection was cut does not lose another by what is read, which may be left over.
+NOT_CUT_AGAIN_FOR = 1.0
 
 #: Frames of a message that are looked at: none has more.
 MOST_FRAMES = 4
@@ -437,7 +440,7 @@ class Carrier(ABC):
         not cut for it.
         """
         now = time.monotonic()
-        if now < link.cut_at + LEFT_OVER_FOR:
+        if now < link.cut_at + NOT_CUT_AGAIN_FOR:
             return
         door, leads_to, descriptor = self._doors.get(socket), link.leads_to[plane], _descriptor(frames)
         if leads_to is not None:
