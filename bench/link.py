@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import striped
+from bench import sides
 from bench.measure import save
 from codedreduce.lab import Lab
 from codedreduce.protocol.events import Transmit
@@ -73,10 +73,10 @@ def _carried(interface: str) -> tuple[int, int]:
 
 
 def tapped(out: str, rank: int) -> Any:
-    """A side of bench.striped whose rank notes what passes over its link."""
-    plain = striped.codedreduce_side(None)
+    """A side whose rank notes what passes over its link."""
+    plain = sides.codedreduce_side(None)
 
-    def side(script: striped.Script, lab: Lab) -> None:
+    def side(script: sides.Script, lab: Lab) -> None:
         if script.rank != rank:
             plain(script, lab)
             return
@@ -100,11 +100,11 @@ def tapped(out: str, rank: int) -> Any:
     return side
 
 
-def measure(case: striped.Case, rank: int) -> dict[str, Any]:
+def measure(case: sides.Case, rank: int) -> dict[str, Any]:
     """A calm training; of the step in the middle what passed over the rank's link, with times from its begin."""
-    with striped.lab_of(case.ranks, case) as lab, tempfile.TemporaryDirectory() as folder:
+    with sides.lab_of(case.ranks, case) as lab, tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/out.json"
-        striped._run_forked(tapped(out, rank), case, lab, case.ranks, out)
+        sides.run_forked(tapped(out, rank), case, lab, case.ranks, out)
         ends = json.loads(Path(out).read_text())["ends"]
         noted = json.loads(Path(f"{out}.tap").read_text())
     steps = sorted(list(itertools.pairwise(ends))[1:], key=lambda step: step[1] - step[0])
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    found = measure(striped.Case(options.ranks, options.parameters, options.rate), options.rank)
+    found = measure(sides.Case(options.ranks, options.parameters, options.rate), options.rank)
     print(f"step {found['step']:.3f} s, limit {found['limit']:.3f} s, {len(found['chunks'])} chunks")
     for what, seconds in account(found).items():
         print(f"  {what:40} {seconds:.3f} s")
