@@ -27,7 +27,7 @@ from codedreduce.torch.unit import (
     UnitGradient,
     seed_everything,
 )
-from codedreduce.training.checkpoints import saving_to
+from codedreduce.training.checkpoints import Saving, saving_to
 from codedreduce.training.kept import Kept
 from codedreduce.training.rounds import Round, rounds
 from codedreduce.vectors import Vector
@@ -208,30 +208,15 @@ class Cluster:
         training.rehearse()
         plan = _scheme_for(self._scheme, wire).plan(samples=batch_size)
         replica = TorchReplica(model, state)
-        if checkpoints is not None and self._membership is not None and self._membership.restarted:
-            resume = True  # this process takes the place of one that died
-        saving = saving_to(checkpoints, checkpoint_every, resume=resume)
         subject = _subject(training, layout, wire)
         journal = Journal(remember=REMEMBERED)
         if self._membership is not None:
             journal = Journal(listening(on_note=self._on_note), remember=REMEMBERED)
-        kept = None
-        is_first = self.rank == 0
-        if saving is not None and (is_first or isinstance(plan, StripedPlan)):
-            if not state and is_first:
-                log.warning("checkpoints have nothing but the model: name the optimizer in train(..., state=[...])")
-            saving = replace(saving, run=self._membership.meeting.run if self._membership is not None else "")
-            kept = Kept(
-                saving, _kept_as(training, layout, plan, wire, state), replica, journal, ".pt", is_first=is_first
-            )
+        saving, kept = self._saving(checkpoints, checkpoint_every, resume), None
+        if saving is not None:
+            kept = self._keeping(saving, _kept_as(training, layout, plan, wire, state), plan, replica, journal)
         if self._membership is None:
-
-            def enter(
-                stack: contextlib.ExitStack, layout: Layout, gradient: UnitGradient, after: int
-            ) -> tuple[World, ReadModel]:
-                return Alone(plan, gradient, layout.length, layout.dtype, after), lambda vector: None
-
-            return self._train_where_it_is(training, replica, journal, enter, kept)
+            return self._train_where_it_is(training, replica, journal, _alone(plan), kept)
         self._membership.check(plan)
         if isinstance(plan, StripedPlan):
             return self._as_rank(training, replica, plan, wire, journal, kept)
@@ -243,6 +228,24 @@ class Cluster:
             return root_of(run, journal, GradientBesideScript(training, layout, one_core=run.meeting.same_machine))
 
         return self._train(training, layout, root, journal, kept)
+
+    def _saving(self, checkpoints: str | Path | None, every: int | str, resume: bool) -> Saving | None:
+        """Where and when checkpoints are written. A process in the place of one that died goes on from them."""
+        saving, membership = saving_to(checkpoints, every, resume=resume), self._membership
+        if saving is None or membership is None:
+            return saving
+        return replace(saving, resume=resume or bool(membership.restarted), run=membership.meeting.run)
+
+    def _keeping(
+        self, saving: Saving, subject: dict[str, str], plan: Plan, replica: TorchReplica, journal: Journal
+    ) -> Kept | None:
+        """Checkpoints, on the ranks that may come to write them."""
+        is_first = self.rank == 0
+        if not is_first and not isinstance(plan, StripedPlan):
+            return None
+        if is_first and subject["state"] == "none":
+            log.warning("checkpoints have nothing but the model: name the optimizer in train(..., state=[...])")
+        return Kept(saving, subject, replica, journal, ".pt", is_first=is_first)
 
     def _run(self, layout: Layout, plan: Plan, wire: str | None, subject: str, after: int = 0) -> Run:
         assert self._membership is not None
@@ -373,6 +376,17 @@ class Cluster:
             node.serve()
         return
         yield  # a generator that yields nothing
+
+
+def _alone(plan: Plan) -> Enter:
+    """The world of a process alone, which evaluates the plan where the model is."""
+
+    def enter(
+        stack: contextlib.ExitStack, layout: Layout, gradient: UnitGradient, after: int
+    ) -> tuple[World, ReadModel]:
+        return Alone(plan, gradient, layout.length, layout.dtype, after), lambda vector: None
+
+    return enter
 
 
 def _scheme_for(scheme: Scheme, wire: str | None) -> Scheme:
