@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import pytest
 
 from codedreduce.protocol import messages as said
+from codedreduce.protocol import settings
 from codedreduce.protocol.events import Aggregated, Received, Renewed, Transmit
 from codedreduce.worlds.simulated import Fault, Gradients, Recorder
 from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario
@@ -186,14 +190,31 @@ def test_who_falls_behind_steps_through_the_sums_it_missed() -> None:
     assert lossy.of(said.Want), "sums that were lost are asked for"
 
 
-def test_who_does_not_know_that_its_stripe_was_kept_by_another_takes_the_state() -> None:
-    """It missed being told, so it has nobody to ask; rounds that begin meanwhile must not put that off."""
-    run = same_bits(changed(faults=(Fault(kind="cut", node=3, round=2, after=0.4, seconds=1.5),), rounds=12))
+@pytest.fixture
+def few_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with long vectors: keepers have the sums of 4 rounds, and every rank the last one."""
+    monkeypatch.setattr(settings, "HELD_BYTES", 0)
+
+
+ITS_STRIPE_IS_KEPT_BY_ANOTHER = Fault(kind="cut", node=3, round=2, after=0.4, seconds=1.5)
+
+
+def test_who_does_not_know_that_its_stripe_was_kept_by_another_asks_who_leads() -> None:
+    run = same_bits(changed(faults=(ITS_STRIPE_IS_KEPT_BY_ANOTHER,), rounds=12))
+    assert run.renewed == []
+    all_have(run)
+
+
+@pytest.mark.usefixtures("few_are_held")
+def test_if_that_has_not_got_it_any_more_it_takes_the_state() -> None:
+    """Rounds that begin meanwhile must not put that off."""
+    run = same_bits(changed(faults=(replace(ITS_STRIPE_IS_KEPT_BY_ANOTHER, seconds=3.5),), rounds=12))
     assert [rank for rank, _ in run.renewed] == [3]
-    assert run.renewed[0][1] < 6
+    assert run.renewed[0][1] < 8
     all_have(run, [0, 1, 2, 4, 5])
 
 
+@pytest.mark.usefixtures("few_are_held")
 def test_who_falls_far_behind_takes_the_state() -> None:
     run = same_bits(changed(faults=(Fault(kind="cut", node=3, round=2, after=0.5, seconds=9.0),), rounds=20))
     assert [rank for rank, _ in run.renewed] == [3]
@@ -203,6 +224,7 @@ def test_who_falls_far_behind_takes_the_state() -> None:
     all_have(run, [0, 1, 2, 4, 5])
 
 
+@pytest.mark.usefixtures("few_are_held")
 def test_a_state_comes_from_several() -> None:
     run = same_bits(changed(faults=(Fault(kind="cut", node=3, round=2, after=0.5, seconds=9.0),), rounds=20))
     givers = {rank for rank, action in run.of(said.StateChunk) if action.to == 3}
@@ -212,6 +234,7 @@ def test_a_state_comes_from_several() -> None:
     assert not any(run.cluster.machine(rank).states_held for rank in range(6)), "and nobody keeps it"
 
 
+@pytest.mark.usefixtures("few_are_held")
 @pytest.mark.parametrize("kind", ["crash", "pause", "cut", "slow"])
 def test_a_giver_that_is_gone_or_slow_is_replaced(kind) -> None:
     """It goes when it has sent a piece; the state comes from the others, and in one go."""
@@ -310,12 +333,26 @@ def test_another_leads_when_rank_0_is_gone(after: float, round_: int, shape: dic
     if leaders(run):  # else it was over before that
         assert leaders(run) == [1]
     alive = [rank for rank in run.cluster.plan.computing if rank]
-    if after:  # else what rank 0 kept of the last sum may not have left it: then they take the state
-        all_have(run, alive)
-        assert run.renewed == []
+    all_have(run, alive)
+    assert run.renewed == [], "who got what rank 0 kept of the last sum has it for the others"
     assert all(run.cluster.machine(rank).round == run.scenario.rounds for rank in alive)
     assert run.recorder.seconds().max() < 3.5 * max(1.0, 6.0 / len(run.cluster.plan.computing))
     assert not any(run.cluster.is_alive(rank) for rank in alive)
+
+
+@pytest.mark.parametrize("shape", [{"stripes": 1}, {"stripes": 2}, {"stripes": 1, "reach": 2}], ids=str)
+def test_a_sum_that_reached_some_before_its_keeper_was_gone_reaches_all(shape: dict[str, object]) -> None:
+    """Rank 0 keeps it, leads, and is killed while it sends it: who has it gives it to others, or they do it again."""
+    done_again, asked = set(), set()
+    for rate, step in itertools.product((2000.0, 20000.0), range(12)):
+        fault = Fault(kind="crash", node=0, round=4, after=step * 200 / rate)
+        run = every_sum_is_right(changed(faults=(fault,), rate=rate, latency=0.01, **shape))
+        alive = [rank for rank in run.cluster.plan.computing if rank]
+        all_have(run, alive)
+        assert run.renewed == [], f"killed {fault.after} s after the round began"
+        done_again |= {action.message.round for rank, action in run.of(said.Go) if rank in alive}
+        asked |= {action.message.round for rank, action in run.of(said.Want) if rank in alive}
+    assert 3 in done_again | asked
 
 
 def test_rank_after_rank_dies_and_the_last_goes_on_alone() -> None:

@@ -1,8 +1,16 @@
 """Who has the sum of a round computes nothing of it any more, and may be the only one who can tell what it was."""
 
+import numpy as np
+import pytest
+
+from codedreduce.protocol import Settings
 from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
+from codedreduce.protocol.assembly import Assembly
+from codedreduce.protocol.behind import BEHIND
+from codedreduce.protocol.past_sums import PastSums
 from codedreduce.protocol.rank_table import RankState
+from codedreduce.protocol.settings import HELD_BYTES
 from tests.unit.conversation import Talk, led_to, of_type, sent
 
 
@@ -23,19 +31,70 @@ def test_it_says_that_all_is_done() -> None:
     assert not of_type(talk.done[-1:], happening.Compute)
 
 
-def test_where_not_all_can_read_all_it_gives_the_sum_until_the_next_round_begins() -> None:
-    talk = with_the_sum("rank that keeps nothing")
-    chunks = sent(talk.hears(0, said.Want(round=1, chunks=(0, 2, 99))), said.SumChunk)
-    assert [chunk.message.index for chunk in chunks] == [0, 2]
-    assert all((chunk.data == 6.0).all() for chunk in chunks)
+@pytest.mark.parametrize("name", ["rank", "rank that keeps nothing"])
+def test_it_gives_the_sum_also_when_the_next_round_is_on(name: str) -> None:
+    """Its keeper may be gone, and nobody computes anything of that round any more."""
+    talk = with_the_sum(name)
+    for index in (0, 2):
+        (chunk,) = sent(talk.hears(0, said.Want(round=1, chunks=(index, 99))), said.SumChunk)
+        assert chunk.message.index == index
+        assert (chunk.data == 6.0).all()
+        talk.happens(happening.Drained(peer=0))
+        talk.go(round_=2)
+
+
+def test_sums_are_held_as_far_as_a_few_megabytes_go() -> None:
+    settings = Settings(length=100, chunk=30, itemsize=HELD_BYTES // 300)
+    past = PastSums(settings)
+    for round_ in range(1, 6):
+        total = Assembly(round_, settings)
+        for index in range(settings.chunks):
+            total.add(index, np.full(len(range(100)[settings.chunk_slice(index)]), float(round_)))
+        past.hold(total)
+        past.check_invariants()
+    assert [dict(past.chunks(round_, (0, 3))).keys() == {0, 3} for round_ in range(1, 6)] == [False] * 2 + [True] * 3
+    assert (dict(past.chunks(4, (3,)))[3] == np.full(10, 4.0)).all()
+
+
+def behind() -> Talk:
+    """A rank in round 1 that rank 0 keeps all of, when rank 0 has begun round 2."""
+    talk = led_to("rank", RankState.WORKING)
     talk.go(round_=2)
-    answer = talk.hears(0, said.Want(round=1, chunks=(0, 2)))
-    assert not sent(answer, said.SumChunk)
-    assert sent(answer, said.Past)
+    return talk
 
 
-def test_else_only_keepers_do() -> None:
-    assert not sent(with_the_sum("rank").hears(0, said.Want(round=1, chunks=(0,))), said.SumChunk)
+def test_one_that_is_behind_asks_who_leads_for_what_a_keeper_no_longer_has() -> None:
+    talk = behind()
+    done = talk.timer(BEHIND)
+    keepers = {want.to: want.message.chunks for want in sent(done, said.Want)}
+    other = next(keeper for keeper in keepers if keeper != 0)
+    (want,) = sent(talk.hears(other, said.Past(round=1)), said.Want)
+    assert want.to == 0
+    assert want.message.chunks == keepers[other]
+    assert talk.machine.state is RankState.WORKING
+    talk.hears(0, said.Past(round=1))
+    assert talk.machine.state is RankState.RENEWING
+
+
+def test_it_asks_who_leads_for_what_one_kept_that_is_gone_or_does_not_answer() -> None:
+    for is_gone in (True, False):
+        talk = behind()
+        wants = sent(talk.timer(BEHIND), said.Want)
+        other = next(want for want in wants if want.to != 0)
+        if is_gone:
+            talk.happens(happening.PeerLost(peer=other.to))
+        wants = [want for _ in range(2) for want in sent(talk.timer(BEHIND), said.Want)]
+        asked = {chunk for want in wants if want.to == 0 for chunk in want.message.chunks}
+        assert asked.issuperset(other.message.chunks)
+        assert talk.machine.state is RankState.WORKING
+
+
+def test_while_nobody_leads_it_does_not_give_up() -> None:
+    talk = behind()
+    talk.happens(happening.PeerLost(peer=0))
+    for _ in range(20):
+        talk.timer(BEHIND)
+    assert talk.machine.state is RankState.WORKING
 
 
 def test_what_comes_of_the_next_sum_is_kept_for_when_this_one_is_through() -> None:

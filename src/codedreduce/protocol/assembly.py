@@ -5,7 +5,7 @@ from __future__ import annotations
 from codedreduce.protocol.events import Aggregated, Gathered
 from codedreduce.protocol.rooms import OWN_ROOMS, Rooms
 from codedreduce.protocol.settings import Settings
-from codedreduce.vectors import Vector, empty, joined
+from codedreduce.vectors import Vector, empty
 
 
 class Assembly:
@@ -49,12 +49,8 @@ class Assembly:
         """The whole sum, for the script."""
         if self._vector is not None:
             return Aggregated(round=self.round, vector=self._vector, late=late)
-        return Gathered(round=self.round, chunks=self._in_order(), late=late)
+        return Gathered(round=self.round, chunks=self.in_order(), late=late)
 
-    def copied(self) -> Vector | None:
-        """The whole sum, in memory of its own; None if it has been written into meanwhile."""
-        copy = joined(self._in_order())
-        return copy if self._rooms.are_intact(self.round, self._here.values()) else None
-
-    def _in_order(self) -> tuple[Vector, ...]:
+    def in_order(self) -> tuple[Vector, ...]:
+        """The chunks of a sum that is complete."""
         return tuple(self._here[index] for index in range(self._settings.chunks))

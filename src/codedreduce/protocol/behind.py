@@ -19,8 +19,9 @@ from codedreduce.vectors import Vector
 BEHIND = "behind"
 
 #: Seconds after which a rank that is behind asks for what it misses, at least; how often it asks before it gives up.
+#: After some tries it no longer asks keepers, which may be stopped, but who leads.
 ASK_AFTER = 0.05
-TRIES = 5
+TRIES, PATIENT_TRIES = 5, 2
 
 #: And at most, however long rounds take: nothing of the sum has come for so long.
 ASK_WITHIN = 30.0
@@ -93,37 +94,61 @@ class Behind:
         actions.append(SetTimer(name=BEHIND, at=now + wait))
 
     def catch_up(self, now: float, actions: list[AnyAction]) -> None:
-        """Ask keepers for what is missing of a past round's sum."""
+        """Ask for what is missing of a past round's sum, or give it up."""
         place, exchange = self._place, self._exchange
         keepers = exchange.stripes.keepers(place.round)
         self._tried_with = exchange.sum.count
         self._tries += 1
-        if keepers is None or self._tries > TRIES:
-            self.renew(now, actions)
-            return
-        asked: dict[int, list[int]] = {}
-        for index in exchange.sum.missing():
-            asked.setdefault(keepers[index], []).append(index)
-        own = asked.pop(place.node, [])
-        exchange.take_own(place.round, own)
+        if keepers is not None:
+            exchange.take_own(place.round, [index for index in exchange.sum.missing() if keepers[index] == place.node])
         if self._finish(now, actions):
             return
-        first = place.coordinator  # which has had every sum, and may hold it still
-        for peer in [peer for peer in asked if place.node != first != peer and not self._links.reaches([peer])]:
-            asked.setdefault(first, []).extend(asked.pop(peer))
-        was_replaced = place.round < place.go.round and not exchange.has(own)  # and was not told by whom
-        if was_replaced or not self._links.reaches(asked):
+        if place.coordinator == place.node:
+            asked = self._kept_by(keepers)
+            is_in_vain = place.node in asked or not self._links.reaches(asked)
+        else:
+            asked = self._whom_to_ask(self._kept_by(keepers))
+            is_in_vain = self._tries > TRIES
+        if is_in_vain:
             self.renew(now, actions)
             return
         for peer, chunks in asked.items():
-            for start in range(0, len(chunks), ASKED_AT_ONCE):
-                wanted = tuple(chunks[start : start + ASKED_AT_ONCE])
-                want = Want(generation=place.generation, round=place.round, chunks=wanted)
-                actions.append(Transmit(to=peer, message=want))
+            self._want(peer, chunks, actions)
         self.ask_later(now, actions)
 
+    def _kept_by(self, keepers: list[int] | None) -> dict[int, list[int]]:
+        """What is missing of the sum, by who kept it; all by this rank itself if that is not known."""
+        found: dict[int, list[int]] = {}
+        for index in self._exchange.sum.missing():
+            found.setdefault(keepers[index] if keepers is not None else self._place.node, []).append(index)
+        return found
+
+    def _whom_to_ask(self, kept_by: dict[int, list[int]]) -> dict[int, list[int]]:
+        """Who can be asked for what: who leads has had every sum, and is asked for what no keeper can be.
+
+        A keeper may be gone, or stopped, or another keeps its part, and this rank was not told who. If it is not known
+        who leads, whoever does next is asked.
+        """
+        first = self._place.coordinator
+        asked: dict[int, list[int]] = {}
+        for peer, chunks in kept_by.items():
+            is_keeper = peer != self._place.node and self._tries <= PATIENT_TRIES and self._links.reaches([peer])
+            asked.setdefault(peer if is_keeper else first, []).extend(chunks)
+        if not self._links.reaches([first]):
+            self._tries = min(self._tries, TRIES - 1)
+            asked.pop(first, None)
+        return asked
+
+    def _want(self, peer: int, chunks: list[int], actions: list[AnyAction]) -> None:
+        """Ask a rank for chunks of the sum."""
+        place = self._place
+        for start in range(0, len(chunks), ASKED_AT_ONCE):
+            wanted = tuple(chunks[start : start + ASKED_AT_ONCE])
+            want = Want(generation=place.generation, round=place.round, chunks=wanted)
+            actions.append(Transmit(to=peer, message=want))
+
     def on_want(self, message: Want, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Send what is here of a sum. Of a past round all of a stripe is, or none: this rank did not keep it."""
+        """Send what is here of a sum, and say so if it is of a past round and some is not here."""
         if self._office.leading is not None:
             self._office.leading.hear_of(sender)
         is_here = self._exchange.send_sums(sender, message.round, message.chunks, actions)
@@ -137,7 +162,16 @@ class Behind:
             if message.round == self._taking.round:
                 self._ask(self._taking.lost(sender), actions)
         elif message.round == self._place.round and self._place.is_behind:
+            self._do_without(sender, now, actions)
+
+    def _do_without(self, keeper: int, now: float, actions: list[AnyAction]) -> None:
+        """A keeper has not got its part of the sum: who leads may have, and if it has not, this rank takes a state."""
+        first = self._place.coordinator
+        if keeper == first:
             self.renew(now, actions)
+        elif self._links.reaches([first]):
+            keepers = self._exchange.stripes.keepers(self._place.round)
+            self._want(first, self._kept_by(keepers).get(keeper, []), actions)
 
     def look(self, now: float, actions: list[AnyAction]) -> None:
         """It is time to ask again, unless something came meanwhile."""

@@ -10,6 +10,7 @@ from codedreduce.protocol.events import AnyAction
 from codedreduce.protocol.keeping import Keeper
 from codedreduce.protocol.messages import AnyChunk, Go, Keep, PartChunk, StateChunk, SumChunk
 from codedreduce.protocol.outboxes import Outboxes
+from codedreduce.protocol.past_sums import PastSums
 from codedreduce.protocol.rooms import OWN_ROOMS, Rooms
 from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.stripes import Stripes
@@ -37,9 +38,7 @@ class Exchange:
         self.keeper = Keeper(len(plan.all_units), plan.blocks, self.stripes.rounds_held, settings.wire, rooms)
         self.sum = Assembly(settings.after + 1, settings, rooms)
         self._next: Assembly | None = None  # the sum of the round that follows, if it comes before this one is through
-        self._last: tuple[int, Vector] | None = None  # a round's whole sum
-        self._whole: OrderedDict[int, Vector] = OrderedDict()  # sums of past rounds, on a rank that leads
-        self._keeps_last = any(len(plan.group(rank)) < plan.workers for rank in plan.computing)
+        self._past = PastSums(settings, rooms)
         self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, Vector]] = OrderedDict()
         usual = -(-settings.chunks // settings.keepers(plan))
         self._early_at_most = 2 * len(plan.all_units) * usual
@@ -54,8 +53,6 @@ class Exchange:
         Under another coordinator it may begin again: sums that are here are told to all, who may not have got them.
         """
         self._round = go.round
-        if self._last is not None and self._last[0] < go.round:
-            self._last = None
         self.stripes.begin(go)
         self._links.keep_only(self._is_wanted)
         self.keeper.begin(go.round, self.stripes.of(self._node))
@@ -63,23 +60,9 @@ class Exchange:
             self._tell_sum(index, total, actions)
         self._replay(actions)
 
-    def keep_last(self) -> None:
-        """All of the sum is here, and its script may do with it what it likes: if need be, remember it.
-
-        Whoever has the sum computes nothing of that round any more. Where not all can read all samples there may be
-        nobody left who could, for a rank that has not got the sum from a keeper that is gone.
-        """
-        copy = self.sum.copied() if self._keeps_last else None
-        if copy is not None:
-            self._last = (self.sum.round, copy)
-
     def keep_whole(self) -> None:
-        """On a rank that leads, and has every sum: hold the last ones, for ranks whose keeper was gone too early."""
-        copy = self.sum.copied() if self._settings.sums_held() else None
-        if copy is not None:
-            self._whole[self.sum.round] = copy
-            if len(self._whole) > self._settings.sums_held():
-                self._whole.popitem(last=False)
+        """All of the sum is here, and its script may do with it what it likes: hold it for those that lack some."""
+        self._past.hold(self.sum)
 
     def expect(self, round_: int) -> None:
         """The rank waits for the sum of this round next; some of it may be here."""
@@ -193,17 +176,11 @@ class Exchange:
             self.sum_came(round_, index, data)
 
     def send_sums(self, peer: int, round_: int, chunks: Iterable[int], actions: list[AnyAction]) -> bool:
-        """Send what is here of these chunks of a round's sum; whether there is any."""
-        whole = self._whole.get(round_)
-        if self._last is not None and self._last[0] == round_:
-            whole = self._last[1]
-        if whole is not None:
-            wanted = (index for index in chunks if index < self._settings.chunks)
-            found = [(index, self._cut_out(whole, index)) for index in wanted]
-        else:
-            found = list(self.keeper.sums(round_, chunks))
-        self._send_chunks(peer, round_, found, actions)
-        return bool(found)
+        """Send what is here of these chunks of a round's sum; whether that is all of them."""
+        wanted = [index for index in chunks if index < self._settings.chunks]
+        found = dict(self._past.chunks(round_, wanted)) | dict(self.keeper.sums(round_, wanted))
+        self._send_chunks(peer, round_, found.items(), actions)
+        return len(found) == len(wanted)
 
     def _send_chunks(
         self, peer: int, round_: int, chunks: Iterable[tuple[int, Vector]], actions: list[AnyAction]
@@ -222,5 +199,4 @@ class Exchange:
             raise AssertionError(f"rank {self._node} holds {len(self._early)} chunks that came too early")
         if self.sum.count > self._settings.chunks:
             raise AssertionError(f"rank {self._node} has more of the sum than there is")
-        if len(self._whole) > self._settings.sums_held():
-            raise AssertionError(f"rank {self._node} holds {len(self._whole)} sums")
+        self._past.check_invariants()

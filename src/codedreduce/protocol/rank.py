@@ -320,7 +320,7 @@ class Rank(Machine):
             return
         if self.state is WORKING and self.round > go.round and not self._place.is_behind:
             self._place.become(READY)  # under this coordinator it has not begun
-        elif is_again:
+        elif self.state is WORKING and self._place.is_on:  # it begins again, perhaps for one that was overtaken
             self._work_on(now, actions)
         elif self.state is READY:
             self._go_on(now, actions)
@@ -387,10 +387,7 @@ class Rank(Machine):
         self._doing.stop("the round is over", actions)
         self._doing.drop_model()
         place.rest(now)
-        if self.lead is None:
-            self._exchange.keep_last()
-        else:
-            self._exchange.keep_whole()
+        self._exchange.keep_whole()
         self._exchange.expect(place.round + 1)
         self._behind.begin_anew()
         actions.append(total.given(late))

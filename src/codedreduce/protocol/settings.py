@@ -106,12 +106,12 @@ class Settings:
         return max(LEAST_ROUNDS_HELD, min(MOST_ROUNDS_HELD, HELD_BYTES // stripe))
 
     def sums_held(self) -> int:
-        """Rounds whose whole sums rank 0 holds, for those whose keeper is gone; none of long ones.
+        """Rounds whose whole sums a rank holds, for those whose keeper is gone; of long ones the last.
 
         >>> Settings(length=1000).sums_held(), Settings(length=10**6).sums_held(), Settings(length=10**8).sums_held()
-        (64, 2, 0)
+        (64, 2, 1)
         """
-        return min(MOST_ROUNDS_HELD, HELD_BYTES // (self.length * self.itemsize))
+        return max(1, min(MOST_ROUNDS_HELD, HELD_BYTES // (self.length * self.itemsize)))
 
     def chunk_slice(self, index: int) -> slice:
         """Where chunk `index` lies in the vector."""

@@ -32,6 +32,11 @@ _ACCEPTED, _THERE = int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _EVENT = struct.Struct("=hi")
 _NOW = int(zmq.DONTWAIT)
 
+#: A name that makes libzmq turn away who speaks a protocol older than ZMTP 3, or none: what one of those says first
+#: would end this process if it came while its socket is being closed (an assertion in zmtp_engine.cpp). Nobody is asked
+#: whether to let others in.
+DOMAIN = b"codedreduce"
+
 #: Milliseconds that what was handed over has to leave when a socket is closed.
 LAST_WORDS = 200
 
@@ -132,6 +137,7 @@ def _monitor_of(socket: Socket) -> Socket:
 def _made(context: Context, kind: int, limits: Limits) -> Socket:
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
     socket.setsockopt(zmq.SNDHWM, 0)  # the protocol's windows bound what is in flight
     limit(socket, limits)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_WITHIN)  # this and what follows is for TCP alone
