@@ -15,6 +15,7 @@ OPENS_AND_CLOSES = """
 import sys, time
 import zmq
 from codedreduce.worlds.zeromq import sockets
+from codedreduce.worlds.zeromq.limits import of_books, of_control
 
 kind, port, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 address = f"tcp://127.0.0.1:{port}"
@@ -22,11 +23,12 @@ end = time.monotonic() + seconds
 while time.monotonic() < end:
     context = zmq.Context()
     if kind == "bound":
-        sockets.bound(context, address, "node 1")
+        sockets.bound(context, address, "node 1", of_control())
     elif kind == "mutual":
-        sockets.mutual(context, address, b"1", "node 1")
+        sockets.mutual(context, address, b"1", "node 1", of_control())
     else:
-        assert not sockets.listen_at_too(sockets.answering(context), address)
+        socket, _ = sockets.answering(context, of_books(3))
+        assert not sockets.listen_at_too(socket, address)
     time.sleep(0.003)
     context.destroy(linger=0)
 """
