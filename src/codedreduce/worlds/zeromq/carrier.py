@@ -225,20 +225,21 @@ class Carrier(ABC):
         session = link.session
         if not session.is_up and not session.is_new:
             return
-        plane, kind = CONTROL, PLAIN
+        plane, kind, travels = CONTROL, PLAIN, False  # travels: numbers do, not where they lie
         payload: bytes | memoryview | None = None
         data, header = action.data, encode(action.message)
         if data is not None:
             plane = DATA
             payload = self._buffers.refer(data)
             kind = chunk_kind(marked=action.marked, by_reference=payload is not None)
+            travels = payload is None
             if payload is None:
                 payload = self._buffers.to_bytes(data)
         if session.is_new:
             link.waiting.append((plane, kind, header, payload))
             return
         self._put(link, plane, kind, header, payload)
-        if data is not None and self.one_at_a_time and self._way(link, DATA)[1] is not None:
+        if travels and self.one_at_a_time and self._way(link, DATA)[1] is not None:
             # Let ZeroMQ's thread write all of it, or everyone is sent their first 8 KiB before any has the rest.
             os.sched_yield()
 
