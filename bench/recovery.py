@@ -9,7 +9,9 @@ its own, by this benchmark. A peer's script does what its documentation shows: t
 that did not commit; under torchrun all processes begin again from the last checkpoint, written every 10 steps.
 
 Seconds lost: how much longer 60 steps took than calm. Pause: the longest time between two steps after the kill. Samples
-lost: those of the 60 batches that went into no step.
+lost: those of the 60 batches that went into no step. Of a process that was started again: seconds from the kill until
+it has imported all and is about to join (`until_ready`, which is the machine's), and from then until a round ends
+anywhere (`until_a_round`) and until it has had one itself (`until_its_own`), which are the run's.
 """
 
 from __future__ import annotations
@@ -49,6 +51,10 @@ class Diary:
         (folder / f"pid-{rank}").write_text(str(os.getpid()))
         self._lines = (folder / f"steps-{rank}").open("a", buffering=1)
 
+    def is_ready(self) -> None:
+        """All is imported and made; what comes next is to join."""
+        self._lines.write(f"ready {time.monotonic():.4f} 0\n")
+
     def step(self, number: int, samples: int) -> None:
         self._lines.write(f"{number} {time.monotonic():.4f} {samples}\n")
 
@@ -81,6 +87,7 @@ def codedreduce_rank(folder: Path) -> None:
         time.sleep(COMPUTE * len(y) * WORKERS / BATCH)
         return cross_entropy(model(x), y, reduction="none")
 
+    diary.is_ready()
     with cr.join() as cluster:
         for step in cluster.train(
             model, data, losses, BATCH, STEPS, state=[optimizer], checkpoints=folder / "checkpoints",
@@ -243,8 +250,12 @@ def started(side: str, folder: Path) -> contextlib.AbstractContextManager[Callab
 
 def killed_process(side: str, what: str, folder: Path) -> int:
     """The process id of whom to kill."""
-    name = {"worker": str(UNLUCKY), "coordinator": "lighthouse" if side == "torchft" else "0"}[what]
-    return int((folder / f"pid-{name}").read_text())
+    return int((folder / f"pid-{killed_name(side, what)}").read_text())
+
+
+def killed_name(side: str, what: str) -> str:
+    """Who is killed."""
+    return {"worker": str(UNLUCKY), "coordinator": "lighthouse" if side == "torchft" else "0"}[what]
 
 
 def read_steps(folder: Path) -> list[tuple[int, float, int]]:
@@ -274,7 +285,22 @@ def one(side: str, what: str) -> dict[str, Any]:
                 if reached >= STEPS or not running or time.monotonic() > begin + WITHIN:
                     break
                 time.sleep(0.01)
-    return _measured(found, killed_at, reached)
+            again = read_again(folder, killed_name(side, what), killed_at) if killed_at is not None else {}
+    return {**_measured(found, killed_at, reached), **again}
+
+
+def read_again(folder: Path, name: str, killed_at: float) -> dict[str, float]:
+    """Of a process that was killed: how soon another of it was ready, and how soon rounds ended then."""
+    path = folder / f"steps-{name}"
+    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    ready = [float(at) for word, at, _ in lines if word == "ready" and float(at) > killed_at]
+    if not ready:
+        return {}
+    own = [float(at) for word, at, _ in lines if word != "ready" and float(at) > ready[0]]
+    ends = [at for _, at, _ in read_steps(folder) if at > ready[0]]
+    found = {"until_ready": ready[0] - killed_at}
+    found |= {"until_a_round": min(ends) - ready[0]} if ends else {}
+    return found | ({"until_its_own": min(own) - ready[0]} if own else {})
 
 
 def _measured(found: list[tuple[int, float, int]], killed_at: float | None, reached: int) -> dict[str, Any]:
@@ -331,6 +357,11 @@ def main() -> None:
                 + (f", {statistics.median(lost):.1f} s lost" if lost else "")
                 + f", longest pause {max(row['pause'] or 0.0 for row in mine):.1f} s"
                 + f", {statistics.median(row['samples_lost'] for row in mine):.0f} samples lost"
+                + "".join(
+                    f", {statistics.median(row[part] for row in mine if part in row):.2f} s {part.replace('_', ' ')}"
+                    for part in ("until_ready", "until_a_round", "until_its_own")
+                    if any(part in row for row in mine)
+                )
             )
 
 
