@@ -37,6 +37,8 @@ soak: $(VENV)/.development
 	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw units
 	$(BIN)/python -m tests.fuzz.fuzzing --frames 900000
 	$(BIN)/python -m tests.fuzz.members --frames 100000
+	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw late
+	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw one-way
 
 docs: $(VENV)/.development
 	$(BIN)/python -m tests.simulation.diagrams

@@ -9,7 +9,7 @@ from codedreduce.worlds.simulated import Recorder, SimulatedCluster
 from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario, write_trace
 
 #: Faults that make a node late; the others only make its messages strange.
-DISABLING = ("crash", "pause", "cut", "slow", "corrupt", "reorder", "fail", "leave", "partition")
+DISABLING = ("crash", "pause", "cut", "slow", "corrupt", "reorder", "fail", "leave", "partition", "one-way")
 
 
 #: Those after which all is as before; of messages that were damaged, some are never said again.
@@ -62,6 +62,8 @@ def check_ranks(cluster: SimulatedCluster, scenario: Scenario, touched: set[int]
     is_endless = any(fault.seconds >= ENDLESS for fault in scenario.faults)
     crashed = {fault.node for fault in scenario.faults if fault.kind in ("crash", "leave")}
     lost = touched if is_endless else crashed
+    if lost:
+        lost |= {fault.node for fault in scenario.faults if fault.kind == "late"}  # until it comes it has no say
     if 2 * len(lost) < ranks and (not is_endless or cluster.plan.tolerates(lost)):
         assert len(recorder.rounds) == scenario.rounds, f"waited for a straggler: {notes(recorder)}"
     if len(recorder.rounds) == scenario.rounds:

@@ -12,7 +12,9 @@ from rich.progress import Progress
 from codedreduce.worlds.simulated.scenario import (
     Scenario,
     random_failing_ranks,
+    random_late_ranks,
     random_leaving_ranks,
+    random_one_way_cuts,
     random_scenario,
     random_striped,
     random_units,
@@ -21,10 +23,11 @@ from tests.simulation.check_run import check_seed
 
 BATCH = 200
 
-#: What may be drawn: trees, rings and ranks; nothing but ranks; ranks that fail, that leave, that have several units.
+#: What may be drawn: trees, rings and ranks; nothing but ranks; ranks that fail, that leave, that have several units,
+#: that come late, that are heard by some and not by others.
 DRAWS: dict[str, Callable[[int], Scenario]] = {
     "mixed": random_scenario, "ranks": random_striped, "failing": random_failing_ranks,
-    "leaving": random_leaving_ranks, "units": random_units,
+    "leaving": random_leaving_ranks, "units": random_units, "late": random_late_ranks, "one-way": random_one_way_cuts,
 }  # fmt: skip
 
 

@@ -10,7 +10,9 @@ from codedreduce.worlds.simulated.scenario import (
     ENDLESS,
     Scenario,
     random_failing_ranks,
+    random_late_ranks,
     random_leaving_ranks,
+    random_one_way_cuts,
     random_scenario,
     random_striped,
     random_units,
@@ -52,6 +54,18 @@ def test_random_faults_of_ranks_that_leave(first: int) -> None:
         check_seed(seed, Path("traces"), random_leaving_ranks)
 
 
+@pytest.mark.parametrize("first", range(0, RUNS // 4, BATCH))
+def test_random_faults_of_ranks_that_come_late(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        check_seed(seed, Path("traces"), random_late_ranks)
+
+
+@pytest.mark.parametrize("first", range(0, RUNS // 4, BATCH))
+def test_random_cuts_of_ranks_one_way(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        check_seed(seed, Path("traces"), random_one_way_cuts)
+
+
 @pytest.mark.parametrize(
     "seed",
     [
@@ -72,6 +86,8 @@ def test_random_faults_of_ranks_that_leave(first: int) -> None:
         12893,  # not even rank 0 is known to begin
         1840,  # a rank that is cut off does not know of a new process, and could lead without it
         6582,  # the same, and the new process is let in by one that leads
+        8560,  # a rank is told by nobody that the round has begun again, with other stripes
+        8730,  # who came to lead is not told that others have the last sum
     ],
 )
 def test_what_soaking_has_found(seed: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from codedreduce.protocol.events import Advanced, AnyAction, Cancel, Compute, Computed, Failed, Interrupted
 from codedreduce.protocol.exchange import Exchange
@@ -241,6 +242,10 @@ class Doing:
         """What was said to be done in this round, perhaps to another coordinator."""
         return [msgspec.structs.replace(done, generation=self._place.generation) for done in self._work.said]
 
+    def tell_ahead(self, actions: list[AnyAction]) -> None:
+        """Between two rounds: this rank has the sum of the last one, and is as good as in the next."""
+        self._office.tell_leader(replace(self.status(), round=self._place.through + 1), actions)
+
     def tell_status(self, actions: list[AnyAction]) -> None:
         """Say how far this rank is."""
         self._office.tell_leader(self.status(self._digest), actions)
@@ -260,9 +265,13 @@ class Doing:
         self._digest, self._told = "", self._digest or self._told
 
     def status(self, digest: str = "") -> Status:
-        """How far this rank is, and what it lacks of what it keeps."""
+        """How far this rank is, and what it lacks of what it keeps.
+
+        What one that led before has let begin counts for nothing: the one that leads may weigh stripes otherwise.
+        """
+        go, generation = self._place.go, self._place.generation
         return Status(
-            generation=self._place.generation, round=self._place.round, done=self._work.advanced,
-            lacks=tuple(self._exchange.keeper.lacks())[:TOLD_AT_ONCE], digest=digest, begun=self._place.go.round,
-            is_idle=self._work.is_idle,
+            generation=generation, round=self._place.round, done=self._work.advanced,
+            lacks=tuple(self._exchange.keeper.lacks())[:TOLD_AT_ONCE], digest=digest,
+            begun=go.round if go.generation == generation else 0, is_idle=self._work.is_idle,
         )  # fmt: skip

@@ -83,6 +83,8 @@ class Joining:
             actions.append(EveryoneIn())
         elif place.state is ENDING:
             actions.append(Transmit(to=sender, message=Have(generation=place.generation, round=place.round)))
+        elif place.state is RESTING and place.through > message.round:  # which nobody may be able to compute any more
+            self._doing.tell_ahead(actions)
         elif place.state in (READY, WORKING) and place.round <= message.round:
             place.become(WORKING)
             self._behind.was_overtaken(now, actions)

@@ -22,6 +22,7 @@ from codedreduce.protocol.events import (
     Note,
     Pack,
     Packed,
+    PeerLost,
     Renewed,
     Started,
     Transmit,
@@ -135,12 +136,16 @@ class SimulatedCluster:
 
     def _start(self) -> None:
         """Bring all nodes up, and begin the first round when they have met."""
-        for node in self._nodes.numbers:
+        present = self._nodes.present()
+        for node in present:
             self._nodes.dispatch(node, Started())
+            for other in self._nodes.numbers:
+                if other not in present:
+                    self._nodes.dispatch(node, PeerLost(peer=other))
         if isinstance(self.plan, TreePlan):
             self._kernel.run(lambda: 0 in self._nodes.joined)
         elif isinstance(self.plan, StripedPlan):
-            self._kernel.run(lambda: len(self._nodes.joined) >= len(self._nodes.numbers) - 1)
+            self._kernel.run(lambda: len(self._nodes.joined) >= len(present) - 1)
             self._nodes.joined.add(0)
         self._begun = True
         self._begin_round(1)
@@ -250,9 +255,8 @@ class SimulatedCluster:
 
     def _joined(self, node: int, action: EveryoneIn) -> None:
         """A rank is in; one that comes later than the others begins by itself."""
-        is_late = len(self._nodes.joined) == len(self._nodes.numbers)
         self._nodes.joined.add(node)
-        if is_late:
+        if self._begun:
             self._begin_at(node, self._nodes.machine(node).round + 1)
 
     def _pack(self, node: int, action: Pack) -> None:

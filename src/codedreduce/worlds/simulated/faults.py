@@ -15,11 +15,13 @@ from codedreduce.worlds.simulated.network import Network
 from codedreduce.worlds.simulated.nodes import Nodes
 from codedreduce.worlds.simulated.post import Tampering
 
-Kind = Literal["crash", "pause", "cut", "slow", "duplicate", "reorder", "corrupt", "fail", "leave", "partition"]
+Kind = Literal[
+    "crash", "pause", "cut", "slow", "duplicate", "reorder", "corrupt", "fail", "leave", "partition", "one-way", "late"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 #: What nodes of a tree are drawn to meet, and ranks.
-OF_TREES, OF_RANKS = KINDS[:9], (*KINDS[:7], *KINDS[9:])
+OF_TREES, OF_RANKS = KINDS[:9], (*KINDS[:7], KINDS[9])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +33,8 @@ class Fault:
     reorder, corrupt: the node's messages arrive twice, late and out of order, or damaged. fail: whatever the node
     computes raises an error. leave: the node is told to go after its round, and a new one comes up in its place.
     partition, of ranks: the node and `others` cannot reach the rest, nor the rest them, and all of them are told so.
+    one-way, of ranks: what the node says does not reach `others`; what they say reaches it. late, of ranks: the node is
+    not there when the run begins, and comes then.
 
     Of ranks that are paused or cut off for longer than `known_after` seconds the others are told that they are lost.
     """
@@ -130,6 +134,9 @@ class Injector:
         self._network = network
         self._tampering = tampering
         self._reached = 0
+        for fault in faults:
+            if fault.kind == "late":
+                nodes.stay_away(fault.node)
 
     def round_begins(self, round_: int) -> None:
         """Let this round's faults come."""
@@ -161,6 +168,14 @@ class Injector:
                 apart = frozenset((node, *fault.others))
                 self._nodes.part(apart)
                 end = partial(self._nodes.join, apart)
+            case "one-way":
+                ways = self._nodes.mute(node, fault.others)
+                if fault.seconds > fault.known_after:
+                    self._kernel.at(self._kernel.now + fault.known_after, self._nodes.lose_ways, ways, priority=0)
+                end = partial(self._nodes.unmute, ways)
+            case "late":
+                self._nodes.come(node)
+                return
             case "slow":
                 self._network.slow_down(node, fault.factor)
                 end = partial(self._network.slow_down, node, 1 / fault.factor)

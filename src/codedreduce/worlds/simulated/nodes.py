@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +45,17 @@ class Node:
         self.tokens = 0  # only grows, also when a process takes another's place
 
 
+class Ways:
+    """From whom what is said does not reach whom; when that is noticed, nothing goes the other way, either."""
+
+    def __init__(self, sender: int, receivers: Iterable[int]) -> None:
+        self.pairs = {(sender, receiver) for receiver in receivers if receiver != sender}
+
+    def notice(self) -> None:
+        """Both ends of every connection count it as lost."""
+        self.pairs |= {(receiver, sender) for sender, receiver in self.pairs}
+
+
 class Nodes:
     """All nodes of a plan; what happens to them, whether by the protocol or by a fault, happens here."""
 
@@ -72,6 +83,7 @@ class Nodes:
         self._nodes = {number: Node(self._machine(number, 1)) for number in self.numbers}
         self.joined: set[int] = set()  # nodes that have said so
         self._parted: list[frozenset[int]] = []  # groups of nodes that cannot reach the others
+        self._mute: list[Ways] = []  # from whom nothing reaches whom
         self._obedience = Obedience() if checking and isinstance(plan, StripedPlan) else None
         self._performers: dict[type, Callable[[int, Any], None]] = {
             SetTimer: self._set_timer,
@@ -163,6 +175,8 @@ class Nodes:
             return False
         if any((sender in group) != (receiver in group) for group in self._parted):
             return False
+        if any((sender, receiver) in ways.pairs for ways in self._mute):
+            return False
         if not (one.cuts or other.cuts):
             return True
         if isinstance(self.plan, StripedPlan):
@@ -209,8 +223,10 @@ class Nodes:
             self.dispatch(peer, PeerLost(peer=number, dead=self._can_reach(peer, number)))
 
     def _can_reach(self, one: int, other: int) -> bool:
-        """Whether anything can go from one node to another."""
+        """Whether two nodes can have a connection."""
         if self._nodes[one].cuts or self._nodes[other].cuts:
+            return False
+        if any((one, other) in ways.pairs or (other, one) in ways.pairs for ways in self._mute):
             return False
         return not any((one in group) != (other in group) for group in self._parted)
 
@@ -237,6 +253,39 @@ class Nodes:
                 self.dispatch(number, PeerLost(peer=peer))
             else:  # not before it has heard that the old process is lost
                 self.kernel.at(self.kernel.now + self._latency, self._meet, peer, number)
+
+    def stay_away(self, number: int) -> None:
+        """A rank is not there when the run begins."""
+        self._nodes[number].alive = False
+
+    def present(self) -> list[int]:
+        """The nodes that have a process."""
+        return [number for number in self.numbers if self._nodes[number].alive]
+
+    def come(self, number: int) -> None:
+        """A rank comes that was not there, unless it has come."""
+        if not self._nodes[number].alive:
+            self.come_back(number, self._nodes[number].epoch)
+
+    def mute(self, number: int, others: Iterable[int]) -> Ways:
+        """What a rank says does not reach others; what they say reaches it."""
+        ways = Ways(number, others)
+        self._mute.append(ways)
+        return ways
+
+    def lose_ways(self, ways: Ways) -> None:
+        """It is noticed, at both ends."""
+        ways.notice()
+        for one, other in sorted(ways.pairs):
+            self.dispatch(one, PeerLost(peer=other))
+
+    def unmute(self, ways: Ways) -> None:
+        """Both can be heard again, and have a new connection."""
+        self._mute.remove(ways)
+        ways.notice()
+        for one, other in sorted(ways.pairs):
+            if self._nodes[one].alive:
+                self._meet(one, other)
 
     def _meet(self, one: int, other: int) -> None:
         """One rank finds another, if it is there and can be reached."""

@@ -15,7 +15,13 @@ from codedreduce.schemes import Plan, Scheme, Striped, StripedPlan, TreePlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.delays import Delays, parse_delays
 from codedreduce.worlds.simulated.cluster import Conditions, SimulatedCluster
-from codedreduce.worlds.simulated.faults import Fault, random_faults, random_faults_of_the_root, random_rank_faults
+from codedreduce.worlds.simulated.faults import (
+    KNOWN_AFTER,
+    Fault,
+    random_faults,
+    random_faults_of_the_root,
+    random_rank_faults,
+)
 from codedreduce.worlds.simulated.gradients import Gradients
 from codedreduce.worlds.simulated.network import Host, Link
 from codedreduce.worlds.simulated.record import Recorder
@@ -229,6 +235,49 @@ def random_leaving_ranks(seed: int) -> Scenario:
         for _ in range(int(random.integers(1, 4)) if scenario.workers > 1 else 0)
     )  # fmt: skip
     return msgspec.structs.replace(scenario, faults=(*scenario.faults, *leaving))
+
+
+def random_late_ranks(seed: int) -> Scenario:
+    """The same, with ranks that are not there when the run begins, and come later.
+
+    In the first round, where others cannot read their samples: it does not end without them.
+    """
+    scenario = random_striped(seed)
+    random = np.random.default_rng([seed, 81])
+    ranks, unit = scenario.workers, scenario.compute / scenario.workers
+    count = int(random.integers(1, max(2, ranks))) if ranks > 1 else 0
+    late = tuple(
+        Fault(
+            kind="late", node=int(node), round=1 if scenario.reach else int(random.integers(1, scenario.rounds)),
+            after=float(random.uniform(0, 3 * unit)), seconds=0.0,
+        )
+        for node in sorted(random.permutation(np.arange(1, ranks))[:count])
+    )  # fmt: skip
+    faults = scenario.faults if random.random() < 0.6 else ()
+    return msgspec.structs.replace(scenario, faults=(*faults, *late))
+
+
+def random_one_way_cuts(seed: int) -> Scenario:
+    """The same, with ranks whose words do not reach some others, which they hear."""
+    scenario = random_striped(seed)
+    random = np.random.default_rng([seed, 82])
+    ranks, unit = scenario.workers, scenario.compute / scenario.workers
+    faults = scenario.faults
+    if ranks > 1 and random.random() < 0.5:
+        faults = ()  # nothing else goes wrong
+    is_endless = any(fault.seconds >= ENDLESS for fault in faults)
+    cuts = []
+    for _ in range(int(random.integers(1, 5)) if ranks > 1 else 0):
+        node = 0 if random.random() < 0.3 else int(random.integers(0, ranks))
+        others = tuple(int(one) for one in range(ranks) if one != node and random.random() < 0.6)
+        cuts.append(
+            Fault(
+                kind="one-way", node=node, others=others, known_after=KNOWN_AFTER,
+                round=int(random.integers(1, scenario.rounds + 1)), after=float(random.uniform(0, 2 * unit)),
+                seconds=ENDLESS if is_endless else float(random.exponential(5 * unit)),
+            )
+        )  # fmt: skip
+    return msgspec.structs.replace(scenario, faults=(*faults, *cuts))
 
 
 def _random_scheme(random: np.random.Generator) -> Scenario:
