@@ -452,10 +452,12 @@ class Carrier(ABC):
 
     def _turn_away(self, name: bytes, socket: Socket, frames: list[zmq.Frame]) -> None:
         """Somebody has sent something who is nobody's neighbour; or it is left over of a connection that was cut."""
-        descriptor = _descriptor(frames)
-        if not self._doors[socket].has_cut(descriptor):
+        door, descriptor = self._doors[socket], _descriptor(frames)
+        if door.has_cut(descriptor):
+            return
+        if name[:1] != b"\0" or not door.has_cut_lately:
             self._complain(None, f"somebody not of this run, called {name[:16].hex()}, sent something")
-            self._doors[socket].cut(descriptor)
+        door.cut(descriptor)
 
     def _begins_anew(self, link: Link, plane: int, frames: list[zmq.Frame]) -> bool:
         """Whether one whose connection was cut has seen that, and opens another session."""

@@ -17,6 +17,9 @@ from codedreduce.worlds.zeromq.limits import MOST_NAMELESS, NAMED_WITHIN
 #: Seconds after a connection was cut in which what is left of it may be read, though another may be where it was.
 LEFT_OVER_FOR = 0.1
 
+#: Seconds in which nobody is told of what may be left over, however busy the machine is.
+NAMELESS_LEFT_OVER_FOR = 5.0
+
 
 class Door:
     """Where others come in: a socket that listens, and who has come by it and not said who it is.
@@ -74,6 +77,11 @@ class Door:
         if is_cut:
             self._cut_at[descriptor] = time.monotonic()
         return is_cut
+
+    @property
+    def has_cut_lately(self) -> bool:
+        """Whether what is left of some connection may still be read, under a name that ZeroMQ has given it since."""
+        return time.monotonic() < max(self._cut_at.values(), default=0.0) + NAMELESS_LEFT_OVER_FOR
 
     def has_cut(self, descriptor: int) -> bool:
         """Whether a connection that was the same to the kernel was cut just now: something of it may be left over."""
