@@ -87,6 +87,25 @@ def test_killed_and_started_again_until_it_is_through(name: str, tmp_path: Path)
     assert np.load(out).tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("name", ["tree", "striped"])
+def test_told_to_end_it_keeps_what_it_has(name: str, tmp_path: Path) -> None:
+    """Its workers end with it, so there is nobody to hand over to."""
+    expected = trained(SCHEMES[name]).parameters
+    folder, out = tmp_path / "checkpoints", tmp_path / "out.npy"
+    command = [sys.executable, "-c", SCRIPT, name, str(folder), str(out)]
+    process = subprocess.Popen(command)
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("round-*.json")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    process.terminate()
+    assert process.wait(60) == 143
+    assert not out.exists()
+    assert max(int(path.stem[6:]) for path in folder.glob("round-*.json")) > 4
+    subprocess.run(command, check=True, timeout=120)
+    assert np.load(out).tobytes() == expected.tobytes()
+
+
 def test_another_scheme_or_seed_is_refused_by_name(tmp_path: Path) -> None:
     trained(SCHEMES["striped"], tmp_path, rounds=4)
     with pytest.raises(UsageError, match="scheme 'striped, units=3', now 'ring"):

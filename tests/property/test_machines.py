@@ -24,7 +24,7 @@ from tests.unit.peers import LARGEST, choices, chunks, draw, messages
 EXAMPLES = int(os.environ.get("CODEDREDUCE_EXAMPLES", "8"))
 TIMERS = (
     "redundancy", "waiting", "settled", "settle", "late", "tail", "behind", "greeting", "ended",
-    "enough", "missing", "replan", "a timer of nobody's",
+    "enough", "missing", "replan", "handing over", "a timer of nobody's",
 )  # fmt: skip
 STRANGER = 99
 ENDS = ("LEFT", "STOPPED")
@@ -146,6 +146,12 @@ class GoingOn(RuleBasedStateMachine):
     def leave(self, sure: int) -> None:
         if sure == 13:
             self.talk.leave()
+
+    @precondition(lambda self: isinstance(self.machine, Rank))
+    @rule(sure=st.integers(0, 9))
+    def hand_over(self, sure: int) -> None:
+        if sure == 7:
+            self.talk.happens(happening.HandOver(reason="somebody wants its machine"))
 
     # -- what must hold after each of them (Talk also checks the machine's own invariants)
 

@@ -12,7 +12,7 @@ import pytest
 from codedreduce import MasterWorker, Striped
 from codedreduce.protocol import Machine, Rank, RingNode, Root, Settings, Worker
 from codedreduce.protocol import messages as said
-from codedreduce.protocol.events import Action, AnyAction, Event, Failed, PeerFound, PeerLost
+from codedreduce.protocol.events import Action, AnyAction, Event, Failed, HandOver, PeerFound, PeerLost
 from codedreduce.protocol.machine import OWN, Row, State, diagram
 from codedreduce.protocol.messages import DATA, Message
 from codedreduce.protocol.rank_table import RankState
@@ -87,6 +87,7 @@ def by_hand() -> None:
         led_to(name, state).leave()
         if isinstance(state, RankState):
             led_to(name, state).leave(at_once=True)
+            hands_over(led_to(name, state))
             if MACHINES_BY_HAND[name]().node:
                 led_to(name, state).hears(0, said.Goodbye(reason="it is over"))
                 led_to(name, state).hears(0, said.Refuse(reason="another plan"))
@@ -118,6 +119,15 @@ def by_hand() -> None:
     for child in (5, 6):
         talk.hears(child, said.Unable(round=1, task=talk.machine.below.ledger.assignments()[0][1]))
     Talk(Worker(1, MasterWorker(2).plan(samples=14), Settings(length=4))).model(1)  # quicker than the welcome
+
+
+def hands_over(talk: Talk) -> None:
+    """A rank is told to leave while the run goes on, and looks whether it may."""
+    talk.happens(HandOver(reason="somebody wants its machine"))
+    talk.timer("handing over")
+    if talk.machine.node and talk.machine.state is RankState.WORKING:
+        talk.hears(0, said.Go(round=talk.machine.round + 1, keepers=tuple((rank, int(not rank)) for rank in range(4))))
+        talk.timer("handing over")
 
 
 def by_hand_with_leaders() -> None:

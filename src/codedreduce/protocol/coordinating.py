@@ -164,6 +164,14 @@ class Coordinating:
         """The ranks that are at the round that is on, as far as is known."""
         return self._standing.current()
 
+    def leaves(self, rank: int) -> None:
+        """A rank goes after this round: others do its part of the next."""
+        self._standing.leaves(rank)
+
+    def staying(self) -> set[int]:
+        """The other ranks that can be reached, and do not go after this round."""
+        return self._standing.staying()
+
     def gone(self, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank cannot be reached: what it was to do is done by others, at once."""
         if rank not in self.present:

@@ -197,7 +197,7 @@ class Electing:
     def _stand(self, *, asks: bool = False) -> Stand:
         place = self._place
         return Stand(
-            generation=place.generation, round=place.position, lost=self.is_lost, asks=asks,
+            generation=place.generation, round=place.candidacy, lost=self.is_lost, asks=asks,
             process=self._process, voters=self._voting.voters,
         )  # fmt: skip
 
@@ -270,8 +270,8 @@ class Electing:
     def _propose(self, now: float, actions: list[AnyAction]) -> None:
         """Offer to lead, if enough have nobody, and none of them is further."""
         place = self._place
-        positions = {**self._standing, place.node: place.position}
-        if self._followers is not None or not place.position or not self.is_enough(positions):
+        positions = {**self._standing, place.node: place.candidacy}
+        if self._followers is not None or not place.candidacy or not self.is_enough(positions):
             return
         if min(positions, key=lambda rank: (-positions[rank], rank)) != place.node:
             return

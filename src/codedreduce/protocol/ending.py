@@ -183,6 +183,18 @@ class Ending:
         self.refused = message.reason
         self._finish(message.reason, actions)
 
+    def say_goodbye(self, why: str, actions: list[AnyAction]) -> None:
+        """Leave, with a word to the one that leads."""
+        self._doing.stop("this rank leaves", actions)
+        self._why = why
+        self._say_goodbye(actions)
+
+    def vanish(self, why: str, actions: list[AnyAction]) -> None:
+        """Leave without a word: who is left finds that this rank is gone."""
+        self._doing.stop("this rank leaves", actions)
+        self._office.leave()
+        self._finish(why, actions)
+
     def _say_goodbye(self, actions: list[AnyAction]) -> None:
         goodbye = Goodbye(generation=self._place.generation, round=self._place.round, reason=self._why[:1000])
         if self._office.leading is not None:

@@ -112,6 +112,12 @@ class Overtaken(Event, frozen=True, kw_only=True):
     round: int
 
 
+class HandOver(Event, frozen=True, kw_only=True):
+    """Rank: it shall leave while the run goes on, when others have taken what it does for all."""
+
+    reason: str
+
+
 class Leave(Event, frozen=True, kw_only=True):
     """The node shall leave; at once, or when others no longer need it."""
 

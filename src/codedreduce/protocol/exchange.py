@@ -60,6 +60,11 @@ class Exchange:
             self._tell_sum(index, total, actions)
         self._replay(actions)
 
+    @property
+    def keeps_now(self) -> bool:
+        """Whether this rank keeps something of the round that is on, planned or in another's place."""
+        return self.stripes.is_kept_by(self._node)
+
     def keep_whole(self) -> None:
         """All of the sum is here, and its script may do with it what it likes: hold it for those that lack some."""
         self._past.hold(self.sum)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from codedreduce.protocol.coordinating import Coordinating
 from codedreduce.protocol.events import AnyAction, EveryoneIn, Note, Transmit
 from codedreduce.protocol.membership import Roster, run_name
-from codedreduce.protocol.messages import AnyMessage, Done, Give, Hello, Late, Refuse, Renew, Status, Voters
+from codedreduce.protocol.messages import AnyMessage, Done, Give, Hello, Late, Leaving, Refuse, Renew, Status, Voters
 from codedreduce.protocol.place import Place
 from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.witness import Witness
@@ -87,6 +87,17 @@ class Leading:
     def lacking(self) -> list[int]:
         """The ranks that are not in."""
         return self._roster.lacking()
+
+    def on_leaving(self, message: Leaving, rank: int, actions: list[AnyAction]) -> None:
+        """A rank goes after this round, and is not counted on in the next."""
+        if rank in self._coordinating.staying():
+            reason = f"rank {rank} leaves after round {message.round}: {message.reason}"
+            actions.append(Note(kind="leaving", reason=reason, round=message.round, nodes=(rank,)))
+            self._coordinating.leaves(rank)
+
+    def staying(self) -> set[int]:
+        """The other ranks that are there, and do not go after this round."""
+        return self._coordinating.staying()
 
     def gone(self, rank: int) -> None:
         """A rank cannot be reached, or has left."""

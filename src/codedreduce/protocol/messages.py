@@ -113,7 +113,7 @@ class Goodbye(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
 
 class Leaving(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent: I leave after this round; do not count on me in the next."""
+    """Child to parent, rank to coordinator: I leave after this round; do not count on me in the next."""
 
     reason: Words
 

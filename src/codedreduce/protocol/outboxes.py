@@ -43,6 +43,11 @@ class Outboxes:
         """Whom the connection is lost to."""
         return frozenset(self._lost)
 
+    @property
+    def are_empty(self) -> bool:
+        """Whether all that was put there is on its way."""
+        return not any(outbox.waiting for outbox in self._outboxes.values())
+
     def reaches(self, peers: Iterable[int]) -> bool:
         """Whether none of these is lost."""
         return self._lost.isdisjoint(peers)

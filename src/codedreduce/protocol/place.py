@@ -21,6 +21,7 @@ class Place:
         self.over = 0  # the last round that is over, as one that leads has said
         self.end: int | None = None  # the round after which the run is over, if that is known
         self.has_state = True  # whether its script's model is that of the run, or will be by what it is given
+        self.is_leaving = False  # whether this rank shall leave while the run goes on
         self.began_at = 0.0
         self.round_took = 0.0
 
@@ -55,6 +56,10 @@ class Place:
         """What this rank's script has is not what the others have."""
         self.has_state = False
 
+    def would_leave(self) -> None:
+        """This rank shall leave, when others can go on without it."""
+        self.is_leaving = True
+
     def leave(self) -> int:
         """The script leaves its loop; after which round."""
         if self.state not in (RESTING, ENDING):
@@ -86,6 +91,11 @@ class Place:
         if not self.has_state:
             return 0
         return 1 if self.state is RENEWING else self.through + 1
+
+    @property
+    def candidacy(self) -> int:
+        """How far a rank is that would lead; 0 of one that would not."""
+        return 0 if self.is_leaving else self.position
 
     def take(self, go: Go) -> None:
         """The coordinator has let a round begin."""

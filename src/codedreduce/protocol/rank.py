@@ -41,6 +41,7 @@ from codedreduce.protocol.events import (
     Transmit,
 )
 from codedreduce.protocol.exchange import Exchange
+from codedreduce.protocol.handing_over import HANDING_OVER, HandingOver
 from codedreduce.protocol.joining import GREETING, Joining
 from codedreduce.protocol.keeping import Keeper
 from codedreduce.protocol.leading import Leading
@@ -56,6 +57,7 @@ from codedreduce.protocol.messages import (
     Keep,
     Late,
     Lead,
+    Leaving,
     Message,
     PartChunk,
     Past,
@@ -119,6 +121,10 @@ class Rank(Machine):
         self._electing = Electing(
             place, plan, settings, links, office, self._adopt, self._take_lead, self._let_in, self._greet
         )
+        self._handing_over = HandingOver(
+            place, doing, exchange, links, self._giving, office, self._electing,
+            say_goodbye=self._ending.say_goodbye, vanish=self._ending.vanish,
+        )  # fmt: skip
         if place.coordinator == node:
             self._take_office()
 
@@ -165,6 +171,11 @@ class Rank(Machine):
     def left_alone(self) -> str | None:
         """Why this rank should not have left when it did, if it should not."""
         return self._ending.left_alone
+
+    @property
+    def has_handed_over(self) -> bool | None:
+        """Of a rank that was told to leave, and has: whether others are there to go on. None of any other."""
+        return self._handing_over.goes_on
 
     @property
     def refused(self) -> str | None:
@@ -252,6 +263,7 @@ class Rank(Machine):
         self._place.begin(event.round, now)
         self._doing.use(event.model, event.digest)
         self._giving.begin(event.round, actions)
+        self._handing_over.look_soon(now, actions)
         if self.lead is None and not self.begun:  # everyone is in when all have said this
             self._doing.tell_status(actions)
         if self.lead is None:
@@ -267,7 +279,8 @@ class Rank(Machine):
             if self._office.leading.takes_state(event.round, actions):
                 self._behind.renew(now, actions)
                 return
-            self._let_begin(now, actions)
+            if not self._place.is_leaving:  # else another lets it begin
+                self._let_begin(now, actions)
             return
         if self._ending.is_past:
             self._ending.tell_script(actions)
@@ -480,6 +493,10 @@ class Rank(Machine):
         self._electing.look_at_voters(actions)
         self._go_on_soon(now, actions)
 
+    def _on_leaving(self, message: Leaving, sender: int, now: float, actions: list[AnyAction]) -> None:
+        assert self._office.leading is not None
+        self._office.leading.on_leaving(message, sender, actions)
+
     def _is_in(self, message: Welcome, is_new: bool, actions: list[AnyAction]) -> None:
         self._electing.is_in(message, is_new, actions)
 
@@ -602,6 +619,8 @@ class Rank(Machine):
                 self._look_whether_on(now, actions)
         elif event.name == GOING_ON:
             self._go_on_leading(now, actions)
+        elif event.name == HANDING_OVER:
+            self._handing_over.look(now, actions)
         elif event.name == LEADING:
             self._electing.lead(now, actions)
         elif event.name == ELECTING:

@@ -8,6 +8,7 @@ from codedreduce.protocol.events import (
     Computed,
     Drained,
     Failed,
+    HandOver,
     Interrupted,
     Leave,
     Overtaken,
@@ -33,6 +34,7 @@ from codedreduce.protocol.messages import (
     Keep,
     Late,
     Lead,
+    Leaving,
     PartChunk,
     Past,
     Refuse,
@@ -122,6 +124,7 @@ ROWS = (
     Row((RESTING, READY, RENEWING), Goodbye, FOLLOWER, "_on_follower_left"),
     Row((WORKING,), Goodbye, FOLLOWER, "_on_follower_left", (STAY, RESTING)),
     Row((ENDING,), Goodbye, FOLLOWER, "_on_follower_left", (STAY, LEFT)),
+    Row((RESTING, READY, WORKING, RENEWING), Leaving, FOLLOWER, "_on_leaving"),
     # who leads
     Row((RESTING,), Stand, FOLLOWER, "_on_stand", (STAY, JOINING)),
     Row((READY, WORKING, RENEWING, ENDING), Stand, FOLLOWER, "_on_stand"),
@@ -132,9 +135,9 @@ ROWS = (
     Row(_IN, Goodbye, PEER, "_on_peer_left"),
     # time and connections
     Row((JOINING, RESTING), TimerFired, OWN, "_on_timer"),
-    Row((READY,), TimerFired, OWN, "_on_timer", (STAY, WORKING, RESTING)),
+    Row((READY,), TimerFired, OWN, "_on_timer", (STAY, WORKING, RESTING, LEFT)),
     Row((RENEWING,), TimerFired, OWN, "_on_timer", (STAY, RESTING)),
-    Row((WORKING,), TimerFired, OWN, "_on_timer", (STAY, RESTING, RENEWING)),
+    Row((WORKING,), TimerFired, OWN, "_on_timer", (STAY, RESTING, RENEWING, LEFT)),
     Row((ENDING,), TimerFired, OWN, "_on_timer", (STAY, LEFT)),
     Row(_ALL, Drained, OWN, "_on_drained"),
     Row((JOINING, RESTING, READY, RENEWING), PeerLost, OWN, "_on_peer_lost"),
@@ -148,11 +151,15 @@ ROWS = (
     Row(_ALL, Failure, COORDINATOR, "_ending.on_failure", (LEFT,)),
     Row((JOINING,), Leave, OWN, "_ending.on_leave", (LEFT,)),
     Row(_IN, Leave, OWN, "_ending.on_leave", (ENDING, LEFT)),
+    Row((JOINING,), HandOver, OWN, "_handing_over.on_hand_over", (LEFT,)),
+    Row((RESTING, READY, WORKING, RENEWING), HandOver, OWN, "_handing_over.on_hand_over"),
+    Row((ENDING,), HandOver, OWN),
     *(Row((JOINING, *_NOT_WORKING), what, OWN) for what in (Computed, Advanced, Failed)),
     *(
         Row((LEFT,), what, OWN)
         for what in (
-            Computed, Advanced, Failed, Interrupted, TimerFired, PeerFound, PeerLost, Drained, Packed, Leave, Overtaken,
+            Computed, Advanced, Failed, Interrupted, TimerFired, PeerFound, PeerLost, Drained, Packed, Leave, HandOver,
+            Overtaken,
         )
     ),
 )  # fmt: skip

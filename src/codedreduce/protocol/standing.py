@@ -29,6 +29,7 @@ class Standing:
         self._heard: set[int] = set()  # of whom something was heard in this round
         self._has_sum: set[int] = set()  # who has the sum of this round, and computes nothing of it any more
         self._silent: set[int] = set()  # of whom nothing was heard in the last one
+        self._leaving: set[int] = set()  # ranks that go after this round
         self._in_time: set[int] = set()  # ranks that began this round in time, of those that were left out
         self._round = 0
         self._began = 0.0
@@ -37,12 +38,14 @@ class Standing:
     def came(self, rank: int) -> None:
         """A rank is in; after the first round it must show that it is at the current one."""
         self.present.add(rank)
+        self._leaving.discard(rank)
         if self._round:
             self._away.add(rank)
 
     def gone(self, rank: int) -> None:
         """A rank cannot be reached."""
         self.present.discard(rank)
+        self._leaving.discard(rank)
         self._away.discard(rank)
         self._behind.discard(rank)
 
@@ -70,6 +73,14 @@ class Standing:
             self._heard.add(rank)
             if now - self._began <= IN_TIME * self._took:
                 self._in_time.add(rank)
+
+    def leaves(self, rank: int) -> None:
+        """A rank goes after this round: it is given nothing more."""
+        self._leaving.add(rank)
+
+    def staying(self) -> set[int]:
+        """The ranks that are there and do not go, but for the coordinator's own."""
+        return self.present - self._leaving - {self._own}
 
     def has_sum(self, rank: int) -> None:
         """A rank has the sum of the round that is on, which the coordinator has not: it computes nothing of it."""
@@ -99,12 +110,14 @@ class Standing:
 
     def taking_part(self) -> list[int]:
         """The ranks that are given work and stripes at the start of a round."""
-        able = [rank for rank in self.current() if rank not in self._silent and not self.is_left_out(rank)]
+        out = self._silent | self._leaving
+        able = [rank for rank in self.current() if rank not in out and not self.is_left_out(rank)]
         return able or [self._own]
 
     def can_help(self, rank: int) -> bool:
         """Whether a rank can be given another's work: it was heard of in this round, and its link serves."""
-        return (rank in self._heard or rank == self._own) and self.can_compute(rank) and not self.is_left_out(rank)
+        is_there = rank in self._heard or rank == self._own
+        return is_there and self.can_compute(rank) and not self.is_left_out(rank) and rank not in self._leaving
 
     def is_left_out(self, rank: int) -> bool:
         """Whether a rank is given nothing for a while."""

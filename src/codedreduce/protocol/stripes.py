@@ -38,6 +38,10 @@ class Stripes:
         """Who keeps a chunk in the round that is on."""
         return self._keeper_of[index]
 
+    def is_kept_by(self, rank: int) -> bool:
+        """Whether a rank keeps any chunk in the round that is on."""
+        return rank in self._keeper_of
+
     def keepers(self, round_: int) -> list[int] | None:
         """Who kept the chunks of a round, if that is still known."""
         return self._rounds.get(round_)

@@ -1,6 +1,6 @@
 """Leaving on purpose: SIGTERM asks a process of a run to hand over and go, as spot machines do before they are taken.
 
-Workers of a tree and ranks go between two rounds; the run goes on without them, and they end with exit code 0. Who
+Workers of a tree go after their round, ranks when others do their part; the run goes on, and they end with code 0. Who
 alone has the state, the root of a tree or the only rank, ends with 143, after a checkpoint if there is a folder for
 them. Whoever is not through after some seconds is ended, and a second SIGTERM ends at once.
 """

@@ -217,9 +217,7 @@ class SimulatedCluster:
 
     def _begin_at(self, node: int, round_: int) -> None:
         """Let a rank's script begin a round, in no time; or leave its loop, if it has had its rounds and a run ends."""
-        if self._nodes.is_to_leave(node):
-            self._kernel.at(self._kernel.now, self._nodes.leave_now, node)
-        elif round_ <= self._rounds:
+        if round_ <= self._rounds:
             self._kernel.at(self._kernel.now, self._nodes.dispatch, node, self._begin(round_))
         elif self._ending:
             self._leave(node)

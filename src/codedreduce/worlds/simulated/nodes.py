@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from codedreduce.protocol import Machine, Rank, Settings, machine_for
+from codedreduce.protocol import Machine, Settings, machine_for
 from codedreduce.protocol.events import (
     Drained,
     Event,
     EveryoneIn,
+    HandOver,
     Leave,
     Note,
     PeerFound,
@@ -31,7 +32,19 @@ AFTER_LAST_WORDS = 3.0
 class Node:
     """What the world keeps of a node beside its machine."""
 
-    __slots__ = ("alive", "cuts", "epoch", "held", "leaves", "machine", "pauses", "returns", "timers", "tokens")
+    __slots__ = (
+        "alive",
+        "cuts",
+        "epoch",
+        "going",
+        "held",
+        "leaves",
+        "machine",
+        "pauses",
+        "returns",
+        "timers",
+        "tokens",
+    )
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -40,6 +53,7 @@ class Node:
         self.pauses = 0
         self.held: list[tuple[Event, int]] = []  # events that came during a pause
         self.cuts = 0
+        self.going = False  # its machine has left, and what it said last is under way
         self.leaves = self.returns = False  # it was told to go; and another comes in its place as soon as it has
         self.timers: dict[str, int] = {}  # the token of the timer that counts
         self.tokens = 0  # only grows, also when a process takes another's place
@@ -153,6 +167,10 @@ class Nodes:
     def finished(self, number: int) -> None:
         """The process of a node that has left ends; one that was told to go may come back."""
         node = self._nodes[number]
+        if node.leaves and isinstance(self.plan, StripedPlan):  # what it said last arrives before it is gone
+            node.alive, node.going = False, True
+            self.kernel.at(self.kernel.now + AFTER_LAST_WORDS * self._latency, self._is_gone, number)
+            return
         if node.leaves:
             left = self.crash(number)
             if node.returns and left is not None:
@@ -161,6 +179,14 @@ class Nodes:
         node.alive = False
         if isinstance(self.plan, StripedPlan):  # what it said last arrives before that
             self.kernel.at(self.kernel.now + AFTER_LAST_WORDS * self._latency, self._tell_dead, number, node.epoch)
+
+    def _is_gone(self, number: int) -> None:
+        """The process of a rank that was told to go has ended; another may come in its place."""
+        node = self._nodes[number]
+        node.alive, node.going = True, False
+        left = self.crash(number)
+        if node.returns and left is not None:
+            self.kernel.at(self.kernel.now, self.come_back, number, left)
 
     # -- connections
 
@@ -293,32 +319,20 @@ class Nodes:
             self.dispatch(one, PeerFound(peer=other))
 
     def leave(self, number: int) -> None:
-        """Tell a node to go after its round; a rank goes when its script would begin the next one (`leave_now`)."""
+        """Tell a node to go after its round; a rank, when others have taken what it does for all."""
         self._nodes[number].leaves = True
-        if not isinstance(self.plan, StripedPlan):
-            self.dispatch(number, Leave(reason="somebody wants its machine"))
+        reason = "somebody wants its machine"
+        self.dispatch(number, HandOver(reason=reason) if isinstance(self.plan, StripedPlan) else Leave(reason=reason))
 
     def stay(self) -> None:
         """Nobody who is there has to go any more: all end together."""
         for node in self._nodes.values():
             node.leaves = node.leaves and not node.alive
 
-    def is_to_leave(self, number: int) -> bool:
-        """Whether a node that is there was told to go."""
-        return self._nodes[number].leaves and self._nodes[number].alive
-
-    def leave_now(self, number: int) -> None:
-        """A rank that was told to go does, between two rounds; one that leads without a word: another takes over."""
-        machine = self._nodes[number].machine
-        if isinstance(machine, Rank) and machine.leads:
-            self.finished(number)
-        else:
-            self.dispatch(number, Leave(reason="somebody wants its machine", at_once=True))
-
     def return_(self, number: int) -> None:
         """Start a new process in place of one that has left, or will have."""
         node = self._nodes[number]
-        if node.alive:
+        if node.alive or node.going:
             node.returns = node.leaves
         else:
             self.come_back(number, node.epoch)

@@ -119,6 +119,7 @@ class LocalCluster:
             run, first, gradient=_OnOneCore(self._gradient) if is_tree else self._gradient,
             injection=None if is_tree else self._injection, journal=self.journal, look=self._watch,
             replica=self._replica, record=self._records.write if not is_tree and self._records else None,
+            is_host=True,
         )  # fmt: skip
         with self._site.at(0) if self._site is not None else contextlib.nullcontext():
             stack.enter_context(self._node)

@@ -22,6 +22,7 @@ from codedreduce.protocol.events import (
     EveryoneIn,
     Finished,
     Gathered,
+    HandOver,
     Leave,
     Note,
     Overtaken,
@@ -67,6 +68,7 @@ class Node:
 
     The first node (0, or 1 on a ring) answers at the address where the run meets. `journal` hears what the node has to
     tell; `look` is called while it waits, to look after other processes. `replica` is what a rank steps by itself.
+    `is_host`: the other processes end with this one.
     """
 
     def __init__(
@@ -80,8 +82,10 @@ class Node:
         record: Callable[[Interval], None] | None = None,
         look: Callable[[], None] | None = None,
         replica: Replica | None = None,
+        is_host: bool = False,
     ) -> None:
         self._run = run
+        self._is_host = is_host
         self._number = number
         self._replica = replica
         self._gradient = gradient
@@ -93,9 +97,8 @@ class Node:
         self._round = run.settings.after
         self._first = run.settings.after + 1  # the first round
         self._at_once = True
-        self._why = "the run is over"
         self._vanishes = False
-        self._asked = Asked(run.meeting.grace, self._leave_a_tree)
+        self._asked = Asked(run.meeting.grace, self._hand_over)
         self.found = Standing()  # how the run stood when this node came
         self._stack = ExitStack()
 
@@ -141,20 +144,27 @@ class Node:
         self._driver.start()
         self._asked.is_in = isinstance(machine, Worker)
 
-    def _leave_a_tree(self) -> None:
-        """A worker that was told to leave goes after the round."""
+    @property
+    def _hands_over(self) -> bool:
+        """Whether there are others who could go on without this node."""
+        plan = self._run.plan
+        return isinstance(plan, StripedPlan) and plan.workers > 1 and not self._is_host
+
+    def _hand_over(self) -> None:
+        """This process was told to leave: a worker of a tree goes after the round, a rank when others do its part."""
+        reason = "it was told to (SIGTERM)"
         if isinstance(self.machine, Worker):
             say_farewell(self._number)
-            self.leave_soon("it was told to (SIGTERM)")
+            self.leave_soon(reason)
+        elif self._hands_over:
+            self._talking.post(HandOver(reason=reason))
 
-    def _leave_between_rounds(self) -> None:
-        """A rank that was told to leave goes, and who leads without a word: its place is taken, or it comes back."""
-        is_alone = not isinstance(self._run.plan, StripedPlan) or self._run.plan.workers == 1
-        if not is_alone:
+    def _leave(self, *, goes_on: bool) -> None:
+        """End this process, which was told to leave; whether the run goes on."""
+        if goes_on:
             say_farewell(self._number)
-        self._vanishes = is_alone or self.leads
-        self._why = f"rank {self._number} was told to leave"
-        raise Leaving(TOLD_TO_END if is_alone else 0)
+        self._vanishes = True  # whom it concerns has been told
+        raise Leaving(0 if goes_on else TOLD_TO_END)
 
     def _close_context(self) -> None:
         """Tell everyone that it is over, and see to it that the words leave before this process may end."""
@@ -166,7 +176,7 @@ class Node:
         if self._vanishes:
             self._driver.vanish()
         else:
-            self._driver.leave(self._why)
+            self._driver.leave("the run is over")
         if not self._driver.is_alive():
             self._context.term()
 
@@ -255,8 +265,8 @@ class Node:
     def aggregate(self, model: Vector) -> Outcome:
         """One round: the gradient sum of the whole batch under this model."""
         begin = time.monotonic()
-        if self._asked.to_leave:
-            self._leave_between_rounds()
+        if self._asked.to_leave and not self._hands_over:
+            self._leave(goes_on=False)
         if self._look is not None and begin - self._looked_at > LOOK_EVERY:
             self._looked_at = begin
             self._look()
@@ -302,6 +312,8 @@ class Node:
             self._round = news.round
             return Over(news.round)
         elif isinstance(news, Finished) and isinstance(self.machine, Rank):
+            if self.machine.has_handed_over is not None:
+                self._leave(goes_on=self.machine.has_handed_over)
             end = self.machine.ended_after
             if end is not None and end < self._round:
                 return Over(end)
