@@ -47,6 +47,19 @@ def test_other_schemes_as_text(scheme: str) -> None:
     assert scheme in run.stdout
 
 
+def test_stripes_with_several_units_a_rank(tmp_path: Path) -> None:
+    units = ["--tree", "4x1", "--scheme", "striped", "--units", "6"]
+    run = codedreduce("draw", *units)
+    assert run.returncode == 0, run.stderr
+    assert "striped of 6 units over 4 ranks" in run.stdout
+    assert "in 2 units" in run.stdout
+    run = codedreduce("draw", *units, "--out", str(tmp_path / "a.svg"))
+    assert run.returncode == 0, run.stderr
+    picture = (tmp_path / "a.svg").read_text()
+    assert "6 units," in picture
+    assert "a unit each" not in picture
+
+
 def test_a_large_tree_is_folded() -> None:
     run = codedreduce("draw", "--tree", "4x4")
     assert run.returncode == 0
@@ -68,6 +81,7 @@ def test_pictures(tmp_path: Path, name: str, magic: bytes, scheme: str) -> None:
     [
         (["--tree", "4by2"], "FANOUTxDEPTH"),
         (["--stragglers", "4"], "got stragglers=4"),
+        (["--units", "6"], "a number of units is for striped"),
         (["--scheme", "magic"], "unknown scheme 'magic'"),
         (["--samples", "3"], "3 samples cannot be shared by 20 workers"),
         (["--out", "tree.gif"], ".svg or .png"),

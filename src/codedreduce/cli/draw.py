@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from codedreduce.cli.options import Units
 from codedreduce.errors import UsageError
 from codedreduce.report.plan_figure import plan_figure
 from codedreduce.report.plan_text import plan_text
@@ -23,6 +24,7 @@ def draw(
     scheme: Annotated[str, typer.Option(help=f"{', '.join(SCHEMES)}; or compare.")] = "coded-reduce",
     order: Annotated[str, typer.Option(help="progressive or eager.")] = "progressive",
     code: Annotated[str, typer.Option(help="repetition or cyclic.")] = "repetition",
+    units: Units = None,
     samples: Annotated[int | None, typer.Option(help="Samples in the batch.", show_default="60 a worker")] = None,
     out: Annotated[Path | None, typer.Option(help="FILE.svg or FILE.png; without it, text.")] = None,
 ) -> None:
@@ -30,7 +32,9 @@ def draw(
     topology = parse_tree(tree, stragglers)
     batch = samples if samples is not None else 60 * topology.workers
     names = COMPARISON if scheme == "compare" else (scheme,)
-    chosen = (parse_scheme(name, tree=topology, stragglers=stragglers, code=code, order=order) for name in names)
+    chosen = (
+        parse_scheme(name, tree=topology, stragglers=stragglers, code=code, order=order, units=units) for name in names
+    )
     plans = [one.plan(samples=batch) for one in chosen]
     console = Console()
     if out is None:

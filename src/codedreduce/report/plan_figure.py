@@ -124,17 +124,20 @@ def _draw_stripes(ax: Axes, plan: StripedPlan) -> None:
     """Ranks with the blocks of their units, and below them the vector: every rank sends to every stripe's keeper."""
     ranks = plan.workers
     scale = min(1.0, 18 / ranks)
-    width = ranks / max(plan.blocks, 1) * 0.8 / ranks
     for rank in plan.computing:
         colour = group_colour(rank)
         for other in plan.computing:
             ax.plot((rank, other), (0, -2), color=group_colour(other), lw=1.4 * scale, alpha=0.35, zorder=1)
-        for block in range(plan.blocks):
+        blocks = len(plan.own(rank)) * plan.blocks
+        width = 0.8 / blocks
+        for block in range(blocks):
             left = rank - 0.4 + block * width
             ax.add_patch(Rectangle((left, 0.55), 0.8 * width, 0.16, color=colour, alpha=0.75, lw=0))
         ax.add_patch(Rectangle((rank - 0.5, -2.28), 1, 0.28, facecolor=colour, edgecolor="white", lw=scale))
         _dot(ax, (rank, 0), str(rank), colour, 620 * scale**2, max(3.0, 9 * scale))
-    for height, words in ((0.63, f"a unit each,\n{plan.blocks} blocks"), (-2.14, "the sum,\na stripe each")):
+    units = len(plan.all_units)
+    work = f"a unit each,\n{plan.blocks} blocks" if units == ranks else f"{units} units,\n{plan.blocks} blocks each"
+    for height, words in ((0.63, work), (-2.14, "the sum,\na stripe each")):
         ax.text(-0.75, height, words, ha="right", va="center", fontsize=8, color=ROOT)
     ax.set_xlim(-0.8 - 0.2 * ranks, ranks - 0.3)
     ax.set_ylim(-2.5, 0.95)

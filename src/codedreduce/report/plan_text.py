@@ -126,7 +126,7 @@ def copies_text(plan: Plan) -> str:
 def _tolerance(plan: Plan, tolerated: int) -> str:
     if isinstance(plan, StripedPlan):
         others = len(plan.group(0)) - 1
-        return f"all others but rank 0, {others} of them" if others + 1 == plan.workers else f"{others} in each group"
+        return f"all but any one rank, {others} of them" if others + 1 == plan.workers else f"{others} in each group"
     if not tolerated:
         return "no straggler: a round waits for the slowest worker"
     where = "in each group" if getattr(plan.scheme, "code", "repetition") == "repetition" else "under each parent"
