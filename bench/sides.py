@@ -33,6 +33,7 @@ from codedreduce.torch.layout import Layout
 from codedreduce.torch.unit import Training, UnitGradient
 from codedreduce.worlds.nursery import Nursery
 from codedreduce.worlds.run import Run
+from codedreduce.worlds.secrets import Secret
 from codedreduce.worlds.site import meeting_at
 from codedreduce.worlds.world import RoundResult
 from codedreduce.worlds.zeromq.node import Node
@@ -275,14 +276,14 @@ def lab_of(nodes: int, case: Case) -> Iterator[Lab]:
 
 def run_forked(side: Callable[[Script, Lab], None], case: Case, lab: Lab, nodes: int, out: str) -> None:
     """Run a side in processes of this machine, each in its node of the lab, until rank 0 is through."""
-    run = f"codedreduce-bench-{os.getpid()}"
+    run, secret = f"codedreduce-bench-{os.getpid()}", Secret.fresh()
     codes: dict[int, int] = {}
     is_tree = nodes > case.ranks
 
     def rank_main(rank: int) -> None:
         os.environ.update(
             RANK=str(rank), WORLD_SIZE=str(nodes), MASTER_ADDR=lab.host, MASTER_PORT=str(PORT), OMP_NUM_THREADS="1",
-            CODEDREDUCE_RUN=run, TORCH_CPP_LOG_LEVEL="ERROR",
+            CODEDREDUCE_RUN=run, CODEDREDUCE_SECRET=secret.reveal(), TORCH_CPP_LOG_LEVEL="ERROR",
         )  # fmt: skip
         torch.set_num_threads(1)
         script = Script(case, rank - 1 if is_tree and rank else rank, out)

@@ -26,6 +26,7 @@ from codedreduce.training import SGD, LogisticRegression, synthetic
 from codedreduce.training.loop import Job, reference_run
 from codedreduce.worlds.journal import Journal
 from codedreduce.worlds.run import Run
+from codedreduce.worlds.secrets import Secret
 from codedreduce.worlds.simulated import Gradients
 from codedreduce.worlds.world import RoundResult, World
 from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
@@ -200,6 +201,7 @@ class ByHand:
         self.environment = {
             **os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(self.count), "MASTER_ADDR": lab.host,
             "MASTER_PORT": "29711", "CODEDREDUCE_TREE": f"{self.count}x1" if striped else "2x2",
+            "CODEDREDUCE_SECRET": Secret.fresh().reveal(),
             "CODEDREDUCE_SCHEME": "striped" if striped else "coded-reduce", **variables,
         }  # fmt: skip
         self.processes: dict[int, subprocess.Popen[str]] = {}

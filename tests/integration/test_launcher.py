@@ -19,6 +19,7 @@ from codedreduce.training import SGD, LogisticRegression, synthetic
 from codedreduce.training.loop import Job
 from codedreduce.worlds.arena import arenas_of
 from codedreduce.worlds.environment import read_membership
+from codedreduce.worlds.private import run_folder
 
 from .test_cli_draw import codedreduce
 
@@ -250,7 +251,7 @@ def test_torchrun_listens_at_its_port_itself() -> None:
     }  # fmt: skip
     here = read_membership({**base, "LOCAL_WORLD_SIZE": "3"})
     assert here is not None
-    assert here.meeting.address == "ipc://@codedreduce-none-29500-directory"
+    assert here.meeting.address == f"ipc://{run_folder('codedreduce-none-29500')}/book"
     several = read_membership({**base, "LOCAL_WORLD_SIZE": "1"})
     assert several is not None
     assert several.meeting.address == "tcp://host:29501"

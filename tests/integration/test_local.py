@@ -22,6 +22,7 @@ from codedreduce.worlds.arena import arenas_of
 from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.journal import Journal, Lateness, listening
 from codedreduce.worlds.run import Meeting, Run
+from codedreduce.worlds.secrets import Secret
 from codedreduce.worlds.simulated import parse_delays
 from codedreduce.worlds.world import World
 from codedreduce.worlds.zeromq.local import LocalCluster
@@ -215,13 +216,15 @@ def test_a_parent_that_dies_and_returns_is_found_by_its_children() -> None:
 
 def test_rubbish_at_the_door_changes_nothing() -> None:
     with LocalCluster.of(PLAN, counting, SETTINGS) as cluster:
-        run = cluster.run.meeting.run
+        at = cluster.run.meeting
         context = zmq.Context.instance()
         random = np.random.default_rng(0)
-        for name in ("directory", "0-control", "0-data", "1-control", "1-data"):
+        nodes = [f"{at.listen_at()}-{name}" for name in ("0-control", "0-data", "1-control", "1-data")]
+        for place in (at.address, *nodes):
+            assert os.path.exists(place.removeprefix("ipc://"))
             rogue = context.socket(zmq.DEALER)
             rogue.setsockopt(zmq.ROUTING_ID, random.bytes(3))
-            rogue.connect(f"ipc://@{run}-{name}")
+            rogue.connect(place)
             for frames in range(5):
                 rogue.send_multipart([random.bytes(int(random.integers(0, 40))) for _ in range(frames + 1)])
             rogue.close(linger=100)
@@ -242,7 +245,7 @@ def test_a_node_that_cannot_start_leaves_nothing() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        meeting = Meeting(run=f"codedreduce-{os.getpid()}-x", port=taken.getsockname()[1])
+        meeting = Meeting(run=f"codedreduce-{os.getpid()}-x", port=taken.getsockname()[1], secret=Secret.fresh())
         open_files = psutil.Process().num_fds()
         for _ in range(3):
             with pytest.raises(UsageError, match="the root cannot listen at"):

@@ -15,6 +15,7 @@ from codedreduce.cli.draw import draw
 from codedreduce.cli.race import race
 from codedreduce.cli.replay import replay
 from codedreduce.cli.run import run
+from codedreduce.cli.secret import secret
 from codedreduce.cli.simulate import simulate
 from codedreduce.cli.train import train
 from codedreduce.errors import CodedReduceError, UsageError
@@ -33,6 +34,7 @@ app.command()(draw)
 app.command()(simulate)
 app.command()(replay)
 app.command()(chaos)
+app.command()(secret)
 app.add_typer(lab.app, name="lab")
 
 

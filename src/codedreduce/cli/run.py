@@ -19,6 +19,7 @@ from codedreduce.schemes.names import DEFAULT_WORKERS, parse_scheme, parse_tree
 from codedreduce.units import seconds as parse_seconds
 from codedreduce.worlds.delays import parse_delays
 from codedreduce.worlds.launcher import Launch, launch, python_command
+from codedreduce.worlds.secrets import INSECURE_VARIABLE
 
 
 def run(
@@ -48,6 +49,9 @@ def run(
     ] = "10s",
     grace: Annotated[str, typer.Option(help="How long processes have to hand over at SIGTERM.")] = "30s",
     port: Annotated[int, typer.Option(help="Where the root answers; 0 for any free port.")] = 0,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let anybody in who reaches a port: no secret, nothing is encrypted.")
+    ] = False,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
 ) -> None:
@@ -71,6 +75,8 @@ def run(
         "CODEDREDUCE_TREE": tree, "CODEDREDUCE_STRAGGLERS": str(stragglers), "CODEDREDUCE_SCHEME": scheme,
         "CODEDREDUCE_ORDER": order, **_said_of_excess(excess),
     }  # fmt: skip
+    if insecure:
+        variables[INSECURE_VARIABLE] = "1"
     if least < count:
         variables["CODEDREDUCE_LEAST"] = str(least)
     if units is not None:

@@ -13,6 +13,7 @@ from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.addresses import is_loopback, numeric
 from codedreduce.worlds.failures import REFUSE, check_nonfinite
 from codedreduce.worlds.run import Meeting
+from codedreduce.worlds.secrets import find_secret, is_insecure
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -172,7 +173,13 @@ def _meeting(environment: Mapping[str, str]) -> Meeting:
         least=int(_number(environment, "CODEDREDUCE_LEAST")) if "CODEDREDUCE_LEAST" in environment else None,
         **{field: _number(environment, name, default) for name, field, default in WAITS},  # type: ignore[arg-type]
     )
-    return _beside_torchrun(meeting, environment) if "TORCHELASTIC_RUN_ID" in environment else meeting
+    if "TORCHELASTIC_RUN_ID" in environment:
+        meeting = _beside_torchrun(meeting, environment)
+    if is_insecure(environment):
+        return replace(meeting, insecure=True)
+    if not meeting.port:  # its sockets are files that only this user can reach
+        return meeting
+    return replace(meeting, secret=find_secret(environment, make=meeting.same_machine and not meeting.also))
 
 
 def _beside_torchrun(meeting: Meeting, environment: Mapping[str, str]) -> Meeting:

@@ -20,8 +20,18 @@ from types import FrameType
 from codedreduce.errors import CodedReduceError, UsageError
 from codedreduce.worlds.addresses import free_port
 from codedreduce.worlds.output import Output, Say
+from codedreduce.worlds.private import tidy
 from codedreduce.worlds.processes import Processes, is_stopped
 from codedreduce.worlds.restarts import Restarts, ordinal
+from codedreduce.worlds.secrets import (
+    FILE_VARIABLE,
+    INSECURE_VARIABLE,
+    VARIABLE,
+    Secret,
+    default_file,
+    find_secret,
+    is_insecure,
+)
 from codedreduce.worlds.site import Site, meeting_at
 
 #: Seconds that the rest have to leave when the run is over, and that the last words of a failed one may take.
@@ -71,6 +81,23 @@ class Launch:
             said["CODEDREDUCE_ALSO_AT"] = ",".join(self.site.address(rank) for rank in range(self.count))
         return {**said, **self.variables}
 
+    @property
+    def may_grow(self) -> bool:
+        """Whether processes may join that are started by hand."""
+        return self.at_first is not None and self.at_first < self.count
+
+    def secret(self) -> dict[str, str]:
+        """What processes are told beside that, and nobody else: a secret of the run's own, unless there is one.
+
+        Who starts a process by hand has the user's secret, not that of a run.
+        """
+        said = {**os.environ, **self.variables}
+        if is_insecure(said):
+            return {INSECURE_VARIABLE: "1"}
+        given = bool(said.get(VARIABLE) or said.get(FILE_VARIABLE)) or self.may_grow
+        found = find_secret(said, make=True) if given else None
+        return {VARIABLE: (found or Secret.fresh()).reveal()}
+
 
 def launch(what: Launch, say: Say) -> None:
     """Run it; `say(rank, line)` gets what the processes print. An error says who failed."""
@@ -82,6 +109,7 @@ def launch(what: Launch, say: Say) -> None:
     finally:
         processes.end(0.0)
         output.close()
+        tidy()
 
 
 class _LookingAfter:
@@ -92,6 +120,7 @@ class _LookingAfter:
         self._processes = processes
         self._output = output
         self._variables = variables
+        self._secret = what.secret()
         self._restarts = Restarts(what.times)
         self._began: dict[int, float] = {}  # the lives of those that run
         self._due: dict[int, float] = {}  # when those that died are started again
@@ -129,8 +158,8 @@ class _LookingAfter:
         times = self._restarts.times(rank)
         again = {"CODEDREDUCE_RESTARTED": str(times)} if times else {}
         environment = {
-            "OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1", **self._variables, "RANK": str(rank),
-            **again,
+            "OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1", **self._variables, **self._secret,
+            "RANK": str(rank), **again,
         }  # fmt: skip
         self._output.add(rank, self._processes.spawn(rank, self._what.command, environment))
         self._began[rank] = time.monotonic()
@@ -144,11 +173,19 @@ class _LookingAfter:
     def _say_how_to_join(self) -> None:
         """For whoever adds processes by hand."""
         first = self._what.at_first
-        if first is None or first == self._what.count:
+        if first is None or not self._what.may_grow:
             return
         ranks = str(first) if first + 1 == self._what.count else f"{first}..{self._what.count - 1}"
         words = [f"RANK={ranks}", *(f"{name}={value}" for name, value in self._variables.items())]
         self._output.say(0, f"(more processes may join: {' '.join(words)} {' '.join(self._what.command)})")
+        if VARIABLE in self._secret:
+            self._output.say(0, f"(with the secret that this user has here: {self._how_to_have_it()})")
+
+    def _how_to_have_it(self) -> str:
+        """In words, without saying it."""
+        if os.environ.get(VARIABLE):
+            return f"as {VARIABLE}"
+        return f"{FILE_VARIABLE}={os.environ.get(FILE_VARIABLE) or default_file()}, copied to other machines"
 
     # Looking
 

@@ -14,6 +14,8 @@ from codedreduce.schemes import Plan, StripedPlan
 from codedreduce.worlds.addresses import own_address
 from codedreduce.worlds.arena import memory_space
 from codedreduce.worlds.failures import REFUSE, check_nonfinite
+from codedreduce.worlds.private import run_folder
+from codedreduce.worlds.secrets import Secret
 from codedreduce.worlds.tuning import settings_for
 
 Dtype = np.dtype[np.generic]
@@ -30,7 +32,8 @@ class Meeting:
     `root_within`: seconds a node looks for the root. `all_within`: seconds that all nodes together have to come up.
     `orphaned_after`: seconds a node waits for a parent, or a rank for rank 0, that cannot be reached.
     `least`: how many workers must have come for the run to begin; without it all must. `also`: further machines at
-    which, by the same port, the run can be met.
+    which, by the same port, the run can be met. `secret`: who knows it may be in; a run that meets at a port, and is
+    not `insecure`, has one.
     """
 
     run: str
@@ -45,6 +48,8 @@ class Meeting:
     grace: float = 30.0  # seconds that a process has to hand over when it is told to leave (SIGTERM)
     least: int | None = None
     also: tuple[str, ...] = ()
+    secret: Secret | None = None
+    insecure: bool = False
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -54,11 +59,22 @@ class Meeting:
     @property
     def address(self) -> str:
         """Where the root answers: at a port, or without one at a name on this machine."""
-        return f"tcp://{self.host}:{self.port}" if self.port else f"ipc://@{self.run}-directory"
+        return f"tcp://{self.host}:{self.port}" if self.port else f"ipc://{run_folder(self.run)}/book"
 
     def listen_at(self) -> str:
         """Where a node listens: a name on this machine, or an address others can reach."""
-        return f"ipc://@{self.run}" if self.same_machine else f"tcp://{own_address(self.host, self.port)}"
+        if self.same_machine:
+            return f"ipc://{run_folder(self.run)}/node"
+        return f"tcp://{own_address(self.host, self.port)}"
+
+    def check_protected(self) -> None:
+        """Refuse to listen at a port without a secret, unless that was said to be meant."""
+        if self.port and self.secret is None and not self.insecure:
+            raise UsageError(
+                f"the run meets at {self.address}, where others may come, and there is no secret to tell them by: make "
+                "one with `codedreduce secret` and give it to all processes (CODEDREDUCE_SECRET_FILE or "
+                "CODEDREDUCE_SECRET), or say that everybody may be in (--insecure, CODEDREDUCE_INSECURE=1)"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

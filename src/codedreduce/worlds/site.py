@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from codedreduce.worlds.addresses import free_port
 from codedreduce.worlds.run import Meeting
+from codedreduce.worlds.secrets import Secret, find_secret, is_insecure
 
 
 class Site(Protocol):
@@ -32,4 +34,8 @@ def meeting_at(site: Site, run: str = "") -> Meeting:
     with site.at(0):
         port = free_port()
     run = run or f"codedreduce-{uuid.uuid4().hex[:8]}"
-    return Meeting(run=run, host=site.host, port=port, same_machine=False, shared_memory=False)
+    insecure = is_insecure(os.environ)
+    return Meeting(
+        run=run, host=site.host, port=port, same_machine=False, shared_memory=False, insecure=insecure,
+        secret=None if insecure else find_secret(os.environ) or Secret.fresh(),
+    )  # fmt: skip

@@ -40,9 +40,10 @@ from codedreduce.worlds.zeromq.frames import (
     count_to_bytes,
     split,
 )
+from codedreduce.worlds.zeromq.keys import Guard, user_of
 from codedreduce.worlds.zeromq.limits import of_control, of_data
 from codedreduce.worlds.zeromq.sessions import CONTROL, DATA, Session, Step
-from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, Socket, comings_and_goings
+from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, Socket, comings_and_goings, is_local
 
 #: As plain numbers: pyzmq's own are enumerations, and combining them costs more than sending a frame.
 _NOW = int(zmq.DONTWAIT)
@@ -65,10 +66,16 @@ MOST_FRAMES = 4
 
 
 class Endpoints(NamedTuple):
-    """Where a node listens."""
+    """Where a node listens, and by which key it is known if that is by TCP."""
 
     control: str
     data: str
+    key: str = ""
+
+    @property
+    def planes(self) -> tuple[str, str]:
+        """Where it listens on each plane."""
+        return self.control, self.data
 
 
 class Arrived(NamedTuple):
@@ -106,6 +113,7 @@ class Link:
         self.session = Session(process)
         self.waiting: list[tuple[int, bytes, bytes, bytes | memoryview | None]] = []  # until the session is first up
         self.leads_to: list[str | None] = [None, None]  # on each plane, where, if this side makes the connection
+        self.key = ""  # by which the other side was known when this side last made one
         self.comes_by: list[int] = [-1, -1]  # on each plane, what the other side's connection is to the kernel
 
 
@@ -126,11 +134,14 @@ class Carrier(ABC):
     at_once: ClassVar[int] = 1  # messages that are taken from a socket before the others are looked at again
 
     def __init__(
-        self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights
+        self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights,
+        guard: Guard | None = None,
     ) -> None:  # fmt: skip
         self.node = node
         self._rights = rights
         self._limits = (of_control(), of_data(settings))
+        self._guard = guard
+        self._own_key = ""  # where it listens by TCP, and asks who comes
         self._context = context
         self._settings = settings
         self._buffers = buffers
@@ -201,9 +212,11 @@ class Carrier(ABC):
         self._readers.sort(key=lambda reader: reader[1])
 
     def _addresses(self, where: str | Endpoints) -> Endpoints:
+        is_by_tcp = not is_local(where.control if isinstance(where, Endpoints) else where)
+        self._own_key = self._guard.key if self._guard is not None and is_by_tcp else ""
         if isinstance(where, Endpoints):
             return where
-        if where.startswith("ipc://"):
+        if not is_by_tcp:
             return Endpoints(f"{where}-{self.node}-control", f"{where}-{self.node}-data")
         return Endpoints(f"{where}:*", f"{where}:*")
 
@@ -331,6 +344,8 @@ class Carrier(ABC):
         socket = self._way(link, plane)[0]
         assert socket is not None
         try:
+            if self._guard is not None and not is_local(address):
+                self._guard.connects(socket, link.key)
             socket.connect(address)
         except zmq.ZMQError:
             self._complain(link.peer, f"node {link.peer} is said to listen at {address[:100]!r}, which is no address")
@@ -341,11 +356,16 @@ class Carrier(ABC):
     def move(self, peer: int, endpoints: Endpoints) -> bool:
         """A neighbour listens here now; whether this node connects to it anew."""
         moved = False
-        for plane in self._planes_to(peer):
+        if self._guard is not None and endpoints.key:
+            self._guard.name(peer, endpoints.key)
+        planes = self._planes_to(peer)
+        is_another = bool(planes) and self._link_to(peer).key != endpoints.key
+        for plane in planes:
             link, address = self._link_to(peer), endpoints[plane]
             before = link.leads_to[plane]
-            if before == address:
+            if before == address and not is_another:
                 continue
+            link.key = endpoints.key
             moved = True
             if before is not None:
                 socket = self._way(link, plane)[0]
@@ -411,8 +431,9 @@ class Carrier(ABC):
         while frames[-1].more:
             frames[MOST_FRAMES:] = [socket.recv(_NOW, copy=False)]
         if link is None:
-            name = frames.pop(0).bytes
-            link = self._link_called(name)
+            first = frames.pop(0)
+            name = first.bytes
+            link = self._link_called(name) if self._may_be_called(name, first, plane) else None
             if link is None:
                 self._turn_away(name, socket, frames)
                 return None
@@ -465,6 +486,13 @@ class Carrier(ABC):
             kind, tag, _ = split(frames, plane)
             link.is_cut = kind not in OPENS or not link.session.is_another(tag)
         return not link.is_cut
+
+    def _may_be_called(self, name: bytes, frame: zmq.Frame, plane: int) -> bool:
+        """Whether who sent a frame was let in as the node that it says it is, or this side connects to that node."""
+        if not self._own_key or len(name) != 4:
+            return not self._own_key
+        node, user = int.from_bytes(name, "big"), user_of(frame)
+        return user == str(node) if user is not None else plane in self._planes_to(node)
 
     def _read(self, link: Link, plane: int, frames: list[zmq.Frame]) -> Arrived | None:
         """A message for the machine. What is for the session is done, and what follows from it is news."""

@@ -26,6 +26,9 @@ MOST_NAMELESS = 64
 #: Connections that the kernel holds until they are looked at.
 MOST_AT_THE_DOOR = 256
 
+#: Bytes that a frame has more when it is encrypted: what it is, a number used once, what it is checked by.
+_SEALED = 64
+
 #: Bytes before a message in its first frame, at most.
 _BEGINS = 64
 
@@ -61,7 +64,7 @@ def of_books(nodes: int) -> Limits:
 
 def limit(socket: zmq.Socket[bytes], limits: Limits) -> None:
     """Let a socket that is not connected yet take no more."""
-    socket.setsockopt(zmq.MAXMSGSIZE, limits.frame)
+    socket.setsockopt(zmq.MAXMSGSIZE, limits.frame + _SEALED)
     socket.setsockopt(zmq.RCVHWM, limits.waiting)
     socket.setsockopt(zmq.HANDSHAKE_IVL, GREETED_WITHIN)
     socket.setsockopt(zmq.BACKLOG, MOST_AT_THE_DOOR)

@@ -26,6 +26,7 @@ from codedreduce.vectors import Vector
 from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.journal import Interval, Journal
 from codedreduce.worlds.nursery import Nursery
+from codedreduce.worlds.private import tidy
 from codedreduce.worlds.restarts import Restarts, ordinal
 from codedreduce.worlds.run import FLOAT32, Dtype, Meeting, Run
 from codedreduce.worlds.site import Site, meeting_at
@@ -109,6 +110,7 @@ class LocalCluster:
             stack.callback(self._records.read, self.journal)  # what was written after the last round
         if not is_tree:
             stack.enter_context(threadpool_limits(1))  # this process computes as the others do
+        stack.callback(tidy)
         place = None if self._site is None else self._site.enter
         self._processes = Nursery(self._live, (lambda node: place(node - first)) if place else None)
         stack.callback(lambda: self._processes.end(GRACE if self._has_said_goodbye else 0.0))

@@ -13,6 +13,7 @@ from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 from codedreduce.worlds.enough import Gathering, sufficient
 from codedreduce.worlds.run import Run
 from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints
+from codedreduce.worlds.zeromq.keys import Guard
 from codedreduce.worlds.zeromq.rendezvous import Directory, Opened, Registration, Standing
 from codedreduce.worlds.zeromq.sockets import Context
 from codedreduce.worlds.zeromq.visiting import Visitor
@@ -31,11 +32,14 @@ class Met:
     standing: Standing
 
 
-def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None]) -> Met:
+def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None], guard: Guard | None = None) -> Met:
     """Listen, be found, and connect to the neighbours, when all or enough of them are there."""
     node, meeting = transport.node, run.meeting
+    meeting.check_protected()
     seeks, listens = neighbours(run.plan, node)
-    directory = Directory(context, meeting, owner=node, process=transport.process, nodes=run.plan.nodes)
+    directory = Directory(
+        context, meeting, owner=node, process=transport.process, nodes=run.plan.nodes, seeks=seeks, guard=guard
+    )
     answers = _answers(directory, run, node)
     endpoints = transport.listen(meeting.listen_at()) if listens else None
     if endpoints is not None:
@@ -45,7 +49,7 @@ def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None
     visitor: Visitor | None = None
     if others and (seeks or not answers):
         registration = Registration(meeting.run, node, seeks, endpoints, meeting.subject, transport.process)
-        visitor = Visitor(context, meeting, registration, others)
+        visitor = Visitor(context, meeting, registration, others, guard)
 
     def serve() -> None:
         look()

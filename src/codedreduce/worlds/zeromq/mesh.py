@@ -19,6 +19,7 @@ from codedreduce.protocol.rights import Rights
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering
 from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints, Gone, Link, name_of
+from codedreduce.worlds.zeromq.keys import Guard
 from codedreduce.worlds.zeromq.sessions import CONTROL, DATA
 from codedreduce.worlds.zeromq.sockets import Context, Socket, mutual
 
@@ -33,9 +34,10 @@ class Mesh(Carrier):
     at_once: ClassVar[int] = 16
 
     def __init__(
-        self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights
+        self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights,
+        guard: Guard | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(context, node, settings, buffers, rights)
+        super().__init__(context, node, settings, buffers, rights, guard)
         self._links: dict[int, Link] = {}
 
     @property
@@ -47,13 +49,13 @@ class Mesh(Carrier):
         """Bind, at any free port of a host, at a name of this machine, or exactly there."""
         found, sockets = [], []
         name, who = name_of(self.node), f"node {self.node}"
-        for address, limits in zip(self._addresses(where), self._limits, strict=True):
-            socket, monitor, listens_at = mutual(self._context, address, name, who, limits)
+        for address, limits in zip(self._addresses(where).planes, self._limits, strict=True):
+            socket, monitor, listens_at = mutual(self._context, address, name, who, limits, self._guard)
             sockets.append(socket)
             self._listens(socket, monitor, listens_at)
             found.append(listens_at)
         self._reads(sockets)
-        return Endpoints(*found)
+        return Endpoints(*found)._replace(key=self._own_key)
 
     def expect(self, neighbours: Iterable[int]) -> None:
         """All others."""

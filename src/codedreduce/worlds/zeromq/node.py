@@ -38,11 +38,13 @@ from codedreduce.worlds.failures import REFUSE, error_of
 from codedreduce.worlds.inject import Injection, Injector
 from codedreduce.worlds.journal import Interval, Journal
 from codedreduce.worlds.leaving import TOLD_TO_END, Asked, Leaving, say_farewell
+from codedreduce.worlds.private import leave
 from codedreduce.worlds.run import Run
 from codedreduce.worlds.world import Gradient, Outcome, Over, Renewal, Replica, RoundResult
 from codedreduce.worlds.zeromq.carrier import Carrier
 from codedreduce.worlds.zeromq.computing import Computing, News
 from codedreduce.worlds.zeromq.driver import Driver
+from codedreduce.worlds.zeromq.keys import Guard
 from codedreduce.worlds.zeromq.meeting import meet
 from codedreduce.worlds.zeromq.mesh import Mesh
 from codedreduce.worlds.zeromq.rendezvous import Standing
@@ -126,11 +128,16 @@ class Node:
         self._buffers = Buffers(run, number)
         stack.callback(self._buffers.close)
         self._context: Context = zmq.Context()
-        stack.callback(self._close_context)
+        self._guard: Guard | None = None
         self._driver: Driver | None = None
+        stack.callback(self._close_context)
+        if run.meeting.secret is not None:
+            self._guard = Guard(self._context, run.meeting.secret)
         carrier: type[Carrier] = Mesh if isinstance(run.plan, StripedPlan) else Transport
-        transport = carrier(self._context, number, run.settings, self._buffers, rights_at(number, run.plan))
-        met = meet(self._context, run, transport, self._look or (lambda: None))
+        transport = carrier(
+            self._context, number, run.settings, self._buffers, rights_at(number, run.plan), self._guard
+        )
+        met = meet(self._context, run, transport, self._look or (lambda: None), self._guard)
         self.found = met.standing
         self._computing = Computing(
             number, self._buffers, self._gradient, self._injector, self._record,
@@ -169,6 +176,8 @@ class Node:
     def _close_context(self) -> None:
         """Tell everyone that it is over, and see to it that the words leave before this process may end."""
         if self._driver is None:
+            if self._guard is not None:
+                self._guard.close()
             self._context.destroy(linger=0)
             return
         if isinstance(self._driver.machine, Rank) and not self._at_once and self._driver.is_alive():
@@ -177,8 +186,11 @@ class Node:
             self._driver.vanish()
         else:
             self._driver.leave("the run is over")
+        if self._guard is not None:
+            self._guard.close()
         if not self._driver.is_alive():
             self._context.term()
+            leave(self._run.meeting.run)
 
     def _stay_while_needed(self) -> None:
         """On a rank that is through: keep what others may lack, and give them its state, until rank 0 says goodbye."""

@@ -19,8 +19,16 @@ from codedreduce.worlds.enough import Gathering
 from codedreduce.worlds.run import Meeting, difference
 from codedreduce.worlds.zeromq.carrier import Endpoints
 from codedreduce.worlds.zeromq.doors import Door
+from codedreduce.worlds.zeromq.keys import KEY_CHARACTERS, Guard, user_of
 from codedreduce.worlds.zeromq.limits import of_books
-from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, answering, comings_and_goings, listen_at_too
+from codedreduce.worlds.zeromq.sockets import (
+    LAST_WORDS,
+    Context,
+    answering,
+    comings_and_goings,
+    is_local,
+    listen_at_too,
+)
 
 #: Questions that are answered at a time; if there are more they wait so many seconds, in which others are heard.
 AT_ONCE = 16
@@ -59,16 +67,22 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     process: int = 0
     knows: dict[int, Endpoints] = {}
     standing: Standing = Standing()
+    key: str = ""  # what the process is known by where keys are asked for
+    proof: bytes = b""  # and that it knows the secret
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """Where others listen, or who is not known yet, or why this node cannot be in; and how the run stands."""
+    """Where others listen, or who is not known yet, or why this node cannot be in; and how the run stands.
+
+    `admits` are those who look for this node, and their keys.
+    """
 
     endpoints: dict[int, Endpoints] | None
     refusal: str = ""
     final: bool = True
     missing: tuple[int, ...] = ()
     standing: Standing = Standing()
+    admits: dict[int, str] = {}
 
 
 class Opened(Enum):
@@ -87,6 +101,7 @@ class Visit:
     process: int
     seeks: tuple[int, ...]
     knows: dict[int, Endpoints] = field(default_factory=dict)
+    key: str = ""
 
 
 class Directory:
@@ -97,10 +112,13 @@ class Directory:
     """
 
     def __init__(
-        self, context: Context, meeting: Meeting, *, owner: int = 0, process: int = 0, nodes: range = ANY_NODES
+        self, context: Context, meeting: Meeting, *, owner: int = 0, process: int = 0, nodes: range = ANY_NODES,
+        seeks: tuple[int, ...] = (), guard: Guard | None = None,
     ) -> None:  # fmt: skip
         self._meeting = meeting
         self._nodes = nodes
+        self._seeks = seeks  # whom the process that has the book looks for
+        self._guard = guard
         self._owner, self._process = owner, process
         self.refused: list[tuple[int, str]] = []  # who could not be let in, and why, since last asked
         self._refusals: Counter[int] = Counter()
@@ -120,7 +138,7 @@ class Directory:
 
     def open(self, address: str) -> Opened:
         """Answer at an address, too."""
-        errno = listen_at_too(self.socket, address)
+        errno = listen_at_too(self.socket, address, self._guard)
         if errno:
             return Opened.TAKEN if errno == zmq.EADDRINUSE else Opened.ELSEWHERE
         self.addresses.append(address)
@@ -176,10 +194,21 @@ class Directory:
             registration = self._read(frames)
             if registration is None:
                 self._door.cut(descriptor)
+            elif not self._is_who_it_says(frames[0], registration):
+                self._answer(identity.bytes, Answer(None, f"node {registration.node} has the wrong secret"))
             elif self._register(identity.bytes, registration):
                 self.look_at_the_door()  # it may have come while others were answered
                 self._door.is_known(descriptor)
         self.rests_until = time.monotonic() + REST
+
+    def _is_who_it_says(self, body: zmq.Frame, registration: Registration) -> bool:
+        """Whether who came by TCP knows the secret, and has the key that it says."""
+        if self._guard is None or all(map(is_local, self.addresses)):  # to a file nobody else can come
+            return True
+        key = user_of(body)
+        says, listens = registration, registration.listens
+        shows = says.key == key and (listens is None or listens.key == key or all(map(is_local, listens.planes)))
+        return shows and self._guard.is_proven(says.proof, says.run, says.node, says.key)
 
     def look_at_the_door(self) -> None:
         """Some come and go; who does not say who it is has to go."""
@@ -230,7 +259,8 @@ class Directory:
         else:
             self._visits = {one: visit for one, visit in self._visits.items() if visit.node != node}
             seeks, knows = registration.seeks, dict(registration.knows)
-            visit = self._visits[identity] = Visit(node, registration.process, seeks, knows)
+            visit = self._visits[identity] = Visit(node, registration.process, seeks, knows, registration.key)
+            self._introduce(visit)
             if registration.standing.is_on and registration.standing.generation >= self.heard.generation:
                 self.heard = registration.standing
             if registration.listens is not None and self._known.get(node) != registration.listens:
@@ -247,11 +277,30 @@ class Directory:
         if registration.node == self._owner and self._process:
             return registration.process != self._process
         for identity, visit in list(self._visits.items()):
-            if visit.node == registration.node and visit.process != registration.process:
+            is_another = (visit.process, visit.key) != (registration.process, registration.key)
+            if visit.node == registration.node and is_another:
                 if self._answer(identity, Answer({})):
                     return True
                 self._visits.pop(identity, None)
         return False
+
+    def _introduce(self, visit: Visit) -> None:
+        """Those whom a process looks for let it in; and it lets in those who look for it. Who looks is told later."""
+        if not visit.key:
+            return
+        if self._guard is not None and self._owner in visit.seeks:
+            self._guard.name(visit.node, visit.key)
+        for identity, other in list(self._visits.items()):
+            if other.node in visit.seeks and visit.node not in other.seeks:
+                self._answer(identity, Answer({}, admits={visit.node: visit.key}))
+        mine = [identity for identity, other in self._visits.items() if other is visit]
+        others = self._visits.values()
+        admits = {one.node: one.key for one in others if one.key and visit.node in one.seeks}
+        if self._guard is not None and visit.node in self._seeks:
+            admits[self._owner] = self._guard.key
+        admits = {node: key for node, key in admits.items() if node not in visit.seeks}
+        if admits and mine:
+            self._answer(mine[0], Answer({}, admits=admits))
 
     def _tell(self, identity: bytes) -> None:
         """Tell a process what it looks for and does not have: at first all of it together, then whatever is new."""
@@ -293,7 +342,7 @@ def is_place(endpoints: Endpoints) -> bool:
     >>> is_place(Endpoints("tcp://10.0.0.1:2000", "tcp://10.0.0.1:2001")), is_place(Endpoints("tcp://", "pgm://x;y"))
     (True, False)
     """
-    return all(_PLACE.fullmatch(address) is not None for address in (endpoints.control, endpoints.data))
+    return len(endpoints.key) in (0, KEY_CHARACTERS) and all(map(_PLACE.fullmatch, endpoints.planes))
 
 
 def named(nodes: tuple[int, ...]) -> str:

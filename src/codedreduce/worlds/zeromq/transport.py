@@ -9,6 +9,7 @@ from codedreduce.protocol.rights import Rights
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering
 from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints, Link, name_of
+from codedreduce.worlds.zeromq.keys import Guard
 from codedreduce.worlds.zeromq.sessions import PLANES
 from codedreduce.worlds.zeromq.sockets import Context, Socket, bound, connecting
 
@@ -21,9 +22,10 @@ class Transport(Carrier):
     """
 
     def __init__(
-        self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights
+        self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights,
+        guard: Guard | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(context, node, settings, buffers, rights)
+        super().__init__(context, node, settings, buffers, rights, guard)
         self._down: list[Socket] = []
         self._up: list[Socket] = []
         self._parent: Link | None = None
@@ -37,13 +39,13 @@ class Transport(Carrier):
     def listen(self, where: str | Endpoints) -> Endpoints:
         """Bind for children, at any free port of a host, at a name of this machine, or exactly there."""
         found = []
-        for address, limits in zip(self._addresses(where), self._limits, strict=True):
-            socket, monitor, listens_at = bound(self._context, address, f"node {self.node}", limits)
+        for address, limits in zip(self._addresses(where).planes, self._limits, strict=True):
+            socket, monitor, listens_at = bound(self._context, address, f"node {self.node}", limits, self._guard)
             self._down.append(socket)
             self._listens(socket, monitor, listens_at)
             found.append(listens_at)
         self._reads(self._down)
-        return Endpoints(*found)
+        return Endpoints(*found)._replace(key=self._own_key)
 
     def expect(self, neighbours: Iterable[int]) -> None:
         """The parent, or the next in the ring: one, or of the root nobody."""

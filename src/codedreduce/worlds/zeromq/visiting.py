@@ -15,6 +15,7 @@ import zmq
 from codedreduce.errors import CodedReduceError, JoinRefused, UsageError, WireError
 from codedreduce.worlds.run import Meeting
 from codedreduce.worlds.zeromq.carrier import Endpoints
+from codedreduce.worlds.zeromq.keys import Guard
 from codedreduce.worlds.zeromq.limits import of_books
 from codedreduce.worlds.zeromq.rendezvous import ANY_NODES, Answer, Registration, Standing, named
 from codedreduce.worlds.zeromq.sockets import Context, Socket, comings_and_goings, knocking
@@ -25,6 +26,9 @@ ASK_AGAIN = 0.05
 ASK_AGAIN_WHERE_TAKEN = 1.0
 TAKEN_WITHIN = 8.0
 
+#: Seconds that somebody who is there has to let this node in; it may be of a run that is about to end.
+LET_IN_WITHIN = 2.0
+
 #: Milliseconds between two looks at whatever else there is to see while an answer is awaited.
 LOOK_EVERY = 200
 
@@ -32,11 +36,19 @@ LOOK_EVERY = 200
 class Visitor:
     """A node that says who it is wherever its run meets, and hears where those listen whom it looks for."""
 
-    def __init__(self, context: Context, meeting: Meeting, registration: Registration, at: Iterable[str] = ()) -> None:
+    def __init__(
+        self, context: Context, meeting: Meeting, registration: Registration, at: Iterable[str] = (),
+        guard: Guard | None = None,
+    ) -> None:  # fmt: skip
         self._meeting = meeting
+        self._guard = guard
+        self._refused_at: dict[str, float] = {}  # where this node was not let in, since when
         self._registration = registration
+        if guard is not None:
+            proof = guard.proof(registration.run, registration.node)
+            self._registration = msgspec.structs.replace(registration, key=guard.key, proof=proof)
         self._places = tuple(at or meeting.addresses)
-        self._socket, self._monitor = knocking(context, self._places, of_books(len(ANY_NODES)))
+        self._socket, self._monitor = knocking(context, self._places, of_books(len(ANY_NODES)), guard)
         self._answer: Answer | None = None
         self._decoder = msgspec.msgpack.Decoder(Answer)
         self.knows: dict[int, Endpoints] = {}
@@ -62,7 +74,13 @@ class Visitor:
     def take(self) -> dict[int, Endpoints]:
         """Where others listen, as far as it is news; and register where a connection is new."""
         news: dict[int, Endpoints] = {}
-        came = {told.endpoint for told in comings_and_goings(self._monitor) if told.is_there}
+        came = set()
+        for told in comings_and_goings(self._monitor):
+            if told.is_there:
+                came.add(told.endpoint)
+                self._refused_at.pop(told.endpoint, None)
+            elif told.is_refused:
+                self._refused_at.setdefault(told.endpoint, time.monotonic())
         if came:  # by a name that the system has for it, if the place has another
             self.register(came if came.issubset(self._places) else self._places)
         while True:
@@ -75,6 +93,9 @@ class Visitor:
                 raise WireError(f"the root at {place.decode()} answered something else: {error}") from None
             if answer.endpoints:
                 news.update(answer.endpoints)
+            if self._guard is not None:
+                for node, key in answer.admits.items():
+                    self._guard.name(node, key)
             if answer.endpoints != {}:
                 self._answer = answer
             if answer.refusal and answer.final:
@@ -97,6 +118,7 @@ class Visitor:
             look()
             if self.over is not None:
                 raise JoinRefused(self.over)
+            self._check_let_in()
             if self._answer is not before and self._answer is not None and self._answer.refusal:
                 ask_again = time.monotonic() + (ASK_AGAIN_WHERE_TAKEN if self._is_taken else ASK_AGAIN)
             if time.monotonic() > start + self._patience():
@@ -105,6 +127,18 @@ class Visitor:
                 ask_again = float("inf")
                 self.register(self._places)
         return self.knows
+
+    def _check_let_in(self) -> None:
+        """Somebody is there, and has not let this node in for a while: it has another secret, or none."""
+        since = min(self._refused_at.values(), default=None)
+        if self._answer is not None or since is None or time.monotonic() < since + LET_IN_WITHIN:
+            return
+        where, node, secret = " and ".join(sorted(self._refused_at)), self._registration.node, self._meeting.secret
+        has = f"node {node} has that of {secret.source}" if secret is not None else f"node {node} has none"
+        raise JoinRefused(
+            f"wrong secret: who answers at {where} did not let this node in, and {has}; all processes of a run must "
+            "have the same (CODEDREDUCE_SECRET, CODEDREDUCE_SECRET_FILE), and no other program may be at that port"
+        )
 
     @property
     def _is_taken(self) -> bool:
@@ -142,8 +176,11 @@ class Visitor:
 
 def find(context: Context, meeting: Meeting, registration: Registration) -> dict[int, Endpoints]:
     """Ask once where others listen."""
-    visitor = Visitor(context, meeting, registration)
+    guard = Guard(context, meeting.secret) if meeting.secret is not None else None
+    visitor = Visitor(context, meeting, registration, guard=guard)
     try:
         return visitor.find()
     finally:
         visitor.close()
+        if guard is not None:
+            guard.close()

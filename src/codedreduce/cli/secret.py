@@ -1,0 +1,37 @@
+"""`codedreduce secret`: make the secret by which processes of a run know each other."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from codedreduce.errors import UsageError
+from codedreduce.worlds.secrets import FILE_VARIABLE, VARIABLE, Secret, default_file, read_secret, write_secret
+
+
+def secret(
+    file: Annotated[str | None, typer.Option(help="Where to; without it, where processes look by themselves.")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Print the secret that is there, to be piped on.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Make another, though there is one.")] = False,
+) -> None:
+    """Make a secret, in a file that only you can read, for nodes that are started by hand."""
+    path = file or default_file()
+    if show:
+        print(read_secret(path).reveal())
+        return
+    if new and os.path.lexists(path):
+        os.unlink(path)
+    try:
+        write_secret(path, Secret.fresh())
+    except FileExistsError:
+        raise UsageError(
+            f"there is a secret in {path}: use it, or make another with --new (runs that have it go on)"
+        ) from None
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console.print(f"a secret is in {path}, which only you can read")
+    where = "they look for it there" if file is None else f"{FILE_VARIABLE}={path} tells them so"
+    console.print(f"processes on this machine: {where}")
+    console.print(f"on others: copy it, as by scp -p, readable by you alone; or hand it on as {VARIABLE}")
