@@ -316,7 +316,7 @@ def test_a_node_that_shows_another_key_than_it_has_is_refused() -> None:
         listens = Endpoints("tcp://127.0.0.1:1", "tcp://127.0.0.1:2", zmq.curve_keypair()[0].decode())
         with pytest.raises(JoinRefused, match="has the wrong secret"):
             find(
-                zmq.Context.instance(), at, Registration(at.run, 9, (0,), listens, cluster.run.meeting.subject)
+                zmq.Context.instance(), at, Registration(at.run, 3, (1,), listens, cluster.run.meeting.subject)
             )  # fmt: skip
         rounds(cluster)
 
