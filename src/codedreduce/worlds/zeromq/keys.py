@@ -154,6 +154,7 @@ class Guard:
                     self._reply(asked, b"300", b"")  # it tries again by itself
                 else:
                     waiting.append(asked)
+        self._door.unbind(ASKED_AT)  # closing takes a while, and another guard of the context may come
         self._door.close(linger=0)
 
     def _new_ones(self) -> list[_Asked]:
