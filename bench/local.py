@@ -87,10 +87,10 @@ def aggregate_ms(scheme: Scheme, length: int, repeats: int, *, shared_memory: bo
     model = np.ones(length, np.float32)
     with world(scheme, Ready(), model, WARM + repeats, shared_memory=shared_memory) as cluster:
         for _ in range(WARM):
-            cluster.aggregate(model)
+            cluster.sum_of(model)
         times = []
         for _ in range(repeats):
-            result = cluster.aggregate(model)
+            result = cluster.sum_of(model)
             assert (result.vector[:: max(1, length // 1000)] == scheme.workers).all()
             times.append(1000 * result.seconds)
     return statistics.median(times)
@@ -177,13 +177,13 @@ def overhead() -> dict[str, Any]:
             settings = Settings(length=length, chunk=LOCAL_CHUNK, announce=False, least_head_start=0.5)
             with LocalCluster.of(CodedReduce(TWENTY, 1).plan(samples=20), nothing, settings) as cluster:
                 model = np.ones(length, np.float32)
-                found.append(1000 * statistics.median(cluster.aggregate(model).seconds for _ in range(repeats)))
+                found.append(1000 * statistics.median(cluster.sum_of(model).seconds for _ in range(repeats)))
         rounds[str(length)] = statistics.median(found)
         print(f"  20 workers (4x2), {length:9,} float32: {rounds[str(length)]:.2f} ms a round")
     begin = time.perf_counter()
     plan = CodedReduce(Tree.regular(fanout=4, depth=3), 1).plan(samples=84)
     with LocalCluster.of(plan, nothing, Settings(length=5000)) as cluster:
-        cluster.aggregate(np.ones(5000, np.float32))
+        cluster.sum_of(np.ones(5000, np.float32))
         up = time.perf_counter() - begin
     print(f"  84 workers up and through the first round: {up:.2f} s")
     return {"round_milliseconds": rounds, "start_up_seconds_84": up}
@@ -201,17 +201,17 @@ def memory() -> dict[str, Any]:
         pids = [psutil.Process(), *(psutil.Process(cluster.processes[node]) for node in (1, 5))]
         before = [process.memory_info().rss for process in pids]
         for _ in range(12):
-            cluster.aggregate(np.ones(length, np.float32))
+            cluster.sum_of(np.ones(length, np.float32))
         held = [(process.memory_info().rss - old) / (4 * length) for process, old in zip(pids, before, strict=True)]
     print(f"  vectors held: root {held[0]:.1f}, inner worker {held[1]:.1f} (4 children), leaf {held[2]:.1f}")
     with LocalCluster.of(plan, nothing, Settings(length=5000, least_head_start=0.5)) as cluster:
         pids = [psutil.Process(), *map(psutil.Process, cluster.processes.values())]
         model = np.ones(5000, np.float32)
         for _ in range(1000):
-            cluster.aggregate(model)
+            cluster.sum_of(model)
         before = [process.memory_info().rss for process in pids]
         for _ in range(10_000):
-            cluster.aggregate(model)
+            cluster.sum_of(model)
         growth = max(process.memory_info().rss - old for process, old in zip(pids, before, strict=True))
     print(f"  most any process grew over 10,000 rounds: {growth / 1e3:.0f} kB")
     return {"vectors": {"root": held[0], "inner": held[1], "leaf": held[2]}, "growth_bytes": growth}
@@ -231,11 +231,11 @@ def resident() -> dict[str, Any]:
             pids = [os.getpid(), *cluster.processes.values()]
             begun = np.array([_anonymous_and_all(pid) for pid in pids])
             for _ in range(rounds):
-                cluster.aggregate(model)
+                cluster.sum_of(model)
             time.sleep(0.5)  # others are behind rank 0 by what a round takes
             held = (np.array([_anonymous_and_all(pid) for pid in pids]) - begun) / (4 * length)
             kept = sum(arenas_of(f"{cluster.run.meeting.run}-").values())
-            cluster.aggregate(model)
+            cluster.sum_of(model)
         found[name] = {
             "own": [float(one) for one in held[:, 0]], "resident": [float(one) for one in held[:, 1]],
             "proportional": [float(one) for one in held[:, 2]], "shared_by_all": kept / (4 * length),

@@ -106,7 +106,7 @@ def first(repeats: int) -> dict[str, Any]:
             model = job.model()
             sent = [0.0] * (len(model) + 1)
             with LocalCluster(job.run(new_meeting(), plan), gradient) as cluster:
-                times = [cluster.aggregate(sent).seconds for _ in range(3)]  # type: ignore[arg-type]
+                times = [cluster.sum_of(sent).seconds for _ in range(3)]  # type: ignore[arg-type]
                 own = [psutil.Process(pid).memory_full_info().uss for pid in cluster.processes.values()]
             seconds[name].append(times[0])
             memory[name].append(sum(own) / 1e6)

@@ -52,5 +52,5 @@ def _round(layout: Layout) -> float:
     settings = settings_for(plan, layout.length, shared_memory=True)
     model = np.zeros(layout.length, dtype=layout.dtype)
     with LocalCluster.of(plan, ones, settings, dtype=layout.dtype) as cluster:
-        seconds = [cluster.aggregate(model).seconds for _ in range(REPEATS)]
+        seconds = [cluster.sum_of(model).seconds for _ in range(REPEATS)]
     return statistics.median(seconds[3:])

@@ -17,6 +17,7 @@
           +-- WireError            its bytes are not a message
           |    +-- MemoryGone      they refer to shared memory that is not there, or no longer
           +-- JoinRefused          it runs another plan
+               +-- Outlived        it is at a later training of the same script
 
 A message says what was wrong, with the value, and what to do about it. The command line prints a
 `UsageError` as one line and exits with code 2.
@@ -35,6 +36,7 @@ __all__ = [
     "LabUnavailable",
     "MemoryGone",
     "MissingExtra",
+    "Outlived",
     "PeerError",
     "PlanError",
     "ProtocolError",
@@ -123,6 +125,14 @@ class MemoryGone(WireError):
 
 class JoinRefused(PeerError):
     """A neighbour runs another plan."""
+
+
+class Outlived(JoinRefused):
+    """The others are at a later training of the same script: the one that this process came to is over."""
+
+    def __init__(self, training: int) -> None:
+        super().__init__(f"this training is over: the other processes are at number {training} of the script's")
+        self.training = training
 
 
 class WorkerFailed(CodedReduceError):

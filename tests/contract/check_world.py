@@ -57,6 +57,6 @@ def local(*, shared_memory: bool) -> World:
                 assert result.vector.tobytes() == calm.tobytes()
 
         with LocalCluster.of(plan, gradient, settings, shared_memory=shared_memory, member=member) as cluster:
-            return [cluster.aggregate(gradients.model(round_)).vector.copy() for round_ in range(1, rounds + 1)]
+            return [cluster.sum_of(gradients.model(round_)).vector.copy() for round_ in range(1, rounds + 1)]
 
     return world

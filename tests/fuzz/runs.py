@@ -70,7 +70,7 @@ class Checked:
     def round(self, cluster: LocalCluster) -> None:
         """One more round, whose bits are compared."""
         self.done += 1
-        result = cluster.aggregate(self.gradients.model(self.done).astype(self.dtype))
+        result = cluster.sum_of(self.gradients.model(self.done).astype(self.dtype))
         self._check(result)
         self.seconds.append(result.seconds)
 

@@ -51,7 +51,7 @@ def nothing_is_left():
 def test_a_replica_does_what_a_worker_failed_at(node: int, error: Exception | None, capfd) -> None:
     with LocalCluster.of(PLAN, failing((node, 2), (node, 4), error=error), SETTINGS) as cluster:
         for round_ in range(1, 7):
-            result = cluster.aggregate(MODEL)
+            result = cluster.sum_of(MODEL)
             np.testing.assert_array_equal(result.vector, 60 * MODEL)
             if round_ in (2, 4):
                 assert node in result.late or PLAN.tree.parent(node) in result.late
@@ -76,9 +76,9 @@ def test_a_replica_does_what_a_worker_failed_at(node: int, error: Exception | No
 def test_what_fails_at_two_ends_the_run_and_names_both(plan: Plan, nodes: tuple[int, ...]) -> None:
     broken = failing(*((node, 2) for node in nodes), error=ValueError("cursed"))
     with LocalCluster.of(plan, broken, SETTINGS) as cluster:
-        cluster.aggregate(MODEL)
+        cluster.sum_of(MODEL)
         with pytest.raises(WorkerFailed, match=r"worker \d failed: ValueError: cursed; worker \d, asked instead: Val"):
-            cluster.aggregate(MODEL)
+            cluster.sum_of(MODEL)
         named = {node for note in cluster.journal.of_kind("failed") for node in note.nodes}
         assert named <= set(nodes)
         assert len(named) >= 2
@@ -90,20 +90,20 @@ def test_what_nobody_else_can_do_ends_the_run() -> None:
         pytest.raises(WorkerFailed, match=r"worker 2 failed: ValueError: cursed$"),
         LocalCluster.of(plan, failing((2, 1), error=ValueError("cursed")), SETTINGS) as cluster,
     ):
-        cluster.aggregate(MODEL)
+        cluster.sum_of(MODEL)
 
 
 def test_what_is_finite_nowhere_has_diverged() -> None:
     with LocalCluster.of(PLAN, failing((3, 1), (4, 1)), SETTINGS) as cluster:  # noqa: SIM117
         with pytest.raises(Diverged, match=r"round 1: the gradient is not finite \(of worker \d, and of \d that was"):
-            cluster.aggregate(MODEL)
+            cluster.sum_of(MODEL)
 
 
 def test_numbers_that_are_not_finite_can_pass() -> None:
     cluster = LocalCluster.of(PLAN, failing((3, 1)), SETTINGS)
     cluster.run = replace(cluster.run, nonfinite=PASS)
     with cluster:
-        vector = cluster.aggregate(MODEL).vector
+        vector = cluster.sum_of(MODEL).vector
     assert np.isinf(vector[17])
     np.testing.assert_array_equal(np.delete(vector, 17), np.delete(60 * MODEL, 17))
 

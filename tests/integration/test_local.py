@@ -67,18 +67,18 @@ def stop_and_go(pid: int, seconds: float) -> None:
 @pytest.mark.parametrize("node", [1, 4])
 def test_a_killed_worker_is_done_without(node: int) -> None:
     with LocalCluster.of(PLAN, counting, SETTINGS) as cluster:
-        expect_whole_batch(cluster.aggregate(MODEL).vector)
+        expect_whole_batch(cluster.sum_of(MODEL).vector)
         os.kill(cluster.processes[node], signal.SIGKILL)
         for _ in range(5):
-            expect_whole_batch(cluster.aggregate(MODEL).vector)
+            expect_whole_batch(cluster.sum_of(MODEL).vector)
 
 
 @pytest.mark.parametrize("node", [2, 5])
 def test_a_stopped_worker_is_done_without_and_used_again(node: int) -> None:
     with LocalCluster.of(PLAN, counting, SETTINGS) as cluster:
-        cluster.aggregate(MODEL)
+        cluster.sum_of(MODEL)
         stop(cluster.processes[node])
-        results = [cluster.aggregate(MODEL) for _ in range(4)]
+        results = [cluster.sum_of(MODEL) for _ in range(4)]
         os.kill(cluster.processes[node], signal.SIGCONT)
         for result in results:
             expect_whole_batch(result.vector)
@@ -86,7 +86,7 @@ def test_a_stopped_worker_is_done_without_and_used_again(node: int) -> None:
         concerned = {node, PLAN.tree.parent(node)} - {0}
         assert all(concerned & set(result.late) for result in results)
         for _ in range(200):  # it comes to its senses when it is scheduled, not when we say so
-            if not concerned & set(cluster.aggregate(MODEL).late):
+            if not concerned & set(cluster.sum_of(MODEL).late):
                 return
         pytest.fail("it was never used again")
 
@@ -94,10 +94,10 @@ def test_a_stopped_worker_is_done_without_and_used_again(node: int) -> None:
 def test_rounds_wait_when_too_many_are_stopped() -> None:
     settings = Settings(length=1000, say_waiting_after=0.2)
     with LocalCluster.of(PLAN, counting, settings) as cluster:
-        cluster.aggregate(MODEL)
+        cluster.sum_of(MODEL)
         stop_and_go(cluster.processes[1], 1.0)
         stop_and_go(cluster.processes[2], 1.0)
-        expect_whole_batch(cluster.aggregate(MODEL).vector)
+        expect_whole_batch(cluster.sum_of(MODEL).vector)
         waiting = [note for note in cluster.journal.of_kind("waiting") if note.round == 2]  # not for them to come up
         assert waiting
         assert waiting[0].nodes == (1, 2)
@@ -116,7 +116,7 @@ def test_a_stall_does_not_outlast_its_round() -> None:
     journal = Journal(lambda entry: heard.append(entry) if isinstance(entry, Lateness) else None)
     with LocalCluster.of(PLAN, counting, SETTINGS, injection=Injection(delays=delays), journal=journal) as cluster:
         for _ in rounds:
-            result = cluster.aggregate(MODEL)
+            result = cluster.sum_of(MODEL)
             expect_whole_batch(result.vector)
             assert result.seconds < 30
     assert any(late.seconds > 50 for late in heard), "what waiting would have cost is measured"
@@ -140,11 +140,11 @@ def test_more_dead_than_tolerated_are_stood_in_for(nodes: tuple[int, ...]) -> No
     said = []
     settings = replace(SETTINGS, replan_after=0.5)
     with LocalCluster.of(PLAN, counting, settings, journal=Journal(listening(on_note=said.append))) as cluster:
-        cluster.aggregate(MODEL)
+        cluster.sum_of(MODEL)
         for node in nodes:
             os.kill(cluster.processes[node], signal.SIGKILL)
         for _ in range(5):
-            expect_whole_batch(cluster.aggregate(MODEL).vector)
+            expect_whole_batch(cluster.sum_of(MODEL).vector)
     dead = {note.reason for note in said if note.kind == "dead"}
     assert dead == {f"worker {node} was killed by signal 9" for node in nodes}
     assert cluster.journal.of_kind("stands in")
@@ -153,26 +153,26 @@ def test_more_dead_than_tolerated_are_stood_in_for(nodes: tuple[int, ...]) -> No
 def test_more_dead_than_tolerated_ends_a_run_whose_root_cannot_help() -> None:
     plan = CodedReduce(Tree.regular(fanout=2, depth=1), 1, order="eager", code="cyclic").plan(samples=60)
     with LocalCluster.of(plan, counting, SETTINGS) as cluster:
-        cluster.aggregate(MODEL)
+        cluster.sum_of(MODEL)
         for node in (1, 2):
             os.kill(cluster.processes[node], signal.SIGKILL)
         with pytest.raises(TooManyStragglers, match=r"missing \{1, 2\}, but only 1 straggler is tolerated"):
-            [cluster.aggregate(MODEL) for _ in range(3)]
+            [cluster.sum_of(MODEL) for _ in range(3)]
 
 
 @pytest.mark.parametrize("node", [1, 4])
 def test_a_worker_that_is_asked_to_go_finishes_its_round(node: int) -> None:
     with LocalCluster.of(PLAN, counting, SETTINGS) as cluster:
-        cluster.aggregate(MODEL)
+        cluster.sum_of(MODEL)
         process = psutil.Process(cluster.processes[node])
         os.kill(cluster.processes[node], signal.SIGTERM)
         for _ in range(500):
-            expect_whole_batch(cluster.aggregate(MODEL).vector)
+            expect_whole_batch(cluster.sum_of(MODEL).vector)
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
                 break
         assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
         for _ in range(20):
-            expect_whole_batch(cluster.aggregate(MODEL).vector)
+            expect_whole_batch(cluster.sum_of(MODEL).vector)
         reasons = [note.reason for note in cluster.journal.of_kind("dead")]
         assert reasons == [f"worker {node} left"], "it went by itself, without an error"
 
@@ -195,15 +195,15 @@ def test_a_parent_that_dies_and_returns_is_found_by_its_children() -> None:
     """A new process in the place of an inner worker: its children come back to it, and it is used again."""
     context = multiprocessing.get_context("fork")
     with LocalCluster.of(PLAN, counting, SETTINGS) as cluster:
-        cluster.aggregate(MODEL)
+        cluster.sum_of(MODEL)
         os.kill(cluster.processes[1], signal.SIGKILL)
         for _ in range(3):
-            expect_whole_batch(cluster.aggregate(MODEL).vector)
+            expect_whole_batch(cluster.sum_of(MODEL).vector)
         again = context.Process(target=cluster._live, args=(1,), daemon=True)
         again.start()
         try:
             for _ in range(600):
-                result = cluster.aggregate(MODEL)
+                result = cluster.sum_of(MODEL)
                 expect_whole_batch(result.vector)
                 if not {1, 3, 4} & set(result.late):
                     return
@@ -229,7 +229,7 @@ def test_rubbish_at_the_door_changes_nothing() -> None:
                 rogue.send_multipart([random.bytes(int(random.integers(0, 40))) for _ in range(frames + 1)])
             rogue.close(linger=100)
         for _ in range(5):
-            expect_whole_batch(cluster.aggregate(MODEL).vector)
+            expect_whole_batch(cluster.sum_of(MODEL).vector)
         meeting = replace(cluster.run.meeting, root_within=5.0)
         with pytest.raises(UsageError, match="belongs to another run"):
             find(context, meeting, Registration("somebody else's", 9, (0,), None))
@@ -257,10 +257,10 @@ def test_memory_does_not_grow() -> None:
     with LocalCluster.of(PLAN, counting, SETTINGS) as cluster:
         processes = [psutil.Process(), *map(psutil.Process, cluster.processes.values())]
         for _ in range(300):
-            cluster.aggregate(MODEL)
+            cluster.sum_of(MODEL)
         before = [process.memory_info().rss for process in processes]
         for _ in range(1500):
-            cluster.aggregate(MODEL)
+            cluster.sum_of(MODEL)
         growth = [process.memory_info().rss - old for process, old in zip(processes, before, strict=True)]
         assert max(growth) < 2_000_000, "less than a kilobyte a round, and that once"
 
@@ -269,5 +269,5 @@ def test_forty_workers_come_and_go() -> None:
     scheme = CodedReduce(Tree.balanced(workers=40, fanout=4, stragglers=1), 1)
     begin = time.monotonic()
     with LocalCluster.of(scheme.plan(samples=80), counting, SETTINGS) as cluster:
-        np.testing.assert_array_equal(cluster.aggregate(MODEL).vector, 80 * MODEL)
+        np.testing.assert_array_equal(cluster.sum_of(MODEL).vector, 80 * MODEL)
     assert time.monotonic() - begin < 60

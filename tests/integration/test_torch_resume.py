@@ -36,7 +36,7 @@ def script(
                 optimizer.step()
                 scheduler.step()
                 rounds.append(step.round)
-                if cluster.is_root and step.round == dies_in:
+                if cluster.rank == 0 and step.round == dies_in:
                     os.kill(os.getpid(), signal.SIGKILL)
             (out / f"{cluster.rank}").write_text(f"{digest(*model.parameters())} {rounds}")
 

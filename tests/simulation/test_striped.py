@@ -355,6 +355,28 @@ def test_a_sum_that_reached_some_before_its_keeper_was_gone_reaches_all(shape: d
     assert 3 in done_again | asked
 
 
+@pytest.mark.parametrize("after", [0.0, 0.3, 1.0005])
+@pytest.mark.parametrize("shape", [{}, {"reach": 2}, {"stripes": 1}], ids=str)
+def test_another_leads_when_rank_0_is_stopped(after: float, shape: dict[str, object]) -> None:
+    """It keeps its connections, and says nothing: it is asked, then given up; and follows when it goes on."""
+    stopped = Fault(kind="pause", node=0, round=4, after=after, seconds=40.0)
+    run = every_sum_is_right(changed(faults=(stopped,), rounds=60, **shape))
+    assert len(leaders(run)) == 1
+    assert leaders(run)[0] != 0
+    silent = [note for _, _, note in run.recorder.notes if note.kind == "silent"]
+    assert silent
+    assert all(note.nodes == (0,) for note in silent)
+    all_have(run, [1, 2, 3, 4, 5])
+    assert run.recorder.seconds().max() < 15.0, "the others do not wait for it"
+    assert run.cluster.machine(0).round == 60, "and it is with them in the end"
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.5])
+def test_a_leader_that_is_slow_for_a_moment_stays(seconds: float) -> None:
+    run = every_sum_is_right(changed(faults=(Fault(kind="pause", node=0, round=4, after=0.3, seconds=seconds),)))
+    assert leaders(run) == []
+
+
 def test_rank_after_rank_dies_and_the_last_goes_on_alone() -> None:
     faults = tuple(Fault(kind="crash", node=rank, round=2 + rank, after=0.4) for rank in range(5))
     run = every_sum_is_right(changed(faults=faults))

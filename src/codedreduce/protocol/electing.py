@@ -24,6 +24,7 @@ from codedreduce.protocol.office import Office
 from codedreduce.protocol.outboxes import Outboxes
 from codedreduce.protocol.place import Place
 from codedreduce.protocol.settings import Settings
+from codedreduce.protocol.silence import SILENCE, Silence
 from codedreduce.protocol.voting import Voting
 from codedreduce.schemes import StripedPlan
 
@@ -61,6 +62,7 @@ class Electing:
         self._greet = greet
         self._process = settings.process
         self._voting = Voting(place.node, settings.process, plan.computing)
+        self._silence = Silence()
         self.is_lost = False  # nobody leads this rank
         self._standing: dict[int, int] = {}  # who else has lost its coordinator, and how far it is
         self._followers: dict[int, int] | None = None  # if this rank would lead: who follows it, and how far each is
@@ -161,6 +163,31 @@ class Electing:
         self._try_again(now, actions)
         self._propose(now, actions)
 
+    def round_is_over(self, now: float, actions: list[AnyAction]) -> None:
+        """If the next one takes long, the one that leads is to be asked whether it is there."""
+        self._silence.begin(now)
+        self._watch(now, actions)
+
+    def _watch(self, now: float, actions: list[AnyAction]) -> None:
+        if not self._office.is_held:
+            actions.append(SetTimer(name=SILENCE, at=self._silence.when_to_ask(self._place.round_took, now)))
+
+    def look_at_leader(self, now: float, actions: list[AnyAction], *, is_calm: bool) -> None:
+        """Ask the one that leads; if it has been asked and does not answer, another must lead."""
+        place = self._place
+        if self.is_lost or not is_calm or place.coordinator == place.node:
+            self._watch(now, actions)
+            return
+        if not self._silence.is_asked(place.generation):
+            actions.append(Transmit(to=place.coordinator, message=self._stand(asks=True)))
+            actions.append(SetTimer(name=SILENCE, at=self._silence.ask(place.generation, now)))
+            return
+        waited = self._silence.give_up(now)
+        reason = f"rank {place.coordinator}, which leads, has not answered rank {place.node} for {waited:.1f} s"
+        actions.append(Note(kind="silent", reason=reason, round=place.round, nodes=(place.coordinator,)))
+        self._watch(now, actions)
+        self.lose(now, actions)
+
     def find(self) -> None:
         """Somebody leads this rank."""
         self.is_lost = False
@@ -236,8 +263,13 @@ class Electing:
                 self.lose(now, actions)  # it leads no more
             elif message.generation < place.generation:
                 self.tell(sender, actions)
-        elif not message.lost and message.generation > place.generation and leader != place.node:
+        elif message.generation > place.generation and leader != place.node:
             self._greet(leader, now, actions)
+        elif sender == place.coordinator and self._silence.is_asked(message.generation):
+            self._silence.answers(message.generation, now)
+            self._watch(now, actions)
+        elif self._office.is_held and message.asks:
+            self.tell(sender, actions)
 
     def _hear_of_voters(self, message: Stand, sender: int, actions: list[AnyAction]) -> None:
         """Another says whose word counts as far as it knows. One that leads is told that this rank knows it, too."""

@@ -80,6 +80,7 @@ from codedreduce.protocol.rank_table import ENDING, JOINING, LEFT, READY, RENEWI
 from codedreduce.protocol.renewing import Giving
 from codedreduce.protocol.rooms import OWN_ROOMS, Rooms
 from codedreduce.protocol.settings import Settings
+from codedreduce.protocol.silence import SILENCE
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector
 
@@ -212,6 +213,11 @@ class Rank(Machine):
     def keeper(self) -> Keeper:
         """What this rank sums for all."""
         return self._exchange.keeper
+
+    @property
+    def reached(self) -> int:
+        """How many ranks can be reached, with itself."""
+        return len(self.plan.computing) - len(self._links.lost())
 
     @property
     def states_held(self) -> int:
@@ -403,6 +409,7 @@ class Rank(Machine):
         self._exchange.keep_whole()
         self._exchange.expect(place.round + 1)
         self._behind.begin_anew()
+        self._electing.round_is_over(now, actions)
         actions.append(total.given(late))
         return True
 
@@ -617,6 +624,9 @@ class Rank(Machine):
             if self.state in (READY, WORKING) and not self._office.is_held:
                 self._doing.tell_status(actions)
                 self._look_whether_on(now, actions)
+        elif event.name == SILENCE:
+            if self.state not in (ENDING, LEFT):
+                self._electing.look_at_leader(now, actions, is_calm=self.state in (RESTING, READY, WORKING))
         elif event.name == GOING_ON:
             self._go_on_leading(now, actions)
         elif event.name == HANDING_OVER:

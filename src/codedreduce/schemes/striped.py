@@ -142,8 +142,8 @@ class StripedPlan(Plan):
         return Needs(tuple(Share(unit, tuple(self.readers(unit))) for unit in self.all_units))
 
     def tolerates(self, stragglers: Collection[int]) -> bool:
-        """Rank 0 coordinates, and of those that can read a unit's samples one must be there."""
-        return 0 not in stragglers and all(any(one not in stragglers for one in group) for group in self._groups)
+        """Of those that can read a unit's samples one must be there; whoever leads can be another."""
+        return all(any(one not in stragglers for one in group) for group in self._groups)
 
     def reference(self, gradients: Gradients, stragglers: Collection[int] = ()) -> Array:
         """Units in order, and blocks in order within a unit."""

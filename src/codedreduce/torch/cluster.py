@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from codedreduce.errors import UsageError
+from codedreduce.errors import Outlived, UsageError
 from codedreduce.schemes import MasterWorker, Plan, Scheme, Striped, StripedPlan
 from codedreduce.schemes.choice import choose_to_replicate
 from codedreduce.torch.layout import Layout
@@ -37,6 +37,7 @@ from codedreduce.worlds.failures import REFUSE, check_nonfinite
 from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.journal import Journal, OnNote, RoundLog, listening
 from codedreduce.worlds.run import Run
+from codedreduce.worlds.trainings import trainings_of
 from codedreduce.worlds.world import World, leads
 from codedreduce.worlds.zeromq.node import Node, root_of
 
@@ -115,7 +116,6 @@ class Cluster:
         self._membership = membership
         self._scheme = scheme
         self._on_note = on_note
-        self._trainings = 0
         self._nonfinite = REFUSE
         self._running: contextlib.ExitStack | None = None
         self._world: World | None = None
@@ -218,6 +218,7 @@ class Cluster:
         if self._membership is None:
             return self._train_where_it_is(training, replica, journal, _alone(plan), kept)
         self._membership.check(plan)
+        trainings_of(self._membership.meeting.run).begin()
         if isinstance(plan, StripedPlan):
             return self._as_rank(training, replica, plan, wire, journal, kept)
         if self._membership.rank:
@@ -249,18 +250,11 @@ class Cluster:
 
     def _run(self, layout: Layout, plan: Plan, wire: str | None, subject: str, after: int = 0) -> Run:
         assert self._membership is not None
-        meeting = replace(self._membership.meeting, run=self._name(), subject=subject)
+        meeting = replace(trainings_of(self._membership.meeting.run).meeting(self._membership.meeting), subject=subject)
         return Run.of(
             meeting, plan, layout.length, dtype=layout.dtype, wire=wire, excess=self._membership.excess, after=after,
             nonfinite=self._nonfinite,
         )  # fmt: skip
-
-    def _name(self) -> str:
-        """The name of this training's run: the second one of a script is another than the first."""
-        assert self._membership is not None
-        self._trainings += 1
-        name = self._membership.meeting.run
-        return name if self._trainings == 1 else f"{name}-{self._trainings}"
 
     def _train(
         self, training: Training, layout: Layout, root: Callable[[int], contextlib.AbstractContextManager[World]],
@@ -271,7 +265,11 @@ class Cluster:
         with contextlib.ExitStack() as stack:
             self._running = stack
             after = stack.enter_context(kept).resume() if kept is not None else 0
-            world = stack.enter_context(root(after))
+            try:
+                world = stack.enter_context(root(after))
+            except Outlived:  # this process was started again, and its workers have gone on to the next training
+                return
+            stack.callback(self._part_from, world)
             for round_ in rounds(world, journal, training.steps, vector, layout.read_model, after):
                 yield _step(round_.over(layout.write_gradients(round_.total, training.batch_size)), round_, journal)
                 if kept is not None:
@@ -307,7 +305,11 @@ class Cluster:
             vector = np.zeros(layout.length, dtype=layout.dtype)
             with contextlib.ExitStack() as stack:
                 self._running = stack
-                world, read_model = enter(stack, layout, UnitGradient(training, layout, given_model=False), after)
+                try:
+                    world, read_model = enter(stack, layout, UnitGradient(training, layout, given_model=False), after)
+                except Outlived:  # this process was started again, and takes what came of it with the next training
+                    return
+                stack.callback(self._part_from, world)
                 self._world = world
                 stack.callback(self._forget_world)
                 for round_ in rounds(world, journal, training.steps, vector, read_model, after, renewed):
@@ -360,6 +362,11 @@ class Cluster:
 
         return self._train_where_it_is(training, replica, journal, enter, kept)
 
+    def _part_from(self, world: World) -> None:
+        """A training, or what was trained so far, is over: how many were in."""
+        if self._membership is not None and isinstance(world, Node):
+            trainings_of(self._membership.meeting.run).part(world.reached, world.generation)
+
     def _forget_world(self) -> None:
         """The run is over; who led it last is still asked where to save."""
         self._led_last = self._world is not None and leads(self._world)
@@ -372,8 +379,12 @@ class Cluster:
         if run.meeting.same_machine and "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)  # workers share this machine's cores
         injection = Injection.of(membership.inject, workers=run.plan.workers, seed=training.seed)
-        with Node(run, membership.rank, gradient=UnitGradient(training, layout), injection=injection) as node:
+        with (
+            contextlib.suppress(Outlived),
+            Node(run, membership.rank, gradient=UnitGradient(training, layout), injection=injection) as node,
+        ):
             node.serve()
+            self._part_from(node)
         return
         yield  # a generator that yields nothing
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from codedreduce.errors import Diverged, UsageError
+from codedreduce.errors import Diverged, Outlived, UsageError
 from codedreduce.protocol.settings import WAIT_ON, Excess
 from codedreduce.schemes import MasterWorker, Plan, Scheme, Striped, StripedPlan, TreePlan
 from codedreduce.schemes.choice import choose
@@ -35,6 +35,7 @@ from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.journal import Journal, OnNote, OnRound, RoundLog, listening
 from codedreduce.worlds.run import FLOAT32, Meeting, Run
 from codedreduce.worlds.site import Site
+from codedreduce.worlds.trainings import trainings_of
 from codedreduce.worlds.world import World, leads
 from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
 from codedreduce.worlds.zeromq.node import Node, digest_of, rank_of, root_of
@@ -269,6 +270,8 @@ def run_job(
                 _train(job, replica, world, journal, after=after, kept=kept)
         except KeyboardInterrupt:
             interrupted = True
+        except Outlived:  # this process was started again, and the others are at the script's next training
+            logging.getLogger("codedreduce").warning("this training is over, and its result is not known here")
     return TrainingResult(parameters=replica.model, journal=journal, interrupted=interrupted, resumed_after=after)
 
 
@@ -279,18 +282,23 @@ def _place(
     """This process's place in a run that a launcher has started; None when it was a worker's, and the run is over."""
     membership.check(plan)
     shares = job.shared_memory and membership.meeting.shared_memory
-    meeting = replace(membership.meeting, subject=job.subject(), shared_memory=shares)
+    trainings = trainings_of(membership.meeting.run)
+    trainings.begin()
+    meeting = replace(trainings.meeting(membership.meeting), subject=job.subject(), shared_memory=shares)
     run = job.run(meeting, plan, after)
     gradient = BatchGradient(job.objective, job.source, plan, batch=job.batch, seed=job.seed)
     if isinstance(plan, StripedPlan):
         with rank_of(run, membership.rank, gradient, replica, injection=job.injection(), journal=journal) as rank:
             yield rank
+            trainings.part(rank.reached, rank.generation)
     elif membership.rank == 0:
         with root_of(run, journal, gradient) as root:
             yield root
+            trainings.part(root.reached, 0)
     else:
         with Node(run, membership.rank, gradient=gradient, injection=job.injection(), journal=journal) as node:
             node.serve()
+        trainings.part(1, 0)
         yield None
 
 

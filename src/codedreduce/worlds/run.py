@@ -32,7 +32,8 @@ class Meeting:
     `root_within`: seconds a node looks for the root. `all_within`: seconds that all nodes together have to come up.
     `orphaned_after`: seconds a node waits for a parent, or a rank for rank 0, that cannot be reached.
     `least`: how many workers must have come for the run to begin; without it all must. `also`: further machines at
-    which, by the same port, the run can be met. `secret`: who knows it may be in; a run that meets at a port, and is
+    which, by the same port, the run can be met. `series`, `training`: of which run's trainings this is one, and which
+    (`trainings.py`). `secret`: who knows it may be in; a run that meets at a port, and is
     not `insecure`, has one.
     """
 
@@ -48,6 +49,9 @@ class Meeting:
     grace: float = 30.0  # seconds that a process has to hand over when it is told to leave (SIGTERM)
     least: int | None = None
     also: tuple[str, ...] = ()
+    series: str = ""
+    training: int = 1
+    generation: int = 0  # of ranks, who leads at first
     secret: Secret | None = None
     insecure: bool = False
 
@@ -106,7 +110,7 @@ class Run:
             plan, length, shared_memory=run.shares_memory, same_machine=meeting.same_machine,
             itemsize=(travels_as or dtype).itemsize, excess=excess,
         )  # fmt: skip
-        settings = replace(settings, wire=travels_as, after=after)
+        settings = replace(settings, wire=travels_as, after=after, generation=meeting.generation)
         return replace(run, meeting=_saying_whose_memory(meeting, run.shares_memory), settings=settings)
 
     @property

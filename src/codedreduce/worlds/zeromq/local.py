@@ -30,7 +30,7 @@ from codedreduce.worlds.private import tidy
 from codedreduce.worlds.restarts import Restarts, ordinal
 from codedreduce.worlds.run import FLOAT32, Dtype, Meeting, Run
 from codedreduce.worlds.site import Site, meeting_at
-from codedreduce.worlds.world import Gradient, Replica, RoundResult, World
+from codedreduce.worlds.world import Gradient, Outcome, Replica, RoundResult, World
 from codedreduce.worlds.zeromq.node import Node
 
 #: Seconds that workers have to leave after they were told that the run is over.
@@ -188,13 +188,22 @@ class LocalCluster:
         """The process id of each node that is not this process."""
         return self._processes.pids
 
-    def aggregate(self, model: Vector) -> RoundResult:
-        """One round: the gradient sum of the whole batch under this model."""
-        result = self._node.aggregate(model)
-        assert isinstance(result, RoundResult), "the first node does not fall behind"
+    def aggregate(self, model: Vector) -> Outcome:
+        """One round: the gradient sum of the whole batch under this model.
+
+        In stripes this process, too, can fall behind, if it is stopped: the others go on, and it takes their state.
+        """
+        outcome = self._node.aggregate(model)
         if self._records is not None:
             self._records.read(self.journal)
-        return result
+        return outcome
+
+    def sum_of(self, model: Vector) -> RoundResult:
+        """One round, of which this process must have the sum: nobody can go on without it."""
+        outcome = self.aggregate(model)
+        if not isinstance(outcome, RoundResult):
+            raise CodedReduceError(f"the others went on without this process, and are through round {outcome.round}")
+        return outcome
 
 
 class _OnOneCore:

@@ -48,7 +48,10 @@ def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None
     others = [place for place in _places(run) if place not in directory.addresses]
     visitor: Visitor | None = None
     if others and (seeks or not answers):
-        registration = Registration(meeting.run, node, seeks, endpoints, meeting.subject, transport.process)
+        registration = Registration(
+            meeting.run, node, seeks, endpoints, meeting.subject, transport.process, series=meeting.series,
+            training=meeting.training,
+        )  # fmt: skip
         visitor = Visitor(context, meeting, registration, others, guard)
 
     def serve() -> None:
@@ -78,8 +81,10 @@ def _connect(transport: Carrier, found: dict[int, Endpoints], directory: Directo
 
 
 def _answers(directory: Directory, run: Run, node: int) -> bool:
-    """Whether this node is the one that the others look for: the first, unless another answers in its place."""
-    is_first = node == run.plan.first_node
+    """Whether this node is the one that the others look for: who leads first, unless another answers in its place."""
+    is_first = node == (
+        run.settings.generation % run.plan.workers if isinstance(run.plan, StripedPlan) else run.plan.first_node
+    )
     if not is_first and not isinstance(run.plan, StripedPlan):
         return False
     places = run.meeting.addresses if is_first else run.meeting.addresses[1:]

@@ -218,6 +218,17 @@ class Node:
         return machine.leads if isinstance(machine, Rank) else self._number == self._run.plan.first_node
 
     @property
+    def reached(self) -> int:
+        """How many nodes can be reached, with itself, as far as is known; of a tree at least one."""
+        machine = self.machine
+        return machine.reached if isinstance(machine, Rank) else 1
+
+    @property
+    def generation(self) -> int:
+        """Of the plan, as this node knows it: of ranks it says who leads."""
+        return self.machine.generation if isinstance(self.machine, Rank) else 0
+
+    @property
     def next_round(self) -> int:
         """The round that `aggregate` begins next."""
         return self._round + 1

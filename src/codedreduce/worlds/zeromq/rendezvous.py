@@ -14,7 +14,7 @@ from enum import Enum, auto
 import msgspec
 import zmq
 
-from codedreduce.errors import CodedReduceError
+from codedreduce.errors import CodedReduceError, Outlived
 from codedreduce.worlds.enough import Gathering
 from codedreduce.worlds.run import Meeting, difference
 from codedreduce.worlds.zeromq.carrier import Endpoints
@@ -69,6 +69,8 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     standing: Standing = Standing()
     key: str = ""  # what the process is known by where keys are asked for
     proof: bytes = b""  # and that it knows the secret
+    series: str = ""  # one of which run's trainings it came to, and which
+    training: int = 1
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -83,6 +85,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     missing: tuple[int, ...] = ()
     standing: Standing = Standing()
     admits: dict[int, str] = {}
+    training: int = 0  # at which one the others are, if this node came to another of the same run
 
 
 class Opened(Enum):
@@ -134,6 +137,7 @@ class Directory:
         self.meets_at = meeting.address  # where one should
         self.socket, self.monitor = answering(context, of_books(len(nodes)))
         self._door = Door(self.addresses)
+        self._latest = meeting.training  # the training that somebody has come to
         self.rests_until = 0.0  # more have asked than are answered at a time
 
     def open(self, address: str) -> Opened:
@@ -171,6 +175,8 @@ class Directory:
             self.socket.poll(200)
             self.serve()
             watch()
+            if self._latest > self._meeting.training:
+                raise Outlived(self._latest)
             if self.heard.is_on:
                 gathering.join_what_is_on(time.monotonic())
             if time.monotonic() > deadline:
@@ -245,7 +251,10 @@ class Directory:
         """Answer a node; whether it is one of this run's."""
         node = registration.node
         if registration.run != self._meeting.run:
-            self._answer(identity, Answer(None, "the root belongs to another run", final=False))
+            training = self._meeting.training if registration.series == self._meeting.series else 0
+            if training and registration.training > training:
+                self._latest = max(self._latest, registration.training)
+            self._answer(identity, Answer(None, "the root belongs to another run", final=False, training=training))
         elif registration.subject != self._meeting.subject:
             why = difference(node, registration.subject, self._meeting.subject)[:1000]
             who = node if node in self._nodes else -1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import zmq
 
-from codedreduce.errors import CodedReduceError, JoinRefused, UsageError, WireError
+from codedreduce.errors import CodedReduceError, JoinRefused, Outlived, UsageError, WireError
 from codedreduce.worlds.run import Meeting
 from codedreduce.worlds.zeromq.carrier import Endpoints
 from codedreduce.worlds.zeromq.keys import Guard
@@ -116,6 +116,8 @@ class Visitor:
             before = self._answer
             self.take()
             look()
+            if self._answer is not None and self._answer.training > self._meeting.training:
+                raise Outlived(self._answer.training)
             if self.over is not None:
                 raise JoinRefused(self.over)
             self._check_let_in()

@@ -1,0 +1,104 @@
+"""A script that trains twice, and loses a process in the first training: the second begins with those that are there.
+
+A process that was started again skips the training that is over, and takes what came of it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+RANKS = 4
+
+IN_TORCH = """
+import hashlib, os, signal, sys, time
+import torch, torch.nn as nn, torch.nn.functional as F
+import codedreduce.torch as cr
+
+killed, pause, out = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+torch.manual_seed(0)
+data = torch.utils.data.TensorDataset(torch.randn(60, 5), torch.randint(0, 2, (60,)))
+model = nn.Linear(5, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+def losses(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+with cr.join() as cluster:
+    seen = 0
+    for training in (1, 2):
+        for step in cluster.train(model, data, losses, batch_size=30, steps=40, state=[optimizer], seed=training):
+            optimizer.step()
+            seen += training == 2
+            is_first = training == 1 and "CODEDREDUCE_RESTARTED" not in os.environ
+            if is_first and step.round == 5 and cluster.rank == killed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(pause * (training == 2))
+    bits = hashlib.sha1(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    with open(os.path.join(out, str(cluster.rank)), "w") as file:
+        print(bits, seen, file=file)
+"""
+
+IN_NUMPY = """
+import hashlib, os, signal, sys
+from codedreduce.training import LogisticRegression, synthetic, train
+
+killed, out, rank = int(sys.argv[1]), sys.argv[3], os.environ["RANK"]
+
+class Dying(LogisticRegression):
+    calls = 0
+
+    def evaluate(self, *given):
+        Dying.calls += 1
+        if Dying.calls == 5 and int(rank) == killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().evaluate(*given)
+
+first = train(Dying(), synthetic(240, 20, seed=1), rounds=20, batch=120)
+second = train(LogisticRegression(), synthetic(240, 20, seed=2), rounds=20, batch=120, start=first.parameters)
+with open(os.path.join(out, rank), "w") as file:
+    print(hashlib.sha1(second.parameters.tobytes()).hexdigest(), len(second.journal.rounds), file=file)
+"""
+
+
+def run(script: str, folder: Path, killed: int, *options: str, pause: float = 0.0) -> dict[int, tuple[str, int]]:
+    folder.mkdir()
+    path = folder / "script.py"
+    path.write_text(script)
+    command = [sys.executable, "-m", "codedreduce", "run", *options, str(path), str(killed), str(pause), str(folder)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    assert found.returncode == 0, found.stdout + found.stderr
+    files = [one for one in folder.iterdir() if one.name.isdigit()]
+    return {int(one.name): (one.read_text().split()[0], int(one.read_text().split()[1])) for one in files}
+
+
+@pytest.mark.parametrize("killed", [0, 3])
+def test_of_ranks_one_is_killed_and_the_others_train_again(tmp_path: Path, killed: int) -> None:
+    calm = run(IN_TORCH, tmp_path / "calm", -1, "-n", str(RANKS))
+    assert set(calm) == set(range(RANKS))
+    assert len({bits for bits, _ in calm.values()}) == 1
+    left = run(IN_TORCH, tmp_path / "left", killed, "-n", str(RANKS))
+    assert left == {rank: calm[rank] for rank in range(RANKS) if rank != killed}
+
+
+@pytest.mark.parametrize("killed", [0, 3])
+def test_one_that_is_started_again_takes_part_in_the_second_training(tmp_path: Path, killed: int) -> None:
+    calm = run(IN_TORCH, tmp_path / "calm", -1, "-n", str(RANKS))
+    again = run(IN_TORCH, tmp_path / "again", killed, "-n", str(RANKS), "--restart", pause=0.5)
+    assert {bits for bits, _ in again.values()} == {calm[0][0]}, "also who was killed has what came of both"
+    assert set(again) == set(range(RANKS))
+    assert 0 < again[killed][1] < 40, "it came into the second, which was on"
+    assert all(seen == 40 for rank, (_, seen) in again.items() if rank != killed)
+
+
+@pytest.mark.parametrize("options", [("-n", "4", "--scheme", "striped"), ("--tree", "2x2")], ids=str)
+def test_in_numpy(tmp_path: Path, options: tuple[str, ...]) -> None:
+    calm = run(IN_NUMPY, tmp_path / "calm", -1, *options)
+    left = run(IN_NUMPY, tmp_path / "left", 3, *options)
+    assert 3 not in left
+    assert left[0] == calm[0]
