@@ -89,7 +89,7 @@ def test_rank_0_is_killed_and_comes_back(tmp_path: Path, undisturbed: str) -> No
     processes = Processes(tmp_path)
     for rank in range(RANKS):
         processes.start(rank, pause=0.15, dies_in=0 if rank else 10)
-    assert processes.running[0].wait(timeout=120) == -signal.SIGKILL
+    assert processes.running[0].wait(timeout=60) == -signal.SIGKILL
     while len(processes.told(1)) < 20:
         assert processes.running[1].poll() is None, "the others go on"
         time.sleep(0.05)
