@@ -6,18 +6,24 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 TRACES ?=
 
+# Hundreds of processes import this package: it is compiled once for all, whatever is usual on this machine.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Tests are processes that wait for each other, mostly: more run at once than there are cores.
+TESTS_AT_ONCE ?= 4
+
 .PHONY: demo test check bench paper soak docs clean
 demo: $(VENV)/.runtime
 	$(BIN)/codedreduce race
 
 test: $(VENV)/.development
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist worksteal
 
 check: $(VENV)/.development
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --doctest-modules src/codedreduce
+	$(BIN)/python -m pytest --doctest-modules src/codedreduce --ignore src/codedreduce/torch/device/kernels.py # needs Triton
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m bench.mathematics --out bench/results/mathematics.json
@@ -37,15 +43,17 @@ soak: $(VENV)/.development
 	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw units
 	$(BIN)/python -m tests.fuzz.fuzzing --frames 900000
 	$(BIN)/python -m tests.fuzz.members --frames 100000
+	$(BIN)/python -m tests.fuzz.insiders --frames 200000
 	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw late
 	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw one-way
+	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw audited-trees
 
 docs: $(VENV)/.development
 	$(BIN)/python -m tests.simulation.diagrams
 
 $(VENV)/.bench: $(VENV)/.development
 	@echo "installing the peers that benchmarks compare with ..."
-	@$(PIP) --editable '.[dev,torch,bench]'
+	@$(PIP) --editable '.[dev,lightning,transformers,bench]'
 	@touch $@
 
 clean:
@@ -64,5 +72,5 @@ $(VENV)/.runtime: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.development: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing codedreduce and its development tools ..."
-	@$(PIP) --editable '.[dev,torch]'
+	@$(PIP) --editable '.[dev,lightning,transformers]'
 	@touch $@ $(VENV)/.runtime

@@ -90,8 +90,8 @@ def codedreduce_rank(folder: Path) -> None:
     diary.is_ready()
     with cr.join() as cluster:
         for step in cluster.train(
-            model, data, losses, BATCH, STEPS, state=[optimizer], checkpoints=folder / "checkpoints",
-            checkpoint_every=CHECKPOINT_EVERY, resume=True,
+            model, data, losses, BATCH, STEPS, state=[optimizer], checkpoint=folder / "checkpoints",
+            every=CHECKPOINT_EVERY, resume=True,
         ):  # fmt: skip
             optimizer.step()
             diary.step(step.round, BATCH)

@@ -30,7 +30,8 @@ import codedreduce.torch as cr
 from codedreduce import CodedReduce, RingAllReduce, Tree
 from codedreduce.lab import Lab
 from codedreduce.torch.layout import Layout
-from codedreduce.torch.unit import Training, UnitGradient
+from codedreduce.torch.task import Training
+from codedreduce.torch.unit import UnitGradient
 from codedreduce.worlds.nursery import Nursery
 from codedreduce.worlds.run import Run
 from codedreduce.worlds.secrets import Secret
@@ -153,7 +154,7 @@ class Script:
         self._ends.append(time.monotonic())
 
 
-def codedreduce_side(tree: str | None) -> Callable[[Script, Lab], None]:
+def codedreduce_side(tree: str | None, wire: str | None = None) -> Callable[[Script, Lab], None]:
     """Striped, or our tree, as a script uses it."""
 
     def side(script: Script, lab: Lab) -> None:
@@ -161,8 +162,9 @@ def codedreduce_side(tree: str | None) -> Callable[[Script, Lab], None]:
         with cr.join(scheme) as cluster:
             script.begin()
             for step in cluster.train(
-                script.model, script.data, script.losses, script.batch, script.case.steps, state=[script.optimizer]
-            ):
+                script.model, script.data, script.losses, script.batch, script.case.steps, state=[script.optimizer],
+                wire=wire,
+            ):  # fmt: skip
                 script.step = step.round
                 script.optimizer.step()
                 script.over(step.loss)
@@ -191,7 +193,7 @@ def ring_side(script: Script, lab: Lab) -> None:
         for _ in range(case.steps):
             result = node.aggregate(np.zeros(layout.length, np.float32))
             assert isinstance(result, RoundResult)
-            loss = layout.write_gradients(result.vector, script.batch)
+            loss = layout.write_gradients(result.vector, script.batch).loss
             script.optimizer.step()
             script.over(loss)
         time.sleep(1.0)  # others may still need what passes through here
@@ -238,11 +240,11 @@ def mpi_side(script: Script, lab: Lab) -> None:
         layout.forget_gradients()
         loss = script.losses(script.model, own_part(script)).sum()
         loss.backward()  # type: ignore[no-untyped-call]
-        layout.read_gradients(vector, float(loss.detach()))
+        layout.read_gradients(vector, loss.detach().double().reshape(1))
         request = world.Iallreduce(vector, total)
         while not request.Test():  # without spinning: ranks share the cores of one machine here
             time.sleep(0.002)
-        script.over(layout.write_gradients(total, script.batch))
+        script.over(layout.write_gradients(total, script.batch).loss)
         script.optimizer.step()
     world.Barrier()
 
@@ -258,7 +260,10 @@ def run_side(side: str, case: Case) -> dict[str, Any]:
         if side == "mpi":
             _run_mpi(case, lab, out)
         else:
-            sides = {"striped": codedreduce_side(None), "ring": ring_side, "ddp": ddp_side}
+            sides = {
+                "striped": codedreduce_side(None), "striped, bfloat16": codedreduce_side(None, "bfloat16"),
+                "ring": ring_side, "ddp": ddp_side,
+            }  # fmt: skip
             run_forked(codedreduce_side(tree) if tree else sides[side], case, lab, nodes, out)
         found: dict[str, Any] = json.loads(Path(out).read_text()) if Path(out).exists() else {"ends": [], "loss": None}
     seconds = [after - before for before, after in itertools.pairwise(found["ends"])]

@@ -2,10 +2,10 @@
 
 python -m bench.strangers [--out bench/results/strangers.json] [--windows 5] [--seconds 4]
 
-Nodes on one machine, over local sockets, with 5 ms of computing a round and every sum compared. The strangers are a
-process of their own with the least priority: 1,000 connections that say nothing and are made again when they are cut; a
-connection to every socket that sends a byte a second; hellos and registrations as fast as they are taken. Beside it,
-what it costs to look at a frame, without the socket.
+Nodes on one machine, with 5 ms of computing a round and every sum compared: over local sockets, and with keys over TCP.
+The strangers, who have none, are a process of their own with the least priority: 1,000 connections that say nothing and
+are made again when they are cut; a connection to every socket that sends a byte a second; hellos and registrations as
+fast as they are taken. Beside it, what it costs to look at a frame, without the socket.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ import statistics
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import psutil
 import zmq
 from tests.fuzz.runs import PLANS, Checked
-from tests.fuzz.strangers import BOOK, Context, Stranger, doors, plain_connection
+from tests.fuzz.strangers import BOOK, CONTROL, Context, Stranger, doors, plain_connection
 
 from bench.measure import save
 from codedreduce.protocol.messages import Hello, ShareChunk
@@ -34,6 +36,7 @@ from codedreduce.schemes import Piece
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.zeromq.carrier import Arrived, name_of
 from codedreduce.worlds.zeromq.frames import OPEN_ASKING, PLAIN
+from codedreduce.worlds.zeromq.local import LocalCluster
 from codedreduce.worlds.zeromq.rendezvous import Registration
 from codedreduce.worlds.zeromq.transport import Transport
 
@@ -115,14 +118,27 @@ def hellos(run: str, addresses: list[tuple[str, str]]) -> None:
 # -- the run
 
 
-def windows(kind: str, how: str, count: int, seconds: float) -> dict[str, Any]:
+def places(run: Busy, cluster: LocalCluster) -> list[tuple[str, str]]:
+    """Where a run can be reached, and what is there."""
+    if not run.has_keys:
+        return [(plane, at) for (_, plane), at in doors(run.run).items()]
+    meets_at, found = run.run.meeting.address, []
+    for pid in (os.getpid(), *cluster.processes.values()):
+        for connection in psutil.Process(pid).net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN:
+                at = f"tcp://127.0.0.1:{connection.laddr.port}"
+                found.append((BOOK if meets_at.endswith(f":{connection.laddr.port}") else CONTROL, at))
+    return found
+
+
+def windows(kind: str, how: str, count: int, seconds: float, *, has_keys: bool) -> dict[str, Any]:
     """Rounds a second, calm and disturbed in turns."""
-    run = Busy(kind)
-    order = msgspec.json.encode([how, run.run.meeting.run, [(plane, at) for (_, plane), at in doors(run.run).items()]])
+    run = Busy(kind, has_keys=has_keys)
     rates: tuple[list[float], list[float]] = ([], [])
     with run.cluster() as cluster:
         for _ in range(20):
             run.round(cluster)
+        order = msgspec.json.encode([how, run.run.meeting.run, places(run, cluster)])
         for _ in range(count):
             for disturbed in (False, True):
                 command = [sys.executable, "-m", "bench.strangers", "--disturb", order.decode()]
@@ -138,7 +154,8 @@ def windows(kind: str, how: str, count: int, seconds: float) -> dict[str, Any]:
                     other.wait()
     ratios = [one / calm for calm, one in zip(*rates, strict=True)]
     return {
-        "kind": kind, "how": how, "calm": statistics.median(rates[0]), "disturbed": statistics.median(rates[1]),
+        "kind": kind, "keys": has_keys, "how": how,
+        "calm": statistics.median(rates[0]), "disturbed": statistics.median(rates[1]),
         "ratio": statistics.median(ratios), "worst": min(ratios),
     }  # fmt: skip
 
@@ -148,6 +165,7 @@ def checks(repeats: int = 20_000) -> dict[str, float]:
     run = Checked("tree").run
     context: Context = zmq.Context()
     parent = Transport(context, 0, run.settings, Buffers(run, 0), rights_at(0, run.plan))
+    parent.listen(run.meeting.listen_at())
     link = parent._children[1]
     body = encode(ShareChunk(round=1, task=1, index=0))
     frames = [zmq.Frame(PLAIN + link.session.incoming + body), zmq.Frame(bytes(run.settings.chunk_bytes(0)))]
@@ -185,12 +203,12 @@ def main() -> None:
     costs = checks()
     print("microseconds a frame: " + ", ".join(f"{name} {1e6 * took:.2f}" for name, took in costs.items()), flush=True)
     rows = []
-    for kind in options.kinds.split(","):
-        for how in HOW:
-            row = windows(kind, how, options.windows, options.seconds)
-            rows.append(row)
-            rates = f"{row['calm']:.0f} rounds/s calm, {row['disturbed']:.0f} disturbed"
-            print(f"{kind}, {how}: {rates}: {row['ratio']:.2f} of it, at worst {row['worst']:.2f}", flush=True)
+    for kind, has_keys, how in product(options.kinds.split(","), (False, True), HOW):
+        row = windows(kind, how, options.windows, options.seconds, has_keys=has_keys)
+        rows.append(row)
+        rates = f"{row['calm']:.0f} rounds/s calm, {row['disturbed']:.0f} disturbed"
+        what = f"{kind}{' with keys' if has_keys else ''}, {how}"
+        print(f"{what}: {rates}: {row['ratio']:.2f} of it, at worst {row['worst']:.2f}", flush=True)
     save(options.out, {"checks": costs, "rows": rows})
 
 

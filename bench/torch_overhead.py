@@ -29,7 +29,7 @@ def overhead(model: torch.nn.Module) -> dict[str, Any]:
         "copy": lambda: np.copyto(other, vector),
         "model to vector (root)": lambda: layout.read_model(vector),
         "vector to model (worker)": lambda: layout.write_model(vector),
-        "gradients to vector (worker)": lambda: layout.read_gradients(vector, 0.0),
+        "gradients to vector (worker)": lambda: layout.read_gradients(vector, torch.zeros(1)),
         "vector to gradients, mean (root)": lambda: layout.write_gradients(vector, 7),
     }
     for side in sides.values():

@@ -1,27 +1,54 @@
-"""What encryption costs: chunks between two processes by TCP, in the clear and with CURVE, in turns.
+"""What protecting chunks costs: between two processes by TCP, bare, with a seal (a digest without a key, or with one),
+and with CURVE, in turns.
 
-python -m bench.wire [--out bench/results/wire.json] [--repeats 5] [--megabytes 512]
+python -m bench.wire [--out bench/results/wire.json] [--repeats 5] [--megabytes 512] [--numbers 4000000]
 
 Seconds of both processes' cores count, too: on a machine whose cores compute that is what is taken from them. Beside
-it, what a connection costs until its first message is there.
+it, what a connection for chunks costs until its first message is there; and rounds of a striped run of real processes
+that compute nothing, by TCP on this machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
 import zmq
 
 from bench.measure import save
+from codedreduce import Striped
+from codedreduce.schemes import Piece
+from codedreduce.worlds.addresses import free_port
+from codedreduce.worlds.protection import Protection
+from codedreduce.worlds.run import Meeting, Run
+from codedreduce.worlds.secrets import Secret
+from codedreduce.worlds.world import World
+from codedreduce.worlds.zeromq.local import LocalCluster
+from codedreduce.worlds.zeromq.seals import Seal
 
 CHUNK = 1 << 20
-WAYS = ("in the clear", "CURVE")
+BARE, DIGEST, AUTHENTICATED, CURVE = "bare", "in the clear, with a digest", "authenticated", "encrypted (CURVE)"
+WAYS = (BARE, DIGEST, AUTHENTICATED, CURVE)
 CONNECTIONS = 100
+
+#: A run: how many ranks, and how many rounds of it are measured, after some that are not.
+RANKS, ROUNDS, BEFORE = 2, 15, 3
+
+#: A key and a header, as nodes have them.
+KEY = bytes(range(32))
+FIRST = b"\x00" + bytes(range(16)) + bytes(24)
+
+
+def seal_of(way: str) -> Seal | None:
+    """What chunks are sealed with."""
+    return {DIGEST: Seal(0, 1, 1), AUTHENTICATED: Seal(0, 1, 1, KEY)}.get(way)
 
 
 def socket_of(context: zmq.Context[Any], kind: int, keys: tuple[bytes, bytes] | None, server: bytes = b"") -> Any:
@@ -40,13 +67,14 @@ def socket_of(context: zmq.Context[Any], kind: int, keys: tuple[bytes, bytes] | 
 def send(port: int, way: str, server: bytes, chunks: int, said: Any) -> None:
     """In another process: connect, send all, and tell what that took of a core."""
     context = zmq.Context()
-    socket = socket_of(context, zmq.DEALER, zmq.curve_keypair() if way == "CURVE" else None, server)
+    socket = socket_of(context, zmq.DEALER, zmq.curve_keypair() if way == CURVE else None, server)
     socket.connect(f"tcp://127.0.0.1:{port}")
-    chunk = bytes(CHUNK)
+    chunk, seal = bytes(CHUNK), seal_of(way)
     socket.send(b"")
     socket.recv()
     began = time.process_time()
     for _ in range(chunks):
+        socket.send(FIRST if seal is None else seal.put(FIRST, chunk, counts=True), zmq.SNDMORE)
         socket.send(chunk, copy=False)
     socket.recv()
     said.send(time.process_time() - began)
@@ -56,7 +84,7 @@ def send(port: int, way: str, server: bytes, chunks: int, said: Any) -> None:
 def carry(way: str, megabytes: int) -> dict[str, float]:
     """Megabytes a second, and what a gigabyte takes of the cores of both ends."""
     context = zmq.Context()
-    keys = zmq.curve_keypair() if way == "CURVE" else None
+    keys = zmq.curve_keypair() if way == CURVE else None
     socket = socket_of(context, zmq.ROUTER, keys)
     port = socket.bind_to_random_port("tcp://127.0.0.1")
     here, there = multiprocessing.Pipe()
@@ -65,9 +93,12 @@ def carry(way: str, megabytes: int) -> dict[str, float]:
     process.start()
     name, _ = socket.recv_multipart()
     began, used = time.monotonic(), time.process_time()
+    seal = seal_of(way)
     socket.send_multipart([name, b""])
     for _ in range(chunks):
-        socket.recv_multipart(copy=False)
+        _, first, chunk = socket.recv_multipart(copy=False)
+        if seal is not None:
+            seal.check_place(*seal.take_off(first.bytes, chunk.buffer))
     seconds, used = time.monotonic() - began, time.process_time() - used
     socket.send_multipart([name, b""])
     used += here.recv()
@@ -80,7 +111,7 @@ def carry(way: str, megabytes: int) -> dict[str, float]:
 def connect(way: str) -> float:
     """Milliseconds of a core that a connection costs, both ends, until its first message is there."""
     context = zmq.Context()
-    keys = zmq.curve_keypair() if way == "CURVE" else None
+    keys = zmq.curve_keypair() if way == CURVE else None
     server = socket_of(context, zmq.ROUTER, keys)
     port = server.bind_to_random_port("tcp://127.0.0.1")
     began = time.process_time()
@@ -95,17 +126,55 @@ def connect(way: str) -> float:
     return 1000 * used / CONNECTIONS
 
 
+def nothing(piece: Piece, model: Any, round_: int, out: Any, node: int) -> None:
+    """A gradient that takes no time."""
+    out[:] = 1
+
+
+def run(way: str, numbers: int) -> dict[str, float]:
+    """Milliseconds of a round, and of all cores for it, of a run whose vectors have so many numbers."""
+    at = Meeting(
+        run=f"codedreduce-wire-{time.monotonic_ns()}", port=free_port(), same_machine=False, shared_memory=False,
+        insecure=way == DIGEST, secret=None if way == DIGEST else Secret.fresh(),
+        protection=Protection.AUTHENTICATED if way == AUTHENTICATED else Protection.ENCRYPTED,
+    )  # fmt: skip
+    made = Run.of(at, Striped(RANKS).plan(samples=RANKS), numbers)
+    model, taken, used = np.zeros(numbers, np.float32), [], 0.0
+    with LocalCluster(made, nothing, member=lambda world: _begin(world, numbers)) as cluster:
+        processes = [psutil.Process(pid) for pid in (os.getpid(), *cluster.processes.values())]
+        for number in range(BEFORE + ROUNDS):
+            if number == BEFORE:
+                used = sum(sum(one.cpu_times()[:2]) for one in processes)
+            began = time.monotonic()
+            cluster.aggregate(model)
+            taken.append(time.monotonic() - began)
+        used = sum(sum(one.cpu_times()[:2]) for one in processes) - used
+    return {
+        "milliseconds a round": 1000 * statistics.median(taken[BEFORE:]),
+        "core milliseconds a round": 1000 * used / ROUNDS,
+    }
+
+
+def _begin(world: World, numbers: int) -> None:
+    """What the other ranks do."""
+    model = np.zeros(numbers, np.float32)
+    for _ in range(BEFORE + ROUNDS):
+        world.aggregate(model)
+
+
 def main() -> None:
     """From the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=512)
+    parser.add_argument("--numbers", type=int, default=4_000_000)
     options = parser.parse_args()
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for _ in range(options.repeats):
         for way in WAYS:
-            found[way].append({**carry(way, options.megabytes), "milliseconds a connection": connect(way)})
+            row = {**carry(way, options.megabytes), "milliseconds a connection": connect(way)}
+            found[way].append(row | (run(way, options.numbers) if way != BARE else {}))
     table = {
         way: {what: statistics.median(one[what] for one in rows) for what in rows[0]} for way, rows in found.items()
     }

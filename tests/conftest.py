@@ -9,6 +9,9 @@ from hypothesis import settings
 settings.register_profile("codedreduce", deadline=None)
 settings.load_profile("codedreduce")
 
+# Several tests run at once, of many processes each: threads that wait for each other would take the cores of others.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A secret that is made where there is none is not the user's.
 _configuration = tempfile.TemporaryDirectory(prefix="codedreduce-tests-")
 os.environ["XDG_CONFIG_HOME"] = _configuration.name

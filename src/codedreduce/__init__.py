@@ -7,6 +7,8 @@ The layers, each importing only from those before it:
     protocol            state machines without I/O: root, worker, ring node, rank
     worlds              what runs them: virtual time, processes on this machine
     training            objectives, optimizers, data, the loop
+    torch, lab          PyTorch; a cluster of network namespaces on this machine
+    lightning, transformers   their trainers, over torch
     comparison          schemes side by side, simulated or in real processes
     report              pictures and tables
     cli                 the command line

@@ -25,6 +25,7 @@ A message says what was wrong, with the value, and what to do about it. The comm
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
 
 __all__ = [
@@ -51,6 +52,10 @@ __all__ = [
 
 class CodedReduceError(Exception):
     """The root of the tree."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows below a cell: the message says all."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class UsageError(CodedReduceError, ValueError):
@@ -109,6 +114,10 @@ class TooManyStragglers(CodedReduceError):
 
 class ProtocolError(CodedReduceError):
     """A machine was fed something that cannot happen: a fault of ours, or of a world's."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Where it was is what matters."""
+        return traceback.format_exception(self)
 
 
 class PeerError(CodedReduceError):

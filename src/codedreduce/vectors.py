@@ -1,14 +1,15 @@
 """Vectors: what they are, and the one place where the protocol makes, joins and adds them.
 
 Everything that knows what a vector is made of is here, or in `worlds/buffers.py` where it lies in memory that
-processes share and travels as bytes: a vector of another kind (on a device, say) is added in these two files.
+processes share and travels as bytes. A vector may be of another kind than NumPy's, as one that lies on a device: who
+makes such vectors says how they are added (`know`), and the protocol does not see the difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,80 @@ BLOCK_BYTES = 1 << 20
 _scratch: ContextVar[dict[np.dtype[Any], Vector]] = ContextVar("scratch")
 
 
+class Kind(Protocol):
+    """How vectors of another kind are made and added: the same numbers in the same order as here."""
+
+    def empty_like(self, vector: Any) -> Any:
+        """Room for a vector of the same length, type and place."""
+
+    def empty_of(self, vector: Any, length: int, dtype: npt.DTypeLike) -> Any:
+        """Room for a vector of that length and type, in the same place."""
+
+    def copied(self, vector: Any) -> Any:
+        """The same numbers in memory of their own."""
+
+    def round_off(self, vector: Any, dtype: npt.DTypeLike) -> None:
+        """Make its numbers those that a narrower type has."""
+
+    def viewed(self, vector: Any, dtype: npt.DTypeLike) -> Any:
+        """The same bytes as numbers of another type."""
+
+    def convert(self, numbers: Any, out: Any) -> None:
+        """Write numbers as the type of `out` has them; one of the two is of this kind."""
+
+    def is_finite(self, vector: Any) -> bool:
+        """Whether no number is infinite, or none."""
+
+    def combine(self, vectors: Sequence[Any], weights: Sequence[float] | None, out: Any) -> None:
+        """Their weighted sum, in the order given, as `combine` has it."""
+
+    def on_host(self, vector: Any) -> Vector:
+        """Its numbers, where a processor can read them."""
+
+
+_kinds: dict[type, Kind] = {}
+
+
+def know(of: type, kind: Kind) -> None:
+    """From now on vectors may also be of that type; where some are of several, the one known first deals with all."""
+    _kinds[of] = kind
+
+
+def _kind_for(*vectors: Any) -> Kind | None:
+    """How to deal with vectors that are not all NumPy's."""
+    types = set(map(type, vectors))
+    return next((kind for of, kind in _kinds.items() if of in types), None)
+
+
+def _kind_of(vector: Any) -> Kind | None:
+    """How to deal with a vector that is not NumPy's."""
+    return None if isinstance(vector, np.ndarray) else _kinds[type(vector)]
+
+
+def empty_like(vector: Vector) -> Vector:
+    """Room for a vector of the same length, type and place."""
+    kind = _kind_of(vector)
+    return np.empty_like(vector) if kind is None else kind.empty_like(vector)
+
+
+def empty_of(vector: Vector, length: int, dtype: npt.DTypeLike) -> Vector:
+    """Room for a vector of that length and type, in the same place as another."""
+    kind = _kind_of(vector)
+    return np.empty(length, dtype=dtype) if kind is None else kind.empty_of(vector, length, dtype)
+
+
+def copied(vector: Vector) -> Vector:
+    """The same numbers in memory of their own."""
+    kind = _kind_of(vector)
+    return vector.copy() if kind is None else kind.copied(vector)
+
+
+def on_host(vector: Vector) -> Vector:
+    """The numbers of a vector, where a processor can read them."""
+    kind = _kind_of(vector)
+    return vector if kind is None else kind.on_host(vector)
+
+
 def empty(length: int, dtype: npt.DTypeLike) -> Vector:
     """Room for a vector."""
     return np.empty(length, dtype=dtype)
@@ -34,13 +109,61 @@ def joined(chunks: Sequence[Vector]) -> Vector:
     return np.concatenate(chunks)
 
 
-def rounded(vector: Vector, dtype: npt.DTypeLike | None) -> Vector:
-    """A vector's numbers as a narrower type has them; the vector itself if there is none."""
-    return vector if dtype is None else vector.astype(dtype).astype(vector.dtype)
+def viewed(vector: Vector, dtype: npt.DTypeLike) -> Vector:
+    """The same bytes as numbers of another type."""
+    kind = _kind_of(vector)
+    return vector.view(dtype) if kind is None else kind.viewed(vector, dtype)
+
+
+def round_off(vector: Vector, dtype: npt.DTypeLike | None, exact: int = 0) -> Vector:
+    """Make a vector's numbers those that a narrower type has, but for so many at its end; nothing, if there is none.
+
+    >>> round_off(np.array([1.0001, 1.0001], np.float32), np.float16, exact=1)
+    array([1.    , 1.0001], dtype=float32)
+    """
+    if dtype is None or exact >= len(vector):
+        return vector
+    rounds = vector[: len(vector) - exact]
+    kind = _kind_of(vector)
+    if kind is not None:
+        kind.round_off(rounds, dtype)
+        return vector
+    block = BLOCK_BYTES // vector.itemsize
+    narrow = np.empty(min(block, len(rounds)), dtype=dtype)
+    for start in range(0, len(rounds), block):
+        piece = rounds[start : start + block]
+        convert(piece, narrow[: len(piece)])
+        convert(narrow[: len(piece)], piece)
+    return vector
+
+
+def _convert(numbers: Vector, out: Vector) -> None:
+    np.copyto(out, numbers, casting="unsafe")
+
+
+#: How arrays are converted; who knows a quicker way says so.
+_converting: list[Callable[[Vector, Vector], None]] = [_convert]
+
+
+def convert_with(function: Callable[[Vector, Vector], None]) -> None:
+    """From now on arrays are converted so: rounded to the nearest, ties to even, as ever."""
+    _converting[0] = function
+
+
+def convert(numbers: Vector, out: Vector) -> None:
+    """Write numbers as the type of `out` has them. What is not a number stays none; which one, nobody asks."""
+    kind = _kind_for(numbers, out)
+    if kind is None:
+        _converting[0](numbers, out)
+    else:
+        kind.convert(numbers, out)
 
 
 def is_finite(vector: Vector) -> bool:
     """Whether no number of a vector is infinite, or none: as good as always to be seen of their sum alone."""
+    kind = _kind_of(vector)
+    if kind is not None:
+        return kind.is_finite(vector)
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(vector.sum()) or np.isfinite(vector).all())
 
@@ -54,6 +177,10 @@ def combine(vectors: Sequence[Vector], weights: Sequence[float] | None, out: Vec
     >>> combine([np.ones(3), np.full(3, 2.0), np.full(3, 9.0)], [1, 0.5, 0], np.empty(3))
     array([2., 2., 2.])
     """
+    kind = _kind_for(out, *vectors)
+    if kind is not None:
+        kind.combine(vectors, weights, out)
+        return out
     if weights is not None and len(weights) != len(vectors):
         raise UsageError(f"{len(vectors)} vectors need as many weights, got {len(weights)}")
     for vector in vectors:

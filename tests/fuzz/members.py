@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import psutil
@@ -33,14 +34,17 @@ from codedreduce.protocol.rights import rights_at
 from codedreduce.schemes import Plan, StripedPlan, TreePlan
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.run import Meeting, Run
+from codedreduce.worlds.secrets import Secret
 from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints
 from codedreduce.worlds.zeromq.driver import Driver, Outward
+from codedreduce.worlds.zeromq.keys import Guard, Pair
 from codedreduce.worlds.zeromq.meeting import neighbours
 from codedreduce.worlds.zeromq.mesh import Mesh
 from codedreduce.worlds.zeromq.transport import Transport
 from tests.fuzz.mutations import Mutations
 from tests.fuzz.runs import PLANS
 from tests.fuzz.strangers import Context
+from tests.raw import put
 
 LENGTH, CHUNK = 10, 4
 
@@ -59,28 +63,35 @@ ROLES: dict[str, tuple[str, int, int]] = {
 #: Seconds that anything takes which is computed.
 MOMENT = 0.001
 
-#: Seconds in which a session that was cut must be up again.
-BACK_WITHIN = 10.0
+#: Seconds in which a session with a new process must be up; and for which one is waited for that was cut, or whose
+#: neighbour has said something untrue of itself.
+BACK_WITHIN, GIVEN_UP_AFTER = 20.0, 0.5
 
 
-def carrier_of(context: Context, node: int, plan: Plan, settings: Settings) -> Carrier:
+def carrier_of(
+    context: Context, node: int, plan: Plan, settings: Settings, guard: Guard | None = None
+) -> Carrier:  # fmt: skip
     """The sockets of a node that shares no memory."""
     run = Run(meeting=Meeting(run="members", shared_memory=False), plan=plan, settings=settings)
     kind = Mesh if isinstance(plan, StripedPlan) else Transport
-    return kind(context, node, settings, Buffers(run, node), rights_at(node, plan))
+    return kind(context, node, settings, Buffers(run, node), rights_at(node, plan), guard)
 
 
-class Pair:
-    """A node with its driver, and a neighbour that has a session with it."""
+class Two:
+    """A node with its driver, and a neighbour that has a session with it; with a secret over CURVE's connections."""
 
-    def __init__(self, role: str) -> None:
+    def __init__(self, role: str, secret: Secret | None = None) -> None:
+        self._secret = secret
         kind, self.node, self.other = ROLES[role]
         self._plan = plan = PLANS[kind]
         self.settings = Settings(length=LENGTH, chunk=CHUNK)
         self._orders: queue.SimpleQueue[Outward | None] = queue.SimpleQueue()
         self._context: Context = zmq.Context()
         self._other_context: Context = zmq.Context()
-        self._transport = carrier_of(self._context, self.node, plan, self.settings)
+        self._guard = Guard(self._context, secret) if secret is not None else None
+        self._other_guard: Guard | None = None
+        self._pair = Pair(*zmq.curve_keypair())
+        self._transport = carrier_of(self._context, self.node, plan, self.settings, self._guard)
         self._here = self._transport.listen("tcp://127.0.0.1") if neighbours(plan, self.node)[1] else None
         self._there: str | Endpoints = "tcp://127.0.0.1"
         self._transport.expect(neighbours(plan, self.node)[0])
@@ -96,9 +107,17 @@ class Pair:
 
     def _bear(self) -> None:
         """Another process of the neighbour, where the last one was."""
+        if self._other_guard is not None:
+            self.rogue.close()
+            self._other_guard.close()
         self._other_context.destroy(linger=0)
         self._other_context = zmq.Context()
-        self.rogue = carrier_of(self._other_context, self.other, self._plan, self.settings)
+        if self._secret is not None and self._guard is not None:  # named as a book would
+            self._other_guard = Guard(self._other_context, self._secret)
+            self._other_guard._own = self._pair
+            self._guard.name(self.other, self._other_guard.key)
+            self._other_guard.name(self.node, self._guard.key)
+        self.rogue = carrier_of(self._other_context, self.other, self._plan, self.settings, self._other_guard)
         seeks, listens = neighbours(self._plan, self.other)
         if listens:
             self._there = self.rogue.listen(self._there)
@@ -130,27 +149,27 @@ class Pair:
 
     def say(self, mutations: Mutations) -> bool:
         """Let the neighbour send something; False if the node has left."""
-        if not self._is_up():
+        if not self._is_up(GIVEN_UP_AFTER):
             self._bear()  # what it said of itself made it somebody else: its own loss, and a new process mends it
-            assert self._is_up() or not self.driver.is_alive(), f"no session with {self.driver.machine.describe()}"
+            assert self._is_up(BACK_WITHIN) or not self.driver.is_alive(), (
+                f"no session with {self.driver.machine.describe()}"
+            )
         if not self.driver.is_alive():
             return False
         link = self.rogue._link_to(self.node)
         plane = mutations.random.randrange(2)
-        socket, name = self.rogue._way(link, plane)
-        assert socket is not None
         frames = mutations.frames(link.session.outgoing)
         try:
-            socket.send_multipart([*([name] if name is not None else []), *frames], zmq.DONTWAIT)
+            put(self.rogue, link, plane, frames, seals=mutations.random.random() < 0.9)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
         self._turn(2)
         return self.driver.is_alive()
 
-    def _is_up(self) -> bool:
+    def _is_up(self, within: float) -> bool:
         """Whether the two have a session, or come to have one."""
-        deadline = time.monotonic() + BACK_WITHIN
+        deadline = time.monotonic() + within
         while not self.rogue._link_to(self.node).session.is_up and self.driver.is_alive():
             self._turn(20)
             if time.monotonic() > deadline:
@@ -169,6 +188,9 @@ class Pair:
         """The node leaves, if it has not; what it died of is raised."""
         self.driver.leave("enough")
         self._orders.put(None)
+        for guard in (self._guard, self._other_guard):
+            if guard is not None:
+                guard.close()
         for context in (self._context, self._other_context):
             context.destroy(linger=0)
         if self.driver.failure is not None:
@@ -183,14 +205,16 @@ class Members:
     role: str
     frames: int
     seed: int
+    has_keys: bool = False
     left: int = 0
     grew: int = 0
 
     def run(self) -> Members:
         """Send them all."""
         mutations = Mutations(self.seed, CHUNK * 4)
+        secret = Secret.fresh() if self.has_keys else None
         process = psutil.Process()
-        pair, before = Pair(self.role), 0
+        pair, before = Two(self.role, secret), 0
         try:
             for number in range(self.frames):
                 if number == self.frames // 5:
@@ -198,7 +222,7 @@ class Members:
                 if not pair.say(mutations):
                     pair.close()
                     self.left += 1
-                    pair = Pair(self.role)
+                    pair = Two(self.role, secret)
             self.grew = process.memory_info().rss - before
         finally:
             pair.close()
@@ -211,9 +235,10 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    for number, role in enumerate(ROLES):
-        done = Members(role, options.frames // len(ROLES), options.seed + number).run()
-        print(f"{role}: {done.frames} messages, left {done.left} times, {done.grew / 1e6:.1f} MB more", flush=True)
+    for number, (role, has_keys) in enumerate(product(ROLES, (False, True))):
+        done = Members(role, options.frames // (2 * len(ROLES)), options.seed + number, has_keys).run()
+        how = f"{done.frames} messages, left {done.left} times, {done.grew / 1e6:.1f} MB more"
+        print(f"{role}{', with keys' if has_keys else ''}: {how}", flush=True)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from codedreduce.protocol.wire import encode
 from codedreduce.worlds.run import Meeting
 from codedreduce.worlds.zeromq.carrier import Endpoints
 from codedreduce.worlds.zeromq.frames import ACKNOWLEDGEMENT, MARKED, OPEN, OPEN_ASKING, PLAIN
+from codedreduce.worlds.zeromq.keys import Guard
 from codedreduce.worlds.zeromq.rendezvous import Registration, Standing
 from tests.unit.peers import MESSAGES
 
@@ -45,8 +46,11 @@ class Mutations:
         self._past.append(made)
         return made
 
-    def registration(self, meeting: Meeting, nodes: int) -> Frames:
-        """What somebody may say where the run meets; never what a node of this run would."""
+    def registration(self, meeting: Meeting, nodes: int, guard: Guard | None = None) -> Frames:
+        """What somebody may say where the run meets; never what a node of this run would.
+
+        Who has the secret (`guard`) mostly shows a key, and proves it, and says that it came to train the same.
+        """
         random = self.random
         if random.random() < 0.2:
             return self._random(None)
@@ -58,6 +62,10 @@ class Mutations:
             subject="another plan", process=random.choice(ODD),
             standing=Standing(random.choice(ODD), random.choice(ODD), random.choice(ODD), random.random() < 0.5),
         )  # fmt: skip
+        if guard is not None and random.random() < 0.9:
+            proof = random.choice((guard.proof(said.run, said.node), guard.proof("", 0), random.randbytes(32)))
+            subject = random.choice((meeting.subject, "another plan"))
+            said = msgspec.structs.replace(said, key=guard.key, proof=proof, subject=subject)
         made = (msgspec.msgpack.encode(said),)
         return self._mutated(made) if random.random() < 0.3 else made
 

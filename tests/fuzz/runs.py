@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,9 +11,11 @@ import psutil
 
 from codedreduce import CodedReduce, RingAllReduce, Striped, Tree
 from codedreduce.protocol import Settings
-from codedreduce.schemes import Piece, Plan, StripedPlan
+from codedreduce.schemes import Piece, Plan, StripedPlan, TreePlan
+from codedreduce.worlds.addresses import free_port
 from codedreduce.worlds.journal import Journal
-from codedreduce.worlds.run import FLOAT32, Dtype, Run
+from codedreduce.worlds.run import FLOAT32, Dtype, Meeting, Run
+from codedreduce.worlds.secrets import Secret
 from codedreduce.worlds.simulated import Gradients
 from codedreduce.worlds.world import Over, RoundResult, World
 from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
@@ -25,6 +28,10 @@ PLANS: dict[str, Plan] = {
     "ring": RingAllReduce(3).plan(samples=SAMPLES),
 }
 
+#: One that waits for everybody.
+BARE = "bare tree"
+_ALL = PLANS | {BARE: CodedReduce(Tree.regular(fanout=2, depth=2), 0).plan(samples=SAMPLES)}
+
 
 @dataclass
 class Checked:
@@ -32,16 +39,17 @@ class Checked:
 
     kind: str
     shared_memory: bool = False
+    has_keys: bool = False  # over TCP, with a secret
     dtype: Dtype = FLOAT32
     journal: Journal = field(default_factory=Journal)
 
     def __post_init__(self) -> None:
-        self.plan = PLANS[self.kind]
+        self.plan = _ALL[self.kind]
         self.gradients = Gradients(SAMPLES, LENGTH, seed=5)
         itemsize = np.dtype(self.dtype).itemsize
         chunk = self.plan.chunk(LENGTH, itemsize, 2000) if isinstance(self.plan, StripedPlan) else 400
         settings = Settings(length=LENGTH, itemsize=itemsize, chunk=chunk, least_head_start=0.05)
-        meeting = new_meeting(shared_memory=self.shared_memory)
+        meeting = with_keys() if self.has_keys else new_meeting(shared_memory=self.shared_memory)
         self.run = Run(meeting=meeting, plan=self.plan, settings=settings, dtype=self.dtype)
         self.done = 0
         self.seconds: list[float] = []
@@ -64,7 +72,7 @@ class Checked:
 
     def cluster(self) -> LocalCluster:
         """The processes; as a context, in which rounds can be run."""
-        member = None if self.kind == "tree" else self._member
+        member = None if isinstance(self.plan, TreePlan) else self._member
         return LocalCluster(self.run, self._gradient, journal=self.journal, member=member)
 
     def round(self, cluster: LocalCluster) -> None:
@@ -75,7 +83,17 @@ class Checked:
         self.seconds.append(result.seconds)
 
 
+def with_keys() -> Meeting:
+    """Where processes meet over TCP that have a secret."""
+    run = f"codedreduce-{os.getpid()}-{time.monotonic_ns()}"
+    return Meeting(run=run, port=free_port(), same_machine=False, shared_memory=False, secret=Secret.fresh())
+
+
 def memory_of(cluster: LocalCluster) -> dict[int, int]:
-    """Bytes of memory that each process of a run has, but for what it shares with the one it was forked from."""
-    pids = {0: os.getpid(), **cluster.processes}
-    return {node: psutil.Process(pid).memory_full_info().uss for node, pid in pids.items()}
+    """Bytes of memory that each process of a run has, but for what it shares with the one it was forked from.
+
+    Of this process, from which they were: all of it. What is its own alone grows when they write into what they had of
+    it, or end.
+    """
+    forked = {node: psutil.Process(pid).memory_full_info().uss for node, pid in cluster.processes.items()}
+    return {0: psutil.Process().memory_info().rss, **forked}

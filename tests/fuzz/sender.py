@@ -7,6 +7,7 @@ The order is JSON; a line is written for every connection: which role, and how m
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -51,8 +52,8 @@ class Visit(msgspec.Struct, frozen=True):
 def send_all(order: Order) -> None:
     """Do it."""
     mutations = Mutations(order.seed, order.chunk_bytes)
-    left, turn = order.frames, 0
-    while left > 0:
+    left, turn, who_asked = order.frames, 0, os.getppid()
+    while left > 0 and os.getppid() == who_asked:
         place = order.places[turn % len(order.places)]
         turn += 1
         frames = _visit(place, min(AT_ONCE, left), order, mutations)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import zmq
 
@@ -19,12 +20,17 @@ CONTROL, DATA, BOOK = "control", "data", "directory"
 
 
 def doors(run: Run) -> dict[tuple[int, str], str]:
-    """Where a run of this machine's can be reached: its book of addresses, and every node that listens, by plane."""
-    where = run.meeting.listen_at()
+    """Where a run of this machine's can be reached: its book of addresses, and every node that listens, by plane.
+
+    Names have a number of their process in them, so they are looked up: all nodes must have come.
+    """
+    folder = Path(run.meeting.address.removeprefix("ipc://")).parent
     found = {(run.plan.first_node, BOOK): run.meeting.address}
     for node in run.plan.nodes:
         if neighbours(run.plan, node)[1]:
-            found |= {(node, plane): f"{where}-{node}-{plane}" for plane in (CONTROL, DATA)}
+            for plane in (CONTROL, DATA):
+                (name,) = folder.glob(f"node-{node}-*-{plane}")
+                found[node, plane] = f"ipc://{name}"
     return found
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.command import codedreduce
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a lab needs root")
 
 
 def chaos(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "codedreduce", "chaos", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    return codedreduce("chaos", *options, timeout=400)
 
 
 @pytest.mark.parametrize(("name", "scheme"), [("tchaoss", ("-n", "8")), ("tchaost", ("--tree", "2x2"))])

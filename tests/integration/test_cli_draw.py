@@ -1,13 +1,10 @@
-import subprocess
-import sys
+"""Plans as text and as pictures, by the command line."""
+
 from pathlib import Path
 
 import pytest
 
-
-def codedreduce(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "codedreduce", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+from tests.command import codedreduce
 
 
 def test_tree_as_text() -> None:

@@ -1,7 +1,7 @@
 import json
 from pathlib import Path
 
-from .test_cli_draw import codedreduce
+from tests.command import codedreduce
 
 SMALL = ["--tree", "2x1", "--samples", "60", "--parameters", "10", "--rounds", "4", "--compute", "0.02s"]
 

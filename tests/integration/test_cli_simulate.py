@@ -4,9 +4,8 @@ from pathlib import Path
 import pytest
 
 from codedreduce.worlds.simulated.scenario import random_scenario
+from tests.command import codedreduce
 from tests.simulation.check_run import trace_of
-
-from .test_cli_draw import codedreduce
 
 SMALL = ["--tree", "4x2", "--samples", "200", "--parameters", "50", "--rounds", "12", "--compute", "2s"]
 

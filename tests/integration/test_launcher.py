@@ -20,8 +20,7 @@ from codedreduce.training.loop import Job
 from codedreduce.worlds.arena import arenas_of
 from codedreduce.worlds.environment import read_membership
 from codedreduce.worlds.private import run_folder
-
-from .test_cli_draw import codedreduce
+from tests.command import codedreduce
 
 SCRIPT = """
 import os, sys
@@ -58,10 +57,29 @@ def nobody_runs(name: str) -> bool:
 @pytest.mark.parametrize("scheme", ["coded-reduce", "master-worker", "gradient-coding"])
 def test_a_script_runs_as_root_and_workers(tmp_path: Path, scheme: str) -> None:
     path = script(tmp_path)
-    run = codedreduce("run", "--tree", "2x2", "--scheme", scheme, "--inject", "stalls:0.1:0.1s", path)
+    run = codedreduce(
+        "run", "--tree", "2x2", "--scheme", scheme, "--inject", "stalls:0.1:0.1s", "--output", "all", path
+    )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     assert "[root] loss 0.3" in run.stdout
     assert "rounds 8" in run.stdout
+    assert nobody_runs(path)
+
+
+def test_a_module_whose_output_goes_to_files(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    path = script(tmp_path / "package", 'print("local", os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"])', 2)
+    command = [sys.executable, "-m", "codedreduce", "run", "-n", "2", "--output", str(tmp_path / "logs"), "-m"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run(
+        [*command, "package.script"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.startswith("local 0 2\nloss"), "rank 0's is shown, as it is"
+    assert (tmp_path / "logs" / "rank-0.log").read_text() == run.stdout
+    assert (tmp_path / "logs" / "rank-1.log").read_text() == "local 1 2\n"
+    wrong = codedreduce("run", "-m", "package.nothing")
+    assert (wrong.returncode, "there is no module 'package.nothing'" in wrong.stderr) == (2, True)
     assert nobody_runs(path)
 
 
@@ -94,9 +112,9 @@ def test_a_worker_with_another_seed_is_refused_on_both_sides(tmp_path: Path) -> 
     Path(path).write_text(text)
     run = codedreduce("run", "--tree", "2x2", path)
     assert run.returncode == 1
-    for who, how in (("root", ""), ("3", "JoinRefused")):  # the root says so at once, and would wait for the right one
-        said = [line for line in run.stdout.splitlines() if line.startswith(f"[{who}]") and how in line]
-        assert any("node 3 has" in line and "seed 1, and the root" in line for line in said), run.stdout
+    for said in (run.stdout, run.stderr):  # the root logs it at once, and would wait for the right one; rank 3 ends
+        assert said.count("node 3 has seed 1, and the root seed 0") == 1, run.stdout + run.stderr
+    assert "Traceback" not in run.stdout
 
 
 def test_memory_is_not_shared_where_that_is_not_wanted(tmp_path: Path) -> None:
@@ -195,8 +213,8 @@ def test_a_busy_port(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         run = codedreduce("run", "--tree", "2x1", "--port", str(port), script(tmp_path))
-    assert run.returncode == 1
-    assert f"cannot listen at tcp://127.0.0.1:{port}: address already in use" in run.stdout
+    assert run.returncode == 2
+    assert f"cannot listen at tcp://127.0.0.1:{port}: address already in use" in run.stderr
 
 
 def test_a_worker_without_a_root(tmp_path: Path) -> None:
@@ -243,6 +261,30 @@ def test_launchers_that_do_not_say_where_the_root_is() -> None:
     with pytest.raises(UsageError, match="set MASTER_ADDR and MASTER_PORT"):
         read_membership({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"})
     assert read_membership({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}) is None, "a batch script is one process"
+
+
+def test_launches_at_one_port_are_told_apart_where_a_launcher_says_which_it_is() -> None:
+    at = {"MASTER_ADDR": "host", "MASTER_PORT": "29500", "CODEDREDUCE_INSECURE": "1"}
+    slurm = {**at, "SLURM_NTASKS": "4", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"}
+
+    def name(**environment: str) -> str:
+        membership = read_membership(environment)
+        assert membership is not None
+        return membership.meeting.run
+
+    assert name(SLURM_PROCID="0", **slurm) == name(SLURM_PROCID="3", **slurm)
+    assert name(SLURM_PROCID="0", **slurm) != name(SLURM_PROCID="0", **{**slurm, "SLURM_STEP_ID": "1"})
+    assert name(SLURM_PROCID="0", **slurm) != name(SLURM_PROCID="0", **{**slurm, "SLURM_JOB_ID": "78"})
+    parts = [{**slurm, "SLURM_HET_SIZE": "2", "SLURM_JOB_ID": job} for job in ("77", "78")]
+    assert name(SLURM_PROCID="0", **parts[0]) == name(SLURM_PROCID="3", **parts[1]), "one job in parts"
+    mpi = {**at, "OMPI_COMM_WORLD_SIZE": "4", "PMIX_NAMESPACE": "prterun-host-12@1"}
+    assert name(OMPI_COMM_WORLD_RANK="0", **mpi) == name(OMPI_COMM_WORLD_RANK="3", **mpi)
+    assert name(OMPI_COMM_WORLD_RANK="0", **mpi) != name(
+        OMPI_COMM_WORLD_RANK="0", **{**mpi, "PMIX_NAMESPACE": "prterun-host-13@1"}
+    )
+    by_hand = {"RANK": "2", "WORLD_SIZE": "4"}
+    assert name(SLURM_PROCID="0", **slurm, **by_hand) == name(**at, **by_hand), "it may come from anywhere"
+    assert name(SLURM_PROCID="0", **slurm, CODEDREDUCE_RUN="mine") == "mine"
 
 
 def test_torchrun_listens_at_its_port_itself() -> None:

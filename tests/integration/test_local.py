@@ -29,6 +29,7 @@ from codedreduce.worlds.zeromq.local import LocalCluster
 from codedreduce.worlds.zeromq.node import Node
 from codedreduce.worlds.zeromq.rendezvous import Registration
 from codedreduce.worlds.zeromq.visiting import find
+from tests.fuzz.strangers import doors
 
 SCHEME = CodedReduce(Tree.regular(fanout=2, depth=2), 1)
 PLAN = SCHEME.plan(samples=60)
@@ -171,6 +172,9 @@ def test_a_worker_that_is_asked_to_go_finishes_its_round(node: int) -> None:
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
                 break
         assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        heard = time.monotonic() + 30  # by way of its parent
+        while time.monotonic() < heard and not cluster.journal.of_kind("dead"):
+            expect_whole_batch(cluster.sum_of(MODEL).vector)
         for _ in range(20):
             expect_whole_batch(cluster.sum_of(MODEL).vector)
         reasons = [note.reason for note in cluster.journal.of_kind("dead")]
@@ -216,12 +220,12 @@ def test_a_parent_that_dies_and_returns_is_found_by_its_children() -> None:
 
 def test_rubbish_at_the_door_changes_nothing() -> None:
     with LocalCluster.of(PLAN, counting, SETTINGS) as cluster:
-        at = cluster.run.meeting
         context = zmq.Context.instance()
         random = np.random.default_rng(0)
-        nodes = [f"{at.listen_at()}-{name}" for name in ("0-control", "0-data", "1-control", "1-data")]
-        for place in (at.address, *nodes):
-            assert os.path.exists(place.removeprefix("ipc://"))
+        cluster.sum_of(MODEL)
+        places = doors(cluster.run)
+        assert len(places) >= 5
+        for place in places.values():
             rogue = context.socket(zmq.DEALER)
             rogue.setsockopt(zmq.ROUTING_ID, random.bytes(3))
             rogue.connect(place)

@@ -30,6 +30,7 @@ from codedreduce.worlds.zeromq.frames import MARKED, MARKED_BY_REFERENCE, PLAIN
 from codedreduce.worlds.zeromq.mesh import Mesh
 from codedreduce.worlds.zeromq.rendezvous import Directory, Opened, Registration
 from codedreduce.worlds.zeromq.visiting import find
+from tests.raw import put
 
 from .test_transport import after_a_cut, until
 
@@ -191,6 +192,7 @@ def test_who_is_gone_is_missed_by_all_and_found_again(ranks: Callable[[int], Ran
 class Machine:
     """Remembers what happened to it, and leaves when it is told to."""
 
+    generation = 0
     round = 1
 
     def __init__(self, node: int) -> None:
@@ -288,7 +290,7 @@ def test_garbage_costs_its_sender_the_connection_and_holds_nobody_up(
     them = ranks(3)
     rogue = them.meshes[2]
     tag = rogue._links[1].session.outgoing
-    rogue.sockets[plane].send_multipart([name_of(1), kind + tag + frames[0], *frames[1:]])
+    put(rogue, rogue._links[1], plane, [kind + tag + frames[0], *frames[1:]])
     found = after_a_cut(*them.meshes.values())
     assert not found[0], "nobody else notices"
     ((sender, told_of),) = them.meshes[1].unreadable

@@ -23,8 +23,8 @@ from codedreduce.training.loop import Job, reference_run
 from codedreduce.worlds.arena import arenas_of
 from codedreduce.worlds.environment import read_membership
 from codedreduce.worlds.restarts import TOO_MANY, Restarts
+from tests.command import codedreduce
 
-from .test_cli_draw import codedreduce
 from .test_launcher import wait_until
 
 FOLDER = Path("/dev/shm")
@@ -226,7 +226,7 @@ def test_who_is_told_to_leave_hands_over_and_is_not_started_again(
 
 def test_a_root_that_is_told_to_end_keeps_what_it_has(running) -> None:
     """It alone has the state: it writes a checkpoint, though none is due, and a run goes on from there."""
-    more = "checkpoints=folder / 'kept', checkpoint_every='1000s', resume=True,"
+    more = "checkpoint=folder / 'kept', every='1000s', resume=True,"
     run = running("--tree", "2x1", more=more)
     run.pid(1)
     run.wait((run.folder / "three").exists)

@@ -30,7 +30,7 @@ ROUNDS = 30
 def trained(scheme: Scheme, folder: Path | None = None, rounds: int = ROUNDS, **more: object) -> cr.TrainingResult:
     return cr.train(
         LogisticRegression(), synthetic(120, 40), scheme=scheme, rounds=rounds, optimizer=SGD(0.2, momentum=0.9),
-        batch=60, checkpoints=folder, checkpoint_every=4, **more,  # type: ignore[arg-type]
+        batch=60, checkpoint=folder, every=4, **more,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

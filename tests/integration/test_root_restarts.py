@@ -33,7 +33,7 @@ def on_round(log):
 print("up", flush=True)
 result = cr.train(
     Slow(), synthetic(120, 40), rounds=40, optimizer=SGD(0.2, momentum=0.9), batch=60, on_round=on_round,
-    checkpoints=sys.argv[1] if len(sys.argv) > 2 else None, checkpoint_every=4,
+    checkpoint=sys.argv[1] if len(sys.argv) > 2 else None, every=4,
     scheme=cr.CodedReduce(cr.Tree.regular(fanout=2, depth=2), 1),
 )
 np.save(sys.argv[-1], result.parameters)
@@ -58,7 +58,7 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 with crt.join(cr.CodedReduce(cr.Tree.regular(fanout=2, depth=1), 1)) as cluster:
     for step in cluster.train(
         model, data(), slow, BATCH, 40, state=[optimizer],
-        checkpoints=sys.argv[1] if len(sys.argv) > 2 else None, checkpoint_every=4,
+        checkpoint=sys.argv[1] if len(sys.argv) > 2 else None, every=4,
     ):
         optimizer.step()
         print("round", step.round, flush=True)

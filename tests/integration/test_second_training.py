@@ -5,13 +5,21 @@ A process that was started again skips the training that is over, and takes what
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
+
+import codedreduce.torch as cr  # noqa: E402
+
+from .torch_model import BATCH, Model, data, losses, run_forked  # noqa: E402
 
 RANKS = 4
 
@@ -21,6 +29,8 @@ import torch, torch.nn as nn, torch.nn.functional as F
 import codedreduce.torch as cr
 
 killed, pause, out = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+if "CODEDREDUCE_RESTARTED" in os.environ:
+    time.sleep(5)  # so that the second training has begun
 torch.manual_seed(0)
 data = torch.utils.data.TensorDataset(torch.randn(60, 5), torch.randint(0, 2, (60,)))
 model = nn.Linear(5, 2)
@@ -102,3 +112,41 @@ def test_in_numpy(tmp_path: Path, options: tuple[str, ...]) -> None:
     left = run(IN_NUMPY, tmp_path / "left", 3, *options)
     assert 3 not in left
     assert left[0] == calm[0]
+
+
+def trains_twice(folder: Path, killed: int, pause: float) -> None:
+    """One worker is killed in the first training, and the first process takes its time before the second."""
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with cr.join() as cluster:
+
+        def dying(model: torch.nn.Module, batch: list[torch.Tensor], step: cr.Step) -> torch.Tensor:
+            if cluster.rank == killed and step.round == 5:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return losses(model, batch)
+
+        for _ in cluster.train(model, data(), dying, BATCH, 10, state=[optimizer]):
+            optimizer.step()
+        meeting = replace(cluster._membership.meeting, root_within=0.5, all_within=0.5)
+        cluster._membership = replace(cluster._membership, meeting=meeting)
+        if cluster.rank == 0:
+            time.sleep(pause)
+        for step in cluster.train(model, data(), losses, BATCH, 10, state=[optimizer], seed=1):
+            optimizer.step()
+            if step.round == 10:
+                bits = b"".join(one.detach().numpy().tobytes() for one in model.parameters()).hex()
+                (folder / f"{cluster.rank}").write_text(bits)
+
+
+@pytest.mark.parametrize("tree", ["", "4x1"], ids=["stripes", "tree"])
+def test_processes_wait_for_one_that_evaluates_between_and_do_without_one_that_was_killed(
+    tmp_path: Path, tree: str
+) -> None:
+    processes, variables = (5, {"CODEDREDUCE_TREE": tree}) if tree else (4, {})
+    calm = run_forked(lambda: trains_twice(tmp_path, -1, 0.0), processes, variables)
+    assert set(calm.codes.values()) == {0}, calm
+    expected = (tmp_path / "0").read_text()
+    (tmp_path / "0").unlink()
+    left = run_forked(lambda: trains_twice(tmp_path, 3, 2.5), processes, variables)
+    assert left.codes == dict.fromkeys(range(processes), 0) | {3: -signal.SIGKILL}, left
+    assert (tmp_path / "0").read_text() == expected

@@ -1,20 +1,19 @@
 """What the documents show works: every Python snippet runs, and every command line is one that is understood."""
 
 import importlib.util
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch  # noqa: F401  (loaded here, once for all snippets)
 import typer
 
 from codedreduce.cli import app
 from codedreduce.training import synthetic
+from tests.command import script
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -98,12 +97,9 @@ def test_every_block_is_of_a_kind_that_is_tested() -> None:
 def test_python(snippet: Fence, tmp_path: Path) -> None:
     data = synthetic(400, 10)
     np.savez(tmp_path / "file.npz", x=data.x, y=data.y)
-    uses_torch = re.search(r"\bcr\b", snippet.text) is not None
+    uses_torch = re.search(r"\bcr\b|codedreduce\.(lightning|transformers)", snippet.text) is not None
     (tmp_path / "snippet.py").write_text((TORCH if uses_torch else "") + snippet.text)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(
-        [sys.executable, "snippet.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
+    run = script(tmp_path / "snippet.py", timeout=120)
     assert run.returncode == 0, run.stderr
 
 

@@ -26,6 +26,7 @@ from codedreduce.worlds.zeromq.rendezvous import AT_ONCE, Answer, Registration, 
 from codedreduce.worlds.zeromq.transport import Transport
 from tests.fuzz.runs import PLANS, Checked, memory_of
 from tests.fuzz.strangers import BOOK, CONTROL, DATA, Stranger, doors, plain_connection, stranger
+from tests.raw import put
 
 from .test_launcher import wait_until
 from .test_mesh import opened, where
@@ -131,7 +132,7 @@ def test_a_ring_chunk_that_is_not_whole_numbers(count: int) -> None:
         until(lambda found: all(found.values()), one, two)
         assert one._parent is not None
         header = encode(RingChunk(round=1, segment=0, index=0, finished=False))
-        one._up[1].send_multipart([MARKED + one._parent.session.outgoing + header, bytes(4 * count)])
+        put(one, one._parent, 1, [MARKED + one._parent.session.outgoing + header, bytes(4 * count)])
         found = until(lambda found: bool(found[2]), one, two)
         assert not [news for news in found[2] if isinstance(news, Arrived)] or count in (2,)
         assert bool(two.unreadable) == (count != 2)

@@ -119,7 +119,7 @@ def test_a_rank_is_stopped_before_it_has_taken_a_sum(tmp_path: Path, monkeypatch
         if number == [UNLUCKY] and gathered.round >= 8:
             stop_here_once(bits, "stopped")
         found = take(self, gathered)
-        if found is None:
+        if found is None and not (tmp_path / "noticed").exists():  # it may happen again, on a busy machine
             (tmp_path / "noticed").write_text(str(gathered.round))
         return found
 

@@ -27,7 +27,7 @@ def script(
         model = Model(dropout=0.2)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-        kept = {"checkpoints": folder, "checkpoint_every": 2} if folder is not None else {}
+        kept = {"checkpoint": folder, "every": 2} if folder is not None else {}
         rounds = []
         with cr.join(scheme) as cluster:
             for step in cluster.train(
@@ -59,6 +59,54 @@ def test_alone(tmp_path: Path) -> None:
     script(tmp_path / "kept", tmp_path, 5)()
     script(tmp_path / "kept", tmp_path, 9, resume=True)()
     assert results(tmp_path, 1) == [(expected, "[6, 7, 8, 9]")]
+
+
+@pytest.mark.parametrize("scheme", [None, CodedReduce(Tree.regular(fanout=2, depth=1), 1)], ids=["stripes", "tree"])
+def test_who_keeps_files_of_his_own_says_where_they_end(scheme: Scheme | None, tmp_path: Path) -> None:
+    """As one would by hand: everything with a state_dict is saved, loaded, and the rounds go on counting."""
+
+    def half(steps: int, first: int) -> Callable[[], None]:
+        def run() -> None:
+            model = Model(dropout=0.2)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+            if (tmp_path / "mine.pt").exists():
+                mine = torch.load(tmp_path / "mine.pt", weights_only=True)
+                model.load_state_dict(mine["model"])
+                optimizer.load_state_dict(mine["optimizer"])
+            rounds = []
+            with cr.join(scheme) as cluster:
+                options = {"state": [optimizer], "first_round": first}
+                for step in cluster.train(model, data(), losses, BATCH, steps, seed=3, **options):
+                    optimizer.step()
+                    rounds.append(step.round)
+                    if cluster.is_root and step.round == 3:
+                        mine = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                        torch.save(mine, tmp_path / "mine.pt")
+                (tmp_path / f"{cluster.rank}").write_text(f"{digest(*model.parameters())} {rounds}")
+
+        return run
+
+    run(half(6, 1))
+    (expected, _) = results(tmp_path)[0]
+    run(half(6, 4))
+    assert results(tmp_path)[0] == (expected, "[4, 5, 6]")
+
+
+def test_ranks_begin_with_the_same_round() -> None:
+    def begin() -> None:
+        with cr.join() as cluster:
+            list(cluster.train(Model(), data(), losses, BATCH, 6, first_round=1 + cluster.rank // 2))
+
+    outcome = run_forked(begin, RANKS, {"CODEDREDUCE_ALL_WITHIN": "5"})
+    assert outcome.codes[2] == 1
+    assert "rounds from 2" in outcome.errors[2]
+    assert "rounds from 1" in outcome.errors[2]
+
+
+@pytest.mark.parametrize("first", [0, 7])
+def test_the_first_round_is_one_of_them(first: int) -> None:
+    with cr.join() as cluster, pytest.raises(UsageError, match=f"rounds are 1 to 6; the first cannot be {first}"):
+        cluster.train(Model(), data(), losses, BATCH, 6, first_round=first)
 
 
 def test_in_stripes_all_ranks_go_on(tmp_path: Path) -> None:
@@ -121,12 +169,12 @@ def test_another_seed_or_model_is_refused(tmp_path: Path) -> None:
     script(tmp_path / "kept", tmp_path, 2)()
     with cr.join() as cluster, pytest.raises(UsageError, match="seed '3', now '4'"):
         next(iter(cluster.train(
-            Model(dropout=0.2), data(), losses, BATCH, 4, seed=4, checkpoints=tmp_path / "kept", resume=True
+            Model(dropout=0.2), data(), losses, BATCH, 4, seed=4, checkpoint=tmp_path / "kept", resume=True
         )))  # fmt: skip
     model = torch.nn.Sequential(torch.nn.Linear(10, 4))
     with cr.join() as cluster, pytest.raises(UsageError, match="model 'Model"):
         next(iter(cluster.train(
-            model, data(), losses_of_rows, BATCH, 4, seed=3, checkpoints=tmp_path / "kept", resume=True
+            model, data(), losses_of_rows, BATCH, 4, seed=3, checkpoint=tmp_path / "kept", resume=True
         )))  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def test_of_six_places_four_are_taken_two_of_them_lost_and_one_more_taken(runnin
 
 
 def test_six_are_killed_and_four_go_on_from_their_checkpoint(running) -> None:  # noqa: F811
-    more = "checkpoints=folder / 'kept', checkpoint_every=2, resume=True,"
+    more = "checkpoint=folder / 'kept', every=2, resume=True,"
     six = running("-n", "6", more=more)
 
     def reached() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from functools import cache
 from random import Random
 
 import pytest
@@ -19,12 +20,12 @@ from codedreduce.protocol.membership import run_name
 from codedreduce.protocol.wire import decode, encode
 from codedreduce.schemes import TreePlan
 from tests.unit.conversation import SETTINGS, led_to, led_to_every_state, worth
-from tests.unit.peers import LARGEST, choices, chunks, draw, messages
+from tests.unit.peers import LARGEST, Choices, choices, chunks, draw, messages
 
 EXAMPLES = int(os.environ.get("CODEDREDUCE_EXAMPLES", "8"))
 TIMERS = (
     "redundancy", "waiting", "settled", "settle", "late", "tail", "behind", "greeting", "ended",
-    "enough", "missing", "replan", "handing over", "a timer of nobody's",
+    "enough", "missing", "replan", "handing over", "audit", "naming", "a timer of nobody's",
 )  # fmt: skip
 STRANGER = 99
 ENDS = ("LEFT", "STOPPED")
@@ -50,6 +51,13 @@ def tasks_around(machine: Machine) -> list[int]:
     return [*own, *(plan.delegated(task) for task in plan.tasks(machine.node))]
 
 
+@cache
+def what_may_be_said(plan: str, tasks: tuple[int, ...]) -> tuple[Choices, st.SearchStrategy[said.AnyMessage]]:
+    """Made once for all examples: it takes longer than what is done with it in one."""
+    among = choices(plan, tasks)
+    return among, messages(among)
+
+
 class GoingOn(RuleBasedStateMachine):
     """What can happen to a machine, in any order, from the state it was led to."""
 
@@ -72,8 +80,7 @@ class GoingOn(RuleBasedStateMachine):
         self.senders = st.sampled_from([*friends, *friends, *friends, machine.node, machine.node + 1, STRANGER])
         self.peers = st.sampled_from([*friends, machine.node, STRANGER])
         plan = "none" if isinstance(machine, RingNode) else run_name(machine.plan, machine.settings)
-        self.choices = choices(plan, tasks_around(machine))
-        self.messages = messages(self.choices)
+        self.choices, self.messages = what_may_be_said(plan, tuple(tasks_around(machine)))
 
     # -- what others say
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -40,8 +41,9 @@ class Pair:
     """Two ends. On each plane one of them makes the connections, over which frames keep their order.
 
     What was sent by the maker and had not left waits for its next connection, as in ZeroMQ. What the other side sends
-    into a connection that is gone is lost. Either side comes to know of a break when it does, the maker before it
-    connects anew.
+    into a connection that is gone is lost, and it may notice. What had come may be read later. Either side comes to
+    know of a break, or of a new connection, when it does, on each plane by itself; but at the latest when an OPEN comes
+    there.
     """
 
     def __init__(self, makers: tuple[int, int]) -> None:
@@ -49,8 +51,9 @@ class Pair:
         self.processes = 0
         self.ends = [End(self._session()), End(self._session())]
         self.ways: dict[tuple[int, int], deque[Frame]] = {(plane, to): deque() for plane in PLANES for to in ENDS}
+        self.left: dict[tuple[int, int], deque[Frame]] = {way: deque() for way in self.ways}  # came, and was not read
         self.is_connected = [False, False]
-        self.untold: list[tuple[int, int]] = []  # who has yet to be told of which plane's break
+        self.untold: dict[tuple[int, int], deque[bool]] = {way: deque() for way in self.ways}  # True: it is there
         self.sent = 0
 
     def _session(self) -> Session:
@@ -60,13 +63,11 @@ class Pair:
     # -- what can happen
 
     def connect(self, plane: int) -> None:
-        maker = self.makers[plane]
         if not self.is_connected[plane]:
-            self._tell_of_break(maker, plane)
             self.is_connected[plane] = True
-            self._follow(maker, self.ends[maker].session.connected(plane))
+            self.untold[plane, self.makers[plane]].append(True)
 
-    def cut(self, plane: int, delivered: int) -> None:
+    def cut(self, plane: int, delivered: int, *, is_read: bool = True) -> None:
         """A connection breaks; of what was under way to the maker some had come, of what it sent any may be left."""
         if self.is_connected[plane]:
             self.is_connected[plane] = False
@@ -76,18 +77,23 @@ class Pair:
                 back.pop()
             lost = self.ways[plane, 1 - maker]
             for _ in range(min(delivered, len(lost))):
-                lost.popleft()
-            self.untold += [(A, plane), (B, plane)]
+                gone = lost.popleft()
+                if not is_read:
+                    self.left[plane, 1 - maker].append(gone)
+            for end in ENDS:
+                self.untold[plane, end].append(False)
 
-    def _tell_of_break(self, end: int, plane: int) -> None:
-        if (end, plane) in self.untold:
-            self.untold.remove((end, plane))
-            self._follow(end, self.ends[end].session.broke())
+    def shut(self, end: int, plane: int, delivered: int) -> None:
+        """One end cuts the other's connection, if there is one."""
+        if self.is_connected[plane]:
+            self.cut(plane, delivered, is_read=False)
+            self._follow(end, self.ends[end].session.end())
 
-    def tell(self) -> None:
-        """Somebody is told of a break, if there is one to tell of."""
-        if self.untold:
-            self._tell_of_break(*self.untold[0])
+    def tell(self, end: int, plane: int) -> None:
+        """Somebody is told of a connection that is gone or there, if there is one to tell of."""
+        if self.untold[plane, end]:
+            session = self.ends[end].session
+            self._follow(end, session.connected(plane) if self.untold[plane, end].popleft() else session.broke(plane))
 
     def restart(self, end: int) -> None:
         """A process ends, and another takes its place."""
@@ -95,31 +101,40 @@ class Pair:
             self.cut(plane, 1)
             if self.makers[plane] == end:
                 self.ways[plane, 1 - end].clear()
-        self.untold = [(who, plane) for who, plane in self.untold if who != end]
+            self.untold[plane, end].clear()
+            self.left[plane, end].clear()
         self.ends[end] = End(self._session())
 
-    def send(self, end: int, plane: int) -> None:
-        """A machine sends something, if the session is up."""
+    def send(self, end: int, plane: int, *, notices: bool = False) -> None:
+        """A machine sends something, if the session is up; if there is no connection, that may be noticed."""
         if self.ends[end].session.is_up:
             self.sent += 1
             tag = self.ends[end].session.outgoing
             self.ends[end].sent[tag, plane] += 1
             self._put(end, plane, Frame(tag, self.sent, place=self.ends[end].sent[tag, plane]))
+            if notices and not self.is_connected[plane] and self.makers[plane] != end:
+                self._follow(end, self.ends[end].session.end())
 
     def deliver(self, end: int, plane: int) -> None:
         """The next frame comes."""
-        way = self.ways[plane, end]
-        if not way or not (self.is_connected[plane] or self.makers[plane] == end):
+        way, left = self.ways[plane, end], self.left[plane, end]
+        if left:
+            way = left
+        elif not way or not (self.is_connected[plane] or self.makers[plane] == end):
             return
         frame, here = way.popleft(), self.ends[end]
         if frame.number is None:
+            while self.untold[plane, end]:
+                self.tell(end, plane)
             self._follow(end, here.session.opened(plane, frame.tag, asks=frame.asks))
         elif here.session.is_of_it(frame.tag):
             if here.session.heard():
                 here.heard.append(True)
             here.heard.append(frame.number)
             here.came[frame.tag, plane] += 1
-            assert frame.place == here.came[frame.tag, plane], "something is missing before it"
+            if frame.place != here.came[frame.tag, plane]:
+                assert any(False in self.untold[plane, who] for who in ENDS), "something is missing, and none will know"
+                here.came[frame.tag, plane] = frame.place
 
     def _put(self, sender: int, plane: int, frame: Frame) -> None:
         if self.is_connected[plane] or self.makers[plane] == sender:
@@ -137,29 +152,50 @@ class Pair:
     def settle(self) -> None:
         """Nothing breaks any more: connections are made, breaks are told of, frames come."""
         for _ in range(200):
-            while self.untold:
-                self.tell()
             for plane in PLANES:
                 self.connect(plane)
-            if not any(self.ways.values()):
+            for plane, end in self.untold:
+                while self.untold[plane, end]:
+                    self.tell(end, plane)
+            if not any(self.ways.values()) and not any(self.left.values()):
                 return
             for plane, end in self.ways:
                 self.deliver(end, plane)
         raise AssertionError("they never stop talking")
 
 
+class Happening(NamedTuple):
+    """Something that happens to two ends: which method, and with what."""
+
+    what: str
+    how: tuple[int, ...] = ()
+    options: tuple[tuple[str, bool], ...] = ()
+
+    def to(self, pair: Pair) -> None:
+        """Let it happen."""
+        getattr(pair, self.what)(*self.how, **dict(self.options))
+
+
+def happening(what: str, *how: st.SearchStrategy[int], option: str = "") -> st.SearchStrategy[Happening]:
+    options = st.booleans().map(lambda chosen: ((option, chosen),)) if option else st.just(())
+    return st.builds(Happening, st.just(what), st.tuples(*how), options)
+
+
+some_end, some_plane, a_few = st.sampled_from(ENDS), st.sampled_from(PLANES), st.integers(0, 3)
+
+#: What goes on whatever has happened.
+going_on = (
+    happening("connect", some_plane),
+    happening("tell", some_end, some_plane),
+    happening("send", some_end, some_plane, option="notices"),
+    happening("deliver", some_end, some_plane),
+    happening("deliver", some_end, some_plane),
+)
+
+a_cut = happening("cut", some_plane, a_few, option="is_read") | happening("shut", some_end, some_plane, a_few)
+
 happenings = st.lists(
-    st.one_of(
-        st.tuples(st.just("connect"), st.sampled_from(PLANES)),
-        st.tuples(st.just("cut"), st.sampled_from(PLANES), st.integers(0, 3)),
-        st.tuples(st.just("tell")),
-        st.tuples(st.just("send"), st.sampled_from(ENDS), st.sampled_from(PLANES)),
-        st.tuples(st.just("deliver"), st.sampled_from(ENDS), st.sampled_from(PLANES)),
-        st.tuples(st.just("deliver"), st.sampled_from(ENDS), st.sampled_from(PLANES)),
-        st.tuples(st.just("restart"), st.sampled_from(ENDS)),
-        st.tuples(st.just("settle")),
-    ),
-    max_size=60,
+    st.one_of(*going_on, a_cut, happening("restart", some_end), st.just(Happening("settle"))), max_size=60
 )
 
 #: In a tree the child makes both connections, between ranks each makes one.
@@ -168,10 +204,10 @@ makers = st.sampled_from([(A, A), (B, A)])
 
 @settings(max_examples=500)
 @given(makers, happenings)
-def test_two_ends_agree_in_the_end(makers: tuple[int, int], happened: list[tuple]) -> None:
+def test_two_ends_agree_in_the_end(makers: tuple[int, int], happened: list[Happening]) -> None:
     pair = Pair(makers)
-    for what, *details in happened:
-        getattr(pair, what)(*details)
+    for one in happened:
+        one.to(pair)
     pair.settle()
     one, other = (end.session for end in pair.ends)
     assert one.is_up
@@ -185,11 +221,13 @@ def test_two_ends_agree_in_the_end(makers: tuple[int, int], happened: list[tuple
 
 @settings(max_examples=500)
 @given(makers, happenings)
-def test_what_is_heard_after_all_is_well_is_all_that_is_sent(makers: tuple[int, int], happened: list[tuple]) -> None:
+def test_what_is_heard_after_all_is_well_is_all_that_is_sent(
+    makers: tuple[int, int], happened: list[Happening]
+) -> None:
     """Once per end, in the order in which it was sent on each plane, and nothing of before."""
     pair = Pair(makers)
-    for what, *details in happened:
-        getattr(pair, what)(*details)
+    for one in happened:
+        one.to(pair)
     pair.settle()
     before = pair.sent
     heard_before = [len(end.heard) for end in pair.ends]
@@ -205,11 +243,11 @@ def test_what_is_heard_after_all_is_well_is_all_that_is_sent(makers: tuple[int, 
 
 @settings(max_examples=500)
 @given(makers, happenings)
-def test_nothing_of_an_older_session_is_heard(makers: tuple[int, int], happened: list[tuple]) -> None:
+def test_nothing_of_an_older_session_is_heard(makers: tuple[int, int], happened: list[Happening]) -> None:
     """Of what is heard between two changes nothing is older than what was heard before the first of them."""
     pair = Pair(makers)
-    for what, *details in happened:
-        getattr(pair, what)(*details)
+    for one in happened:
+        one.to(pair)
         for end in pair.ends:
             latest = newest = 0
             is_up = False
@@ -220,6 +258,23 @@ def test_nothing_of_an_older_session_is_heard(makers: tuple[int, int], happened:
                     assert is_up
                     assert number > latest
                     newest = max(newest, number)
+
+
+@settings(max_examples=1000)
+@given(makers, a_cut, st.lists(st.one_of(*going_on), max_size=60))
+def test_one_cut_is_one_new_session(makers: tuple[int, int], cut: Happening, happened: list[Happening]) -> None:
+    """Whoever sees it first, and whatever is read when."""
+    pair = Pair(makers)
+    pair.settle()
+    before = [len(end.heard) for end in pair.ends]
+    for end in ENDS:
+        pair.send(end, DATA)
+    cut.to(pair)
+    for one in happened:
+        one.to(pair)
+    pair.settle()
+    for end, past in zip(pair.ends, before, strict=True):
+        assert [what for what in end.heard[past:] if isinstance(what, bool)] == [False, True]
 
 
 def up() -> tuple[Session, Session]:
@@ -237,7 +292,7 @@ def test_acknowledgements_count_from_the_begin_of_a_session() -> None:
     assert one.acknowledged(2) == 0
     assert one.acknowledged(5) == 3, "also if one in between had been lost"
     assert one.acknowledged(4) == 0
-    one.broke()
+    one.end()
     other.opened(CONTROL, one.outgoing, asks=True)
     assert other.marked_came() == 1
     with pytest.raises(WireError, match="an acknowledgement of 1 messages; 0 were sent"):
@@ -261,7 +316,7 @@ def test_one_plane_is_not_enough() -> None:
 def test_a_break_on_either_plane_ends_it_at_both_ends(plane: int) -> None:
     one, other = up()
     old = one.outgoing
-    assert one.broke() == Step((CONTROL, DATA), gone=True)
+    assert one.broke(plane) == Step((CONTROL, DATA), gone=True)
     assert not one.is_up
     assert other.is_of_it(old)
     step = other.opened(1 - plane, one.outgoing, asks=True)
@@ -273,10 +328,10 @@ def test_a_break_on_either_plane_ends_it_at_both_ends(plane: int) -> None:
 def test_what_is_to_be_sent_waits_for_the_first_time_only() -> None:
     session = Session(3)
     assert session.is_new
-    session.broke()
+    session.broke(DATA)
     assert session.is_new, "it has not been up"
     one, _ = up()
-    one.broke()
+    one.broke(DATA)
     assert not one.is_new
     session.give_up_waiting()
     assert not session.is_new
@@ -300,9 +355,9 @@ def test_what_comes_on_one_plane_shows_that_the_other_side_is_up() -> None:
 
 def test_an_open_that_was_left_lying_on_one_plane_changes_nothing() -> None:
     one, other = up()
-    one.broke()
+    one.end()
     first = one.outgoing
-    one.broke()
+    one.end()
     other.opened(CONTROL, one.outgoing, asks=True)
     expected = other.incoming
     assert other.opened(DATA, first, asks=True) == Step()

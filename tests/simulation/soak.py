@@ -11,6 +11,8 @@ from rich.progress import Progress
 
 from codedreduce.worlds.simulated.scenario import (
     Scenario,
+    random_audited_trees,
+    random_audits,
     random_failing_ranks,
     random_late_ranks,
     random_leaving_ranks,
@@ -19,23 +21,28 @@ from codedreduce.worlds.simulated.scenario import (
     random_striped,
     random_units,
 )
-from tests.simulation.check_run import check_seed
+from tests.simulation.check_audits import check_audited
+from tests.simulation.check_run import check_run, check_seed
 
 BATCH = 200
 
 #: What may be drawn: trees, rings and ranks; nothing but ranks; ranks that fail, that leave, that have several units,
-#: that come late, that are heard by some and not by others.
+#: that come late, that are heard by some and not by others, that compute wrongly; trees whose shares are audited.
 DRAWS: dict[str, Callable[[int], Scenario]] = {
     "mixed": random_scenario, "ranks": random_striped, "failing": random_failing_ranks,
     "leaving": random_leaving_ranks, "units": random_units, "late": random_late_ranks, "one-way": random_one_way_cuts,
+    "audits": random_audits, "audited-trees": random_audited_trees,
 }  # fmt: skip
 
+#: What must hold of those that are not like others.
+CHECKS: dict[str, Callable[[Scenario], object]] = {"audited-trees": check_audited}
 
-def batch(first: int, draw: Callable[[int], Scenario]) -> list[str]:
+
+def batch(first: int, draw: str) -> list[str]:
     failures = []
     for seed in range(first, first + BATCH):
         try:
-            check_seed(seed, Path("traces"), draw)
+            check_seed(seed, Path("traces"), DRAWS[draw], CHECKS.get(draw, check_run))
         except AssertionError as error:
             failures.append(str(error))
     return failures
@@ -47,7 +54,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1_000_000)
     parser.add_argument("--draw", choices=DRAWS, default="mixed", help="which schedules")
     options = parser.parse_args()
-    one = partial(batch, draw=DRAWS[options.draw])
+    one = partial(batch, draw=options.draw)
     failures: list[str] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool, Progress() as bar:
         task = bar.add_task("random fault schedules", total=options.runs)

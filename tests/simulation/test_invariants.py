@@ -9,6 +9,7 @@ from codedreduce.worlds.simulated import Fault, Recorder
 from codedreduce.worlds.simulated.scenario import (
     ENDLESS,
     Scenario,
+    random_audits,
     random_failing_ranks,
     random_late_ranks,
     random_leaving_ranks,
@@ -64,6 +65,12 @@ def test_random_faults_of_ranks_that_come_late(first: int) -> None:
 def test_random_cuts_of_ranks_one_way(first: int) -> None:
     for seed in range(first, first + BATCH):
         check_seed(seed, Path("traces"), random_one_way_cuts)
+
+
+@pytest.mark.parametrize("first", range(0, RUNS // 4, BATCH))
+def test_random_faults_of_ranks_that_are_audited(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        check_seed(seed, Path("traces"), random_audits)
 
 
 @pytest.mark.parametrize(

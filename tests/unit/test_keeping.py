@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from codedreduce.protocol.keeping import Keeper, StripeSum, Unit
+from codedreduce.protocol.settings import Settings
 from codedreduce.schemes import Part
 
 BLOCKS = 3
@@ -88,7 +89,7 @@ def test_sums_of_the_last_rounds_are_held() -> None:
 
 
 def test_a_sum_stays_here_as_it_travels() -> None:
-    keeper = Keeper(units=1, blocks=1, wire=np.float16, rounds_held=4)
+    keeper = Keeper(units=1, blocks=1, rounds_held=4, settings=Settings(length=1, wire=np.float16))
     keeper.begin(1, range(1))
     total = keeper.add(Part(0, 0, 1), 0, np.array([1.0001], np.float32))
     ((_, held),) = keeper.sums(1, [0])

@@ -16,14 +16,17 @@ SOURCE = Path(codedreduce.__file__).parent
 #: Lowest first. Rooms of one layer do not import each other.
 LAYERS = (
     {"errors"},
-    {"_extras", "units", "vectors"},
+    {"_extras", "digests", "units", "vectors"},
+    {"packed"},
     {"codes", "topology"},
     {"schemes"},
     {"protocol"},
     {"worlds"},
     {"worlds/simulated", "worlds/zeromq"},
     {"training"},
+    {"torch/device"},
     {"torch", "lab"},
+    {"lightning", "transformers"},
     {"chaos", "comparison"},
     {"report"},
     {"__init__"},

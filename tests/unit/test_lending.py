@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from codedreduce import Striped
+from codedreduce import CodedReduce, Striped, Tree
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
 from codedreduce.protocol import events as happening
@@ -221,5 +221,7 @@ def test_what_shares_memory() -> None:
     assert RUN.shares_memory
     assert not Run.of(Meeting(run="x", shared_memory=False), PLAN, 10).shares_memory
     assert not Run.of(Meeting(run="x", same_machine=False), PLAN, 10).shares_memory
-    assert not Run.of(Meeting(run="x"), PLAN, 10, wire="bfloat16").shares_memory
+    assert Run.of(Meeting(run="x"), PLAN, 10, wire="bfloat16").shares_memory
+    tree = CodedReduce(Tree.regular(fanout=2, depth=1), stragglers=1).plan(samples=4)
+    assert not Run.of(Meeting(run="x"), tree, 10, wire="bfloat16").shares_memory
     assert not Run.of(Meeting(run="x"), Striped(1).plan(samples=4), 10).shares_memory

@@ -14,9 +14,11 @@ import pytest
 
 from codedreduce.errors import UsageError
 from codedreduce.worlds.environment import read_membership
+from codedreduce.worlds.plainly import say
 from codedreduce.worlds.private import alone_in_it, is_listened_at, place_for, run_folder, tidy
 from codedreduce.worlds.run import Meeting
 from codedreduce.worlds.secrets import Secret, default_file, find_secret, read_secret, write_secret
+from codedreduce.worlds.telling import PIPE
 
 TEXT = "0123456789abcdefghijklmnopqrstuvwxyz"
 LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
@@ -135,6 +137,18 @@ def test_local_sockets_are_their_owners_only(monkeypatch: pytest.MonkeyPatch, tm
     os.chmod(tmp_path / f"codedreduce-{os.getuid()}", 0o755)
     with pytest.raises(UsageError, match="closed to others"), alone_in_it():
         pass
+
+
+def test_what_was_said_is_known_though_another_run_tidies_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("codedreduce.worlds.private.PARENT", str(tmp_path))
+    monkeypatch.delenv(PIPE, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for _ in range(2):
+        say(UsageError("do this"), "script.py, line 1")
+        tidy()
+    assert capsys.readouterr().err == "codedreduce: do this (script.py, line 1)\n"
 
 
 def test_a_folder_that_is_a_link_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

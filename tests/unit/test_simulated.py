@@ -8,7 +8,7 @@ from codedreduce.comparison.names import gradient_coding_choices, scheme_names
 from codedreduce.comparison.simulated import simulate_schemes
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
-from codedreduce.protocol.events import Cancel, Compute, SetTimer, Transmit
+from codedreduce.protocol.events import Aggregated, Cancel, Compute, SetTimer, Transmit
 from codedreduce.units import rate, seconds
 from codedreduce.worlds.simulated import Fault, Gradients, Link, Recorder, load_trace, parse_delays
 from codedreduce.worlds.simulated.kernel import Kernel
@@ -213,3 +213,24 @@ def test_ranks_are_counted_from_0() -> None:
         assert delays.draw(7).startup.nonzero()[0].tolist() == [rank]
     with pytest.raises(UsageError, match="ranks are 0 to 5; there is no rank 6"):
         parse_delays("rank:6:1:0.5s", workers=6, unit=0.1, seed=0)
+
+
+@pytest.mark.parametrize("scheme", ["coded-reduce", "striped"])
+@pytest.mark.parametrize("kind", ["wrong", "damage"])
+def test_what_is_wrong_in_a_bit_is_in_the_sum_and_is_written_down(scheme: str, kind: str) -> None:
+    scenario = Scenario(
+        tree="4x1", scheme=scheme, stragglers=0 if scheme == "striped" else 1, samples=80, parameters=40, chunk=4,
+        compute=1.0, rounds=4, faults=(Fault(kind=kind, node=2, round=3),),
+    )  # fmt: skip
+    plan, gradients = scenario.plan(), Gradients(80, 40, 0)
+    right: dict[int, bool] = {}
+
+    def compare(done: Aggregated) -> None:
+        model = gradients.model(done.round)
+        expected = plan.reference(lambda piece: gradients.of_piece(piece, model))
+        right[done.round] = right.get(done.round, True) and done.vector.tobytes() == expected.tobytes()
+
+    recorder = scenario.cluster(gradients=gradients, checking=True).run(4, on_sum=compare)
+    assert right == {1: True, 2: True, 3: False, 4: False}
+    written = recorder.wrong if kind == "wrong" else recorder.damage
+    assert {(where[0], where[1]) for where in written} == {(3, 2), (4, 2)}

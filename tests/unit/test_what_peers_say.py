@@ -253,6 +253,10 @@ def test_a_new_generation_goes_down_the_tree() -> None:
     talk = led_to("inner worker below another", WorkerState.RESTING)
     told = sent(talk.hears(1, said.Welcome(generation=4)), said.Welcome)
     assert [(one.to, one.message.generation) for one in told] == [(7, 4), (8, 4)]
+    (hello,) = talk.hears(1, said.ModelChunk(round=2, index=0, generation=0), 1.0)
+    assert (hello.to, type(hello.message), hello.message.generation) == (1, said.Hello, 4), (
+        "it is told once, if it errs"
+    )
     assert changes_nothing(talk, 1, said.ModelChunk(round=2, index=0, generation=0), 1.0) == []
     for child in (7, 8, 7, 8):
         talk.happens(happening.Drained(peer=child))

@@ -39,7 +39,7 @@ def main(folder: Path, rounds: int) -> None:
     with cr.join() as cluster:
         for step in cluster.train(
             model, dataset, losses, batch_size=BATCH, steps=rounds, seed=7, state=[optimizer],
-            checkpoints=folder / "checkpoints", checkpoint_every=CHECKPOINT_EVERY, resume=True,
+            checkpoint=folder / "checkpoints", every=CHECKPOINT_EVERY, resume=True,
         ):  # fmt: skip
             optimizer.step()
             diary.round(step.round, leads=cluster.is_root)

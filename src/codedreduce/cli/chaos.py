@@ -17,6 +17,7 @@ from codedreduce.chaos import running, schedule
 from codedreduce.chaos.running import Outcome, Progress, Setup
 from codedreduce.chaos.schedule import KINDS, Fault, Kind
 from codedreduce.cli.files import open_to_write
+from codedreduce.cli.options import Wire, said_of_wire
 from codedreduce.errors import CodedReduceError, UsageError
 from codedreduce.lab import check_available
 from codedreduce.schemes.names import parse_tree
@@ -38,6 +39,7 @@ def chaos(
     replay: Annotated[Path | None, typer.Option(help="Do what a schedule says that --trace wrote.")] = None,
     keep: Annotated[Path | None, typer.Option(help="Keep what the processes wrote in this folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the result here, as JSON.")] = None,
+    wire: Wire = None,
     lab_name: Annotated[str, typer.Option("--lab-name", help="What the lab it makes is called.")] = "chaos",
 ) -> None:
     """Kill, stop, cut off and restore real processes in a lab, the root's too, and compare with an undisturbed run.
@@ -56,7 +58,7 @@ def chaos(
             raise UsageError(f"{folder} has what processes of another chaos wrote; name another folder")
         setup = Setup(
             workers=count, shape=tree, kind="torch" if pytorch else "numpy", rate=parse_rate(rate), folder=folder,
-            lab=lab_name, seed=seed,
+            lab=lab_name, seed=seed, variables=said_of_wire(wire),
         )  # fmt: skip
         faults = _faults(setup, replay, seconds, seed, parse_seconds(every), _kinds(only))
         if trace is not None:

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from codedreduce.cli.options import Units
 from codedreduce.errors import UsageError
-from codedreduce.report.plan_figure import plan_figure
 from codedreduce.report.plan_text import plan_text
 from codedreduce.schemes.names import SCHEMES, parse_scheme, parse_tree
 
@@ -43,6 +42,8 @@ def draw(
         return
     if out.suffix not in (".svg", ".png"):
         raise UsageError(f"pictures are written as .svg or .png, got {str(out)!r}")
+    from codedreduce.report.plan_figure import plan_figure  # matplotlib: no other command should wait for it
+
     try:
         plan_figure(plans).savefig(out, dpi=150)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from codedreduce.cli.files import write_results
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
+from codedreduce.cli.options import Wire, said_of_wire
 from codedreduce.comparison.names import ALL, scheme_names
 from codedreduce.comparison.raced import race_schemes, racing_schemes
 from codedreduce.comparison.result import Comparison
@@ -41,10 +43,12 @@ def race(
     seed: Annotated[int, typer.Option(help="Of data and delays.")] = 0,
     json: Annotated[Path | None, typer.Option(help="Write results here.")] = None,
     report: Annotated[Path, typer.Option(help="Write DIR/index.html.")] = Path("report"),
+    wire: Wire = None,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
 ) -> None:
     """Train the same model with every scheme, in real processes, and see what stragglers cost each of them."""
+    os.environ.update(said_of_wire(wire))
     shape = parse_tree(tree, stragglers)
     batch_seconds = parse_seconds(compute)
     parse_delays(delays, workers=shape.workers, unit=1.0, seed=seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Annotated
 
@@ -9,9 +10,19 @@ import typer
 from rich.console import Console
 
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
-from codedreduce.cli.options import OnExcess, SayWaitingAfter, Units, parse_workers
+from codedreduce.cli.options import (
+    Audit,
+    OnExcess,
+    Quarantine,
+    SayWaitingAfter,
+    Units,
+    Wire,
+    parse_workers,
+    said_of_wire,
+)
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
+from codedreduce.protocol.audits import QUARANTINE, Auditing
 from codedreduce.protocol.settings import Excess
 from codedreduce.report.palette import group_colour
 from codedreduce.schemes import Striped
@@ -20,14 +31,19 @@ from codedreduce.units import seconds as parse_seconds
 from codedreduce.worlds.delays import parse_delays
 from codedreduce.worlds.launcher import Launch, launch, python_command
 from codedreduce.worlds.secrets import INSECURE_VARIABLE
+from codedreduce.worlds.showing import AlsoInFiles, EveryLine, OnlyFirst, Show
 
 
 def run(
-    script: Annotated[str, typer.Argument(help="A Python script; every process runs it.")],
+    script: Annotated[str, typer.Argument(help="A Python script, or with -m a module; every process runs it.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="What the script gets.")] = None,
     workers: Annotated[
         str | None, typer.Option("-n", "--workers", help="Processes that compute: 12, or 4:12, least and most.")
     ] = None,
+    is_module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module: python -m.")] = False,
+    output: Annotated[
+        str, typer.Option(help="What is shown: root (rank 0's), all (with ranks), or a FOLDER with a file a rank.")
+    ] = "root",
     start: Annotated[
         int | None, typer.Option(help="Start only so many; others may join, by hand or from other machines.")
     ] = None,
@@ -52,10 +68,13 @@ def run(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Let anybody in who reaches a port: no secret, nothing is encrypted.")
     ] = False,
+    audit: Audit = 0.0,
+    quarantine: Quarantine = QUARANTINE,
+    wire: Wire = None,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
 ) -> None:
-    """Start all processes of a run, prefix what they print, and end them all when it is over.
+    """Start all processes of a run, show what rank 0 prints, and end them all when it is over.
 
     In stripes every process computes and steps; over a tree there is a root beside the workers, which alone steps.
     """
@@ -73,9 +92,12 @@ def run(
         raise UsageError(f"processes are started again 0 times or more, got {restarts}")
     variables = {
         "CODEDREDUCE_TREE": tree, "CODEDREDUCE_STRAGGLERS": str(stragglers), "CODEDREDUCE_SCHEME": scheme,
-        "CODEDREDUCE_ORDER": order, **_said_of_excess(excess),
+        "CODEDREDUCE_ORDER": order, **_said_of_excess(excess), **said_of_wire(wire),
+        **_said_of_audits(Auditing(audit, quarantine)),
     }  # fmt: skip
     if insecure:
+        if wire is not None:
+            raise UsageError("--wire says how a secret protects chunks, and --insecure that there is none")
         variables[INSECURE_VARIABLE] = "1"
     if least < count:
         variables["CODEDREDUCE_LEAST"] = str(least)
@@ -86,11 +108,11 @@ def run(
         variables["CODEDREDUCE_INJECT"] = inject
     processes = shape.workers + (0 if is_striped else 1)
     what = Launch(
-        command=python_command(script, arguments or []), count=processes, variables=variables, has_root=not is_striped,
-        at_first=start, port=port, site=chosen_lab(in_lab, lab_name, processes),
+        command=python_command(script, arguments or [], is_module=is_module), count=processes, variables=variables,
+        has_root=not is_striped, at_first=start, port=port, site=chosen_lab(in_lab, lab_name, processes),
         times=restarts if restarts is not None else (None if restart else 0), grace=parse_seconds(grace),
     )  # fmt: skip
-    launch(what, _printer(has_root=not is_striped))
+    launch(what, _shown(output, has_root=not is_striped))
 
 
 def _usual_tree(scheme: str, count: int, stragglers: int) -> str:
@@ -116,6 +138,24 @@ def _said_of_excess(excess: Excess) -> dict[str, str]:
         "CODEDREDUCE_SAY_WAITING_AFTER": str(excess.after),
         "CODEDREDUCE_REPLAN_AFTER": f"{excess.replan_after:g}",
     }
+
+
+def _said_of_audits(auditing: Auditing) -> dict[str, str]:
+    return {"CODEDREDUCE_AUDIT": repr(auditing.fraction), "CODEDREDUCE_QUARANTINE": str(auditing.quarantine)}
+
+
+def _shown(output: str, *, has_root: bool) -> Show:
+    """What is shown of what processes print."""
+    say = _printer(has_root=has_root)
+    if output == "all":
+        return EveryLine(say)
+    only_first = OnlyFirst(_write, say)
+    return only_first if output == "root" else AlsoInFiles(output, only_first)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _printer(*, has_root: bool) -> Callable[[int, str], None]:

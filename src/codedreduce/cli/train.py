@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Annotated
@@ -15,9 +16,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from codedreduce.cli.files import open_to_write, open_to_write_bytes
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
-from codedreduce.cli.options import OnExcess, SayWaitingAfter, Units
+from codedreduce.cli.options import Audit, OnExcess, Quarantine, SayWaitingAfter, Units, Wire, said_of_wire
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
+from codedreduce.protocol.audits import QUARANTINE, Auditing
 from codedreduce.protocol.settings import Excess
 from codedreduce.schemes import Scheme
 from codedreduce.schemes.choice import choose
@@ -61,10 +63,14 @@ def train(
     keep: Annotated[int, typer.Option(help="Checkpoints that stay.")] = KEPT,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")] = False,
     restart: Annotated[bool, typer.Option(help="Start workers again that are killed.")] = True,
+    audit: Audit = 0.0,
+    quarantine: Quarantine = QUARANTINE,
+    wire: Wire = None,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
 ) -> None:
     """Train a model; without --data, on data made for it."""
+    os.environ.update(said_of_wire(wire))
     made = synthetic(6300, 1000, kind="linear" if model == "linear" else "logistic")
     source, objective = open_data(data) if data else made, _objective(model)
     console = Console()
@@ -79,6 +85,7 @@ def train(
         objective=objective, source=source, rounds=rounds, batch=batch, seed=seed, scheme=chosen, delays=inject,
         optimizer=parse_optimizer(optimizer, lr), excess=Excess(on_excess, parse_seconds(say_waiting_after)),
         saving=saving_to(checkpoints, checkpoint_every, keep, resume=resume), restart=restart,
+        auditing=Auditing(audit, quarantine),
     )  # fmt: skip
     job = replace(job, site=chosen_lab(in_lab, lab_name, len(job.plan().nodes)))
     job.injection()

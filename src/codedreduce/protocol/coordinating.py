@@ -21,13 +21,28 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from statistics import median
 
+from codedreduce.protocol.checking import Mistakes
 from codedreduce.protocol.deliveries import Deliveries
 from codedreduce.protocol.events import AnyAction, Note, SetTimer, Transmit
+from codedreduce.protocol.examining import Examining
 from codedreduce.protocol.hands import Hand, Order
 from codedreduce.protocol.keeping import Unit
 from codedreduce.protocol.lateness import SILENT, Lateness
 from codedreduce.protocol.links import Links
-from codedreduce.protocol.messages import Do, Done, Go, Keep, Message, Status, Tell, Trouble, Unable, Want
+from codedreduce.protocol.messages import (
+    Checked,
+    Do,
+    Done,
+    Go,
+    Keep,
+    Message,
+    Mistaken,
+    Status,
+    Tell,
+    Trouble,
+    Unable,
+    Want,
+)
 from codedreduce.protocol.missing_sums import MORE_PATIENCE, PATIENCE, MissingSums, Redone
 from codedreduce.protocol.pace import Pace
 from codedreduce.protocol.settings import Settings
@@ -68,13 +83,14 @@ class Coordinating:
 
     def __init__(
         self, plan: StripedPlan, settings: Settings, tell: Callable[[Message, float, list[AnyAction]], None],
-        *, own: int = 0, generation: int | None = None,
+        *, own: int = 0, generation: int | None = None, mistakes: Mistakes | None = None,
     ) -> None:  # fmt: skip
         self._plan = plan
         self._own = own
         self._settings = settings
         self._tell_self = tell
-        self._standing = Standing(own)
+        self._mistakes = mistakes if mistakes is not None else Mistakes(settings)
+        self._standing = Standing(own, self._mistakes)
         self._pace = Pace(plan.workers)
         self._links = Links(plan.workers, settings.unknown_seconds, own)
         self._deliveries = Deliveries()
@@ -85,6 +101,10 @@ class Coordinating:
             own=own, generation=self._generation,
         )  # fmt: skip
         self._start = Starting(plan, settings, self._pace, self._links, own)
+        self._audits = Examining(
+            plan, settings, self._standing, self._pace, self._work.hands, self._mistakes, self._say,
+            own=own, generation=self._generation,
+        )  # fmt: skip
         self._sums = MissingSums(own=own)
         self._tails: deque[float] = deque(maxlen=TAILS)
         self.round = settings.after
@@ -93,6 +113,7 @@ class Coordinating:
         self._units_done_at: float | None = None
         self._sum_due = 0.0  # when keepers are asked what they lack, if the sum is not there
         self._providers: dict[int, tuple[int, float]] = {}  # who said last that it did some of a unit, and when
+        self._did: dict[int, set[int]] = {}  # of which units ranks have done something
         self._late_timer = float("inf")
         self._weights: tuple[tuple[int, int], ...] = ()  # of stripes, as the round began
         self._resent = 0.0  # when stripes that others keep now should be summed
@@ -108,7 +129,7 @@ class Coordinating:
     @property
     def _is_on(self) -> bool:
         """Whether a round is on."""
-        return bool(self._units) or self._units_done_at is not None
+        return bool(self._units) or self._units_done_at is not None or not self._audits.is_over
 
     def came(self, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank is in, or has a new connection: it is told of the round that is on, and must show that it is there."""
@@ -181,6 +202,7 @@ class Coordinating:
             self._work.budget.on_time(unit)
         if self._is_on:
             self._work.gone(rank, now)
+            self._audits.gone(rank, now, actions)
             self._redo_undelivered(rank, now, actions)
             self.look(now, actions)
             for stripe in self._sums.kept_by(rank):
@@ -206,11 +228,14 @@ class Coordinating:
         self._units = {unit: Unit(self._plan.blocks) for unit in self._plan.all_units}
         self._units_done_at = None
         self._providers.clear()
+        self._did = {}
         self._late_timer = float("inf")
         self.late = set()
         self._resent, resent = 0.0, self._resent
         could_begin = max(now, self._links.end(at_all=True), resent)  # the others may not have the last sum yet
-        loads = self._start.share_out(self._standing.taking_part(), self.present)
+        able = {rank for rank in self.present if not self._standing.is_wrong(rank)}
+        loads = self._start.share_out(self._standing.taking_part(), able)
+        checks = self._audits.begin(round_, loads, could_begin)
         self._weights = weights = self._start.weights(loads)
         self._sums = MissingSums(
             stripes=self._start.stripes(weights), units=len(self._plan.all_units),
@@ -222,14 +247,17 @@ class Coordinating:
         for rank in sorted(self.present):
             parts = tuple(loads[rank].parts()) if rank in loads else ()
             if parts:
-                self._work.give(rank, parts, could_begin if rank != self._own else now)
+                begins = could_begin if rank != self._own else now
+                self._work.give(rank, parts, begins + self._audits.ahead(rank, checks))
             parts = parts or self._trial(rank, now)
-            go = Go(generation=self._generation, round=round_, parts=parts, keepers=weights)
+            go = Go(
+                generation=self._generation, round=round_, parts=parts, keepers=weights, checks=checks.get(rank, ())
+            )  # fmt: skip
             if rank != self._own:
                 actions.append(Transmit(to=rank, message=go))
             else:
                 own = go
-        if not own.parts:
+        if not own.parts and not own.checks:
             self._standing.heard(self._own, now)
             self._work.is_idle(self._own)
         self._look_at(self._work.first_look(), now, actions)
@@ -254,6 +282,8 @@ class Coordinating:
             return
         hand = self._work.hands.of(rank)
         order = hand.find(part)
+        self._did.setdefault(rank, set()).add(part.unit)
+        self._audits.did(rank, part)
         if order is None and (part.unit not in self._units or self._units[part.unit].has(part)):
             return  # it was said before, or does not matter
         self._hear_of(rank, now, actions, order)
@@ -264,8 +294,7 @@ class Coordinating:
         if done.block:  # else others did it: it has the sum of the round
             self._learn(hand, order, part, max(done.block, SHORTEST), now)
         elif rank != self._own:
-            self._sums.has_sum(rank)
-            self._standing.has_sum(rank)
+            self._has_sum(rank)
         self._work.delivered(hand, order, now)
         if is_first:  # it shows what can be expected of the others
             for other in self._work.hands.all():
@@ -279,7 +308,7 @@ class Coordinating:
 
     def _wait_for_sum(self, now: float, actions: list[AnyAction]) -> None:
         """If all units are done, so much later the sum should be here."""
-        if not self._units and self._units_done_at is None:
+        if not self._units and self._units_done_at is None and self._audits.is_over:
             self._units_done_at = now
             self._sum_due = now + self._patience(now)
             actions.append(SetTimer(name=TAIL, at=self._sum_due))
@@ -288,12 +317,50 @@ class Coordinating:
         """A rank is through with the round that is on, and has its sum: what nobody can compute any more was done."""
         if not self._is_on:
             return
-        self._sums.has_sum(rank)
-        self._standing.has_sum(rank)
+        self._has_sum(rank)
         for unit in list(self._units):
             if not any(map(self._standing.can_compute, self._plan.readers(unit))):
                 self._add(Part(unit, 0, self._plan.blocks), None, now, actions)
         self._wait_for_sum(now, actions)
+
+    def _has_sum(self, rank: int) -> None:
+        self._sums.has_sum(rank)
+        self._standing.has_sum(rank)
+        self._audits.close()
+
+    def checked(self, rank: int, checked: Checked, now: float, actions: list[AnyAction]) -> None:
+        """A rank says what it has of a block that is audited."""
+        if self._is_on:
+            for wrong in self._audits.checked(rank, checked, now, actions):
+                self._is_mistaken(wrong, now, actions)
+            self._wait_for_sum(now, actions)
+            self.look(now, actions)
+
+    def undecided(self) -> tuple[Trouble, ...]:
+        """Who has computed different bits, if nobody can decide who was wrong."""
+        return self._audits.undecided()
+
+    def _is_mistaken(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+        """A rank computed wrongly: what it did in this round, and was to do, is done by others."""
+        if not self._standing.was_wrong(rank):
+            return
+        times = self._mistakes.again(rank)
+        words = self._audits.why(rank)
+        if self._mistakes.is_quarantined(rank):
+            words += f". It has been found to be wrong {times} times, and is not used any more"
+        actions.append(Note(kind="mistaken", reason=words, round=self.round, nodes=(rank,)))
+        self.late.add(rank)
+        self._work.is_out(rank)
+        hand = self._work.hands.of(rank)
+        units = {order.part.unit for order in hand.orders} | self._did.pop(rank, set())
+        mistaken = Mistaken(generation=self._generation, round=self.round, node=rank, times=times)
+        for other in sorted(self.present | {self._own}):
+            self._say(other, mistaken, now, actions)
+        self._units_done_at = None
+        for unit in sorted(units):
+            self._work.cannot(hand, unit, now)
+            self._units[unit] = Unit(self._plan.blocks)
+            self._hand_out_uncovered(unit, now, actions)
 
     def _learn(self, hand: Hand, order: Order | None, part: Part, block: float, now: float) -> None:
         """What a rank's part shows of its pace."""
@@ -407,6 +474,7 @@ class Coordinating:
             self._late_timer = float("inf")
         self._links.look(now)
         self._look_at(self._work.look(now, actions), now, actions)
+        self._look_at(self._audits.look(now, actions), now, actions)
         for rank in self._work.take_silent():
             for stripe in self._sums.kept_by(rank):
                 self._replace(stripe, now, actions)
@@ -547,6 +615,7 @@ class Coordinating:
             self._standing.leave_out(rank)
         self._lateness.over(now - self._began)
         self._work.begin(self.round, now)
+        self._audits.close()
         self._units = {}
         self._units_done_at = None
         return tuple(sorted(self.late))
@@ -556,6 +625,7 @@ class Coordinating:
         late = {
             hand.rank for hand in self._work.hands.all() for order in hand.orders if order.part.unit in self._units
         }  # fmt: skip
+        late.update(self._audits.ranks())
         for unit in self._units:
             group = self._plan.readers(unit)
             if late.isdisjoint(group):

@@ -5,17 +5,43 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from codedreduce.protocol.events import Advanced, AnyAction, Cancel, Compute, Computed, Failed, Interrupted
+from codedreduce.protocol.checking import Checking, Mistakes
+from codedreduce.protocol.events import (
+    Advanced,
+    AnyAction,
+    Cancel,
+    Compute,
+    Computed,
+    Digested,
+    Failed,
+    Interrupted,
+    Note,
+)
 from codedreduce.protocol.exchange import Exchange
 from codedreduce.protocol.leading import was_late
-from codedreduce.protocol.messages import Cut, Do, Done, Go, Keep, Late, Status, Tell, Unable
+from codedreduce.protocol.messages import (
+    Check,
+    Checked,
+    Cut,
+    Damaged,
+    Do,
+    Done,
+    Go,
+    Keep,
+    Late,
+    Mistaken,
+    Passed,
+    Status,
+    Tell,
+    Unable,
+)
 from codedreduce.protocol.office import Office
 from codedreduce.protocol.place import Place
 from codedreduce.protocol.rank_table import ENDING, RESTING, WORKING
 from codedreduce.protocol.settings import Settings
-from codedreduce.protocol.work import Task, Work
+from codedreduce.protocol.work import Block, Task, Work
 from codedreduce.schemes import Part, StripedPlan
-from codedreduce.vectors import Vector, rounded
+from codedreduce.vectors import Vector, round_off
 
 #: Units in a status that a stripe lacks, at most.
 TOLD_AT_ONCE = 4096
@@ -31,6 +57,7 @@ class Doing:
         self._exchange = exchange
         self._office = office
         self._work = Work()
+        self._checking = Checking(place, plan, settings)
         self._model: Vector | None = None
         self._digest = ""  # of the model, until it has been told
         self._told = ""  # of the same, when it has been
@@ -46,6 +73,11 @@ class Doing:
         self._model = None
 
     @property
+    def mistakes(self) -> Mistakes:
+        """Who was found to have computed wrongly."""
+        return self._checking.mistakes
+
+    @property
     def has_model(self) -> bool:
         """Whether a script waits for what is computed with its model."""
         return self._model is not None
@@ -53,7 +85,7 @@ class Doing:
     @property
     def has_something_to_do(self) -> bool:
         """Whether parts are left that were not begun."""
-        return bool(self._work.todo)
+        return not self._work.is_empty
 
     @property
     def is_idle(self) -> bool:
@@ -68,19 +100,33 @@ class Doing:
     def begin(self, go: Go) -> None:
         """A round is on: what is to be done in it; this rank may not have come to it."""
         self._work.clear()
+        self._checking.begin()
         self._take_on(go.parts)
+        self._take_checks(go.checks)
 
     def begin_again(self, go: Go) -> None:
         """The round that this rank is in is shared out by another coordinator: what it has done stays done."""
         self._work.begin_again()
         self._take_on(go.parts)
+        self._take_checks(go.checks)
 
     def deliver_again(self, now: float, actions: list[AnyAction]) -> None:
         """Say to another coordinator what is done, and send it to those that keep it now."""
         for done in self._said():
             self._tell_done(done, now, actions)
-        for part, vector in self._work.done.items():
-            self._exchange.send(part, vector, actions)
+        for checked in self._checking.said():
+            self._tell_checked(checked, now, actions)
+        for part, vector in self._sent().items():
+            self._send(part, vector, now, actions)
+
+    def _send(self, part: Part, vector: Vector, now: float, actions: list[AnyAction]) -> None:
+        self._exchange.send(part, vector, actions)
+        self.look_at_own_damage(now, actions)
+
+    def _sent(self) -> dict[Part, Vector]:
+        """What is done, and need not wait for an audit."""
+        held = self._checking.held
+        return {part: vector for part, vector in self._work.done.items() if part not in held}
 
     def _tell_done(self, done: Done, now: float, actions: list[AnyAction]) -> None:
         if self._office.lead is not None:
@@ -90,6 +136,8 @@ class Doing:
 
     def _take_on(self, places: tuple[tuple[int, int, int], ...]) -> None:
         """Add to what is to be done; but for parts that do not exist, and those whose samples it cannot read."""
+        if self._checking.is_out:
+            return
         parts = [Part(*place) for place in places]
         self._work.take_on(
             part for part in parts if self._plan.is_part(part) and self._place.node in self._plan.readers(part.unit)
@@ -102,10 +150,12 @@ class Doing:
         part = self._work.next(now)
         if part is not None:
             assert self._model is not None
+            is_check = self._work.is_checking
             actions.append(
                 Compute(
                     round=self._place.round, task=self._work.task, pieces=self._plan.pieces(part), model=self._model,
-                    salvage=True, watched=part.blocks > 1,
+                    salvage=not is_check, watched=part.blocks > 1, digest_only=is_check,
+                    audited=(0,) if is_check else self._checking.in_part(part),
                 )
             )  # fmt: skip
 
@@ -113,6 +163,7 @@ class Doing:
         """Compute nothing more of the script's round."""
         if self._place.round >= self._place.go.round:
             self._work.todo.clear()
+            self._work.checks.clear()
         if self._work.now is not None:
             self._work.now = None
             actions.append(Cancel(reason=why))
@@ -126,7 +177,7 @@ class Doing:
 
     def _move_on(self, now: float, actions: list[AnyAction]) -> None:
         """Stop what is computed now, which is reported as far as it is done, and begin with what comes next."""
-        if self._work.todo:
+        if not self._work.is_empty:
             self.compute_next(now, actions)
         else:
             self._work.now = None
@@ -135,7 +186,7 @@ class Doing:
     def computed(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
         """A part was computed, or some of it."""
         task = self._work.ended(event.task)
-        if task is not None:
+        if task is not None and not task.is_check:
             part = task.part
             if event.pieces and event.pieces < part.blocks:
                 part = Part(part.unit, part.first, part.first + event.pieces)
@@ -145,7 +196,7 @@ class Doing:
     def failed(self, event: Failed) -> Unable | None:
         """A part cannot be computed here, nor what else this rank was to do of its unit; what to say of it."""
         task = self._work.ended(event.task)
-        if task is None:
+        if task is None or task.is_check:  # whoever sends it fails as well, if it is not this rank's own fault
             return None
         self._work.cut(task.part.unit, 0)
         place = self._place
@@ -156,7 +207,8 @@ class Doing:
 
     def _deliver(self, part: Part, task: Task, vector: Vector, now: float, actions: list[AnyAction]) -> None:
         """Say that a part is done, and send it to the keepers."""
-        vector = rounded(vector, self._settings.wire)  # also what does not travel: it must not matter who did it
+        settings = self._settings
+        vector = round_off(vector, settings.wire, settings.exact)  # also what stays here: it must not matter who did it
         self._work.done[part] = vector
         done = Done(
             generation=self._place.generation, round=self._place.round, unit=part.unit, first=part.first,
@@ -165,8 +217,82 @@ class Doing:
         )  # fmt: skip
         self._has_told()
         self._work.said.append(done)
+        if self._checking.in_part(part):
+            self._exchange.seal(part, vector)
         self._tell_done(done, now, actions)
-        self._exchange.send(part, vector, actions)
+        if self._checking.is_waiting:
+            self._checking.hold(part)
+        else:
+            self._send(part, vector, now, actions)
+
+    # -- what is audited
+
+    def _take_checks(self, blocks: tuple[Block, ...]) -> None:
+        """Compute these blocks, which others send; but for those that do not exist, or whose samples cannot be read."""
+        for unit, block in blocks if not self._checking.is_out else ():
+            is_here = self._plan.is_part(Part(unit, block, block + 1)) and self._place.node in self._plan.readers(unit)
+            if is_here and (unit, block) not in self._work.checks:
+                self._work.checks.append((unit, block))
+
+    def on_check(self, message: Check, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """The coordinator would know the digests of these blocks."""
+        place = self._place
+        if message.round == place.go.round and place.round == message.round and place.state is WORKING:
+            self._take_checks(message.blocks)
+            if self._work.now is None:
+                self.compute_next(now, actions)
+
+    def on_digested(self, event: Digested, now: float, actions: list[AnyAction]) -> None:
+        """A block of what is computed is done, and audited."""
+        task = self._work.under_way(event.task)
+        if event.round == self._place.round and self._place.is_on and task is not None:
+            block = (task.part.unit, task.part.first + event.piece)
+            checked = self._checking.say(block, event.digest, is_own=not task.is_check)
+            if checked is not None:
+                self._tell_checked(checked, now, actions)
+
+    def _tell_checked(self, checked: Checked, now: float, actions: list[AnyAction]) -> None:
+        if self._office.lead is not None:
+            self._office.lead.checked(self._place.node, checked, now, actions)
+        else:
+            self._office.tell_leader(checked, actions)
+
+    def on_passed(self, message: Passed, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """Others have computed the same."""
+        if message.round == self._place.go.round:
+            for part in self._checking.passed((message.unit, message.block), message.digest):
+                self._send(part, self._work.done[part], now, actions)
+
+    def on_mistaken(self, message: Mistaken, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """A rank computed wrongly; if it is this one, nothing that it did of the round is sent."""
+        self.mistakes.note(message.node, message.times)
+        if message.node == self._place.node and message.round == self._place.go.round:
+            is_busy = self._work.now is not None
+            self._work.drop()
+            self._checking.drop()
+            if is_busy:
+                actions.append(Cancel(reason="what this rank computes is wrong"))
+
+    def on_damaged(self, message: Damaged, sender: int, now: float, actions: list[AnyAction]) -> None:
+        """A chunk is not what this rank said it is: it is sent again, if it is right here, or computed again."""
+        part = Part(message.unit, message.first, message.last)
+        vector = self._sent().get(part) if message.round == self._place.go.round else None
+        if vector is None or self._place.state is not WORKING:
+            return
+        words = f"rank {sender} was sent a chunk of round {message.round} by rank {self._place.node} that is damaged"
+        actions.append(Note(kind="damaged", reason=words, round=message.round, nodes=(self._place.node, sender)))
+        if not self._exchange.send_if_intact(part, vector, message.index, sender, actions):
+            del self._work.done[part]
+            self._work.todo.appendleft(part)
+            if self._work.now is None:
+                self.compute_next(now, actions)
+
+    def look_at_own_damage(self, now: float, actions: list[AnyAction]) -> None:
+        """What this rank itself keeps of its own parts may not be what it was, either."""
+        while self._exchange.own_damage:
+            self.on_damaged(self._exchange.own_damage.pop(), self._place.node, now, actions)
+
+    # -- late, and again
 
     def on_interrupted(self, event: Interrupted, now: float, actions: list[AnyAction]) -> None:
         """A computation was stopped; if the round was over without it, so late it would have been."""
@@ -182,12 +308,12 @@ class Doing:
 
     def send_again(self, peer: int, actions: list[AnyAction]) -> None:
         """A connection is new: what a rank should have of this round may be lost."""
-        self._exchange.send_again(peer, self._work.done, actions)
+        self._exchange.send_again(peer, self._sent(), actions)
 
     def change_keeper(self, message: Keep, actions: list[AnyAction]) -> None:
         """A stripe has another keeper, for the rest of the round: it is sent that of all that is done."""
         if message.round == self._place.go.round:
-            self._exchange.change_keeper(message, self._work.done, actions)
+            self._exchange.change_keeper(message, self._sent(), actions)
 
     # -- what the coordinator says
 
@@ -207,7 +333,8 @@ class Doing:
             if self._office.lead is not None:
                 done = Done(round=place.round, unit=part.unit, first=part.first, last=part.last)
                 self._office.lead.done(place.node, done, now, actions)
-            self._exchange.send(part, self._work.done[part], actions)
+            if part not in self._checking.held:
+                self._send(part, self._work.done[part], now, actions)
         if again:
             self.repeat_done(actions)
         if self._work.now is None:
@@ -235,6 +362,8 @@ class Doing:
         if not self._office.is_held:
             for done in self._said():
                 self._office.tell_leader(done, actions)
+            for checked in self._checking.said():
+                self._office.tell_leader(checked, actions)
             for unable in self._work.unable:
                 self._office.tell_leader(unable, actions)
 

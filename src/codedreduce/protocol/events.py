@@ -65,6 +65,15 @@ class Advanced(Event, frozen=True, kw_only=True):
     pieces: int
 
 
+class Digested(Event, frozen=True, kw_only=True):
+    """A piece, by place, of a computation that goes on is done, and has this digest."""
+
+    round: int
+    task: int
+    piece: int
+    digest: bytes
+
+
 class Packed(Event, frozen=True, kw_only=True):
     """The state that was asked for, as it is after a round, packed into numbers; `digest` tells two of them apart."""
 
@@ -142,7 +151,8 @@ class Compute(Action, frozen=True, kw_only=True):
     """Compute the gradient sum of these pieces with this model, in place of whatever is being computed.
 
     Pieces are evaluated one by one and added in order. When a `salvage` computation is replaced, what it had
-    finished is reported all the same. Of a `watched` one every piece is reported when it is done.
+    finished is reported all the same. Of a `watched` one every piece is reported when it is done. Of pieces that are
+    `audited`, by place, digests are given as they are done (`Digested`); with `digest_only` the sum is not needed.
     """
 
     round: int
@@ -151,6 +161,8 @@ class Compute(Action, frozen=True, kw_only=True):
     model: Vector
     salvage: bool = False
     watched: bool = False
+    audited: tuple[int, ...] = ()
+    digest_only: bool = False
 
 
 class Cancel(Action, frozen=True, kw_only=True):

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
+from codedreduce.digests import digest
 from codedreduce.protocol.assembly import Assembly
-from codedreduce.protocol.events import AnyAction
-from codedreduce.protocol.keeping import Keeper
-from codedreduce.protocol.messages import AnyChunk, Go, Keep, PartChunk, StateChunk, SumChunk
+from codedreduce.protocol.events import AnyAction, Transmit
+from codedreduce.protocol.keeping import Keeper, Seal
+from codedreduce.protocol.messages import AnyChunk, Damaged, Go, Keep, PartChunk, StateChunk, SumChunk
 from codedreduce.protocol.outboxes import Outboxes
 from codedreduce.protocol.past_sums import PastSums
 from codedreduce.protocol.rooms import OWN_ROOMS, Rooms
 from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.stripes import Stripes
 from codedreduce.schemes import Part, StripedPlan
-from codedreduce.vectors import Vector
+from codedreduce.vectors import Vector, on_host
 
 
 class Exchange:
@@ -35,11 +36,13 @@ class Exchange:
         self._generation = settings.generation
         self._round = 0  # that is on
         self.stripes = Stripes(plan, settings)
-        self.keeper = Keeper(len(plan.all_units), plan.blocks, self.stripes.rounds_held, settings.wire, rooms)
+        self.keeper = Keeper(len(plan.all_units), plan.blocks, self.stripes.rounds_held, settings, rooms)
         self.sum = Assembly(settings.after + 1, settings, rooms)
         self._next: Assembly | None = None  # the sum of the round that follows, if it comes before this one is through
         self._past = PastSums(settings, rooms)
-        self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, Vector]] = OrderedDict()
+        self.own_damage: list[Damaged] = []  # what of its own parts is not what it was when it was computed
+        self._seals: dict[Part, tuple[bytes, ...]] = {}  # digests of chunks, of parts that are audited
+        self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, int, Vector]] = OrderedDict()
         usual = -(-settings.chunks // settings.keepers(plan))
         self._early_at_most = 2 * len(plan.all_units) * usual
 
@@ -52,6 +55,8 @@ class Exchange:
 
         Under another coordinator it may begin again: sums that are here are told to all, who may not have got them.
         """
+        if go.round != self._round:
+            self._seals = {}
         self._round = go.round
         self.stripes.begin(go)
         self._links.keep_only(self._is_wanted)
@@ -84,6 +89,23 @@ class Exchange:
 
     # -- parts
 
+    def seal(self, part: Part, vector: Vector) -> None:
+        """Note the digests of a part that is complete: what comes of it on its way, or lies in memory, is compared."""
+        self._seals[part] = tuple(
+            digest(on_host(self._cut_out(vector, index))) for index in range(self._settings.chunks)
+        )
+
+    def send_if_intact(self, part: Part, vector: Vector, index: int, to: int, actions: list[AnyAction]) -> bool:
+        """Send a chunk again that came damaged, unless it is so here, too: then the part has to be computed again."""
+        seal = self._seals.get(part)
+        if seal is None or index >= len(seal):
+            return True
+        if to == self._node or self._digest(vector, index) != seal[index]:
+            del self._seals[part]
+            return False
+        self._links.put(to, self._part_chunk(part, index), self._cut_out(vector, index), actions)
+        return True
+
     def send(self, part: Part, vector: Vector, actions: list[AnyAction]) -> None:
         """Send a part to those that keep it."""
         self._send(part, vector, self.stripes.in_order(self._node), actions)
@@ -92,9 +114,12 @@ class Exchange:
         for index in chunks:
             keeper = self.stripes.keeper(index)
             if keeper == self._node:
-                self._keep(part, index, self._cut_out(vector, index), actions)
+                self._keep(self._part_chunk(part, index), self._node, self._cut_out(vector, index), actions)
             else:
                 self._links.put(keeper, self._part_chunk(part, index), self._cut_out(vector, index), actions)
+
+    def _digest(self, vector: Vector, index: int) -> bytes:
+        return digest(on_host(self._cut_out(vector, index)))
 
     def _cut_out(self, vector: Vector, index: int) -> Vector:
         return vector[self._settings.chunk_slice(index)]
@@ -102,7 +127,7 @@ class Exchange:
     def _part_chunk(self, part: Part, index: int) -> PartChunk:
         return PartChunk(
             generation=self._generation, round=self._round, unit=part.unit, first=part.first, last=part.last,
-            index=index,
+            index=index, digest=self._seals[part][index] if part in self._seals else b"",
         )  # fmt: skip
 
     def _sum_chunk(self, round_: int, index: int) -> SumChunk:
@@ -130,28 +155,43 @@ class Exchange:
 
     # -- keeping
 
-    def part_came(self, chunk: PartChunk, data: Vector, actions: list[AnyAction]) -> None:
+    def part_came(self, chunk: PartChunk, sender: int, data: Vector, actions: list[AnyAction]) -> None:
         """Add a part to what this rank keeps, or wait for what makes it this rank's to keep."""
         if chunk.round == self._round and self.keeper.keeps(chunk.index):
-            self._keep(Part(chunk.unit, chunk.first, chunk.last), chunk.index, data, actions)
+            self._keep(chunk, sender, data, actions)
         elif chunk.round >= self._round:
-            self._early[chunk.place] = (chunk, data)
+            self._early[chunk.place] = (chunk, sender, data)
             if len(self._early) > self._early_at_most:
                 self._early.popitem(last=False)  # if it was needed, it is found to be missing, and done again
 
     def _replay(self, actions: list[AnyAction]) -> None:
         """Take what came before this rank knew that it keeps it."""
         early, self._early = self._early, OrderedDict()
-        for place, (chunk, data) in early.items():
+        for place, (chunk, sender, data) in early.items():
             if chunk.round == self._round and self.keeper.keeps(chunk.index):
-                self._keep(Part(chunk.unit, chunk.first, chunk.last), chunk.index, data, actions)
+                self._keep(chunk, sender, data, actions)
             elif chunk.round >= self._round:
-                self._early[place] = (chunk, data)
+                self._early[place] = (chunk, sender, data)
 
-    def _keep(self, part: Part, index: int, data: Vector, actions: list[AnyAction]) -> None:
-        total = self.keeper.add(part, index, data)
+    def _keep(self, chunk: PartChunk, sender: int, data: Vector, actions: list[AnyAction]) -> None:
+        part, index = Part(chunk.unit, chunk.first, chunk.last), chunk.index
+        seal = Seal(chunk.digest, sender, part, index) if chunk.digest else None
+        total = self.keeper.add(part, index, data, seal)
         if total is not None:
             self._tell_sum(index, total, actions)
+        for damaged in self.keeper.take_damaged() if chunk.digest else ():
+            self._complain(damaged, actions)
+
+    def _complain(self, seal: Seal, actions: list[AnyAction]) -> None:
+        """Tell whoever sent a chunk that it is not what it should be."""
+        unit, first, last = seal.part
+        damaged = Damaged(
+            generation=self._generation, round=self._round, unit=unit, first=first, last=last, index=seal.chunk
+        )  # fmt: skip
+        if seal.sender == self._node:
+            self.own_damage.append(damaged)
+        else:
+            actions.append(Transmit(to=seal.sender, message=damaged))
 
     def _tell_sum(self, index: int, total: Vector, actions: list[AnyAction]) -> None:
         """Send a chunk of the sum to everyone."""

@@ -4,15 +4,37 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-import numpy.typing as npt
-
+from codedreduce.digests import digest
 from codedreduce.protocol.rooms import OWN_ROOMS, Rooms
+from codedreduce.protocol.settings import Settings
 from codedreduce.schemes import Part
-from codedreduce.vectors import Vector, combine, empty, rounded
+from codedreduce.vectors import Vector, combine, copied, empty_like, on_host, round_off
 
 What = TypeVar("What")
+
+
+class Seal(NamedTuple):
+    """What a chunk should be, who says so, and what it is a chunk of."""
+
+    digest: bytes
+    sender: int
+    part: Part
+    chunk: int
+
+
+class Chunk(NamedTuple):
+    """A chunk of a part, where it lies; sealed, if it is to be looked at when it is added."""
+
+    data: Vector
+    seal: Seal | None = None
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether it is not what it should be."""
+        return self.seal is not None and digest(on_host(self.data)) != self.seal.digest
+
 
 #: Where borrowed chunks are added up, by index, and whether none of them was written into meanwhile.
 Lent = tuple[Callable[[int], Vector | None], Callable[[Iterable[Vector]], bool]]
@@ -47,6 +69,13 @@ class Unit(Generic[What]):
             self._reached, self._first = part.last, [what]
             for block in [block for block in self._singles if block < part.last]:
                 del self._singles[block]
+
+    def remove(self, what: What) -> None:
+        """Something is not what it should be: as if it had not come."""
+        if any(one is what for one in self._first):
+            self._reached, self._first = 0, []
+        for block in [block for block, one in self._singles.items() if one is what]:
+            del self._singles[block]
 
     def has(self, part: Part) -> bool:
         """Whether all of a part is here."""
@@ -87,9 +116,10 @@ class StripeSum:
         self._blocks = blocks
         self._turn = {index: units if index in summed else 0 for index in chunks}  # the unit each chunk's sum waits for
         self._total: dict[int, Vector] = {}
-        self._early: dict[int, dict[int, Unit[Vector]]] = {index: {} for index in chunks}
+        self._early: dict[int, dict[int, Unit[Chunk]]] = {index: {} for index in chunks}
+        self.damaged: list[Seal] = []  # what was lent and is not what it should be
 
-    def add(self, part: Part, index: int, data: Vector) -> Vector | None:
+    def add(self, part: Part, index: int, data: Vector, seal: Seal | None = None) -> Vector | None:
         """A chunk of a part is here; the chunk's sum, if it is complete now."""
         turn = self._turn.get(index)
         if turn is None or turn == self._units or part.unit < turn:
@@ -97,11 +127,11 @@ class StripeSum:
         waiting = self._early[index]
         if part.unit not in waiting:
             waiting[part.unit] = Unit(self._blocks)
-        waiting[part.unit].add(part, data)
+        waiting[part.unit].add(part, Chunk(data, seal))
         if self._lent is not None:
             return self._add_up(index, self._lent)
         while turn < self._units and turn in waiting and (chain := waiting[turn].chain()) is not None:
-            self._fold(index, chain)
+            self._fold(index, [one.data for one in chain])
             del waiting[turn]
             turn += 1
         self._turn[index] = turn
@@ -109,14 +139,14 @@ class StripeSum:
 
     def _fold(self, index: int, chain: list[Vector]) -> None:
         """Add a unit: its parts to one another, and their sum to the units before it."""
-        unit = chain[0] if len(chain) == 1 else combine(chain, None, empty(len(chain[0]), chain[0].dtype))
+        unit = _sum(chain)
         total = self._total.get(index)
         if total is not None:
             combine([total, unit], None, total)
         elif len(chain) > 1:
             self._total[index] = unit
         else:
-            self._total[index] = unit.copy()  # it lies in the sender's memory, or in a vector that is sent again
+            self._total[index] = copied(unit)  # it lies in the sender's memory, or in a vector that is sent again
 
     def _add_up(self, index: int, lent: Lent) -> Vector | None:
         """The sum of all units, if they are there."""
@@ -124,21 +154,32 @@ class StripeSum:
         if len(waiting) < self._units:
             return None
         units: list[Vector] = []
-        borrowed: list[Vector] = []
+        borrowed: list[Chunk] = []
         for unit in range(self._units):
             chain = waiting[unit].chain()
             if chain is None:
                 return None
             borrowed += chain
-            units.append(chain[0] if len(chain) == 1 else combine(chain, None, empty(len(chain[0]), chain[0].dtype)))
+            units.append(_sum([one.data for one in chain]))
         room, are_intact = lent
         total = room(index)
         if total is None:
-            total = empty(len(units[0]), units[0].dtype)
+            total = empty_like(units[0])
         combine(units, None, total)
+        is_intact = are_intact([one.data for one in borrowed])
+        if is_intact and self._takes_out(index, [one for one in borrowed if one.is_damaged]):
+            return None
         self._turn[index] = self._units
         waiting.clear()
-        return total if are_intact(borrowed) else None
+        return total if is_intact else None
+
+    def _takes_out(self, index: int, damaged: list[Chunk]) -> bool:
+        """Wait for these to come again, if there are some."""
+        for chunk in damaged:
+            assert chunk.seal is not None
+            self._early[index][chunk.seal.part.unit].remove(chunk)
+            self.damaged.append(chunk.seal)
+        return bool(damaged)
 
     def lacks(self) -> list[int]:
         """The units that have not come, of some chunk."""
@@ -164,18 +205,24 @@ class StripeSum:
                 raise AssertionError(f"{held} of chunk {index} are held, {singles} of them single blocks")
 
 
+def _sum(chain: list[Vector]) -> Vector:
+    """Of the parts of a unit, in their order."""
+    return chain[0] if len(chain) == 1 else combine(chain, None, empty_like(chain[0]))
+
+
 class Keeper:
     """A rank's stripes of the current round, and the sums of the last ones."""
 
     def __init__(
-        self, units: int, blocks: int, rounds_held: int, wire: npt.DTypeLike | None = None, rooms: Rooms = OWN_ROOMS
+        self, units: int, blocks: int, rounds_held: int, settings: Settings | None = None, rooms: Rooms = OWN_ROOMS
     ) -> None:
         self._shape = (units, blocks)
         self._rooms = rooms
         self.rounds_held = rounds_held
-        self._wire = wire  # what numbers travel as: also a sum that stays here is as it is elsewhere
+        self._settings = settings  # what numbers travel as: also a sum that stays here is as it is elsewhere
         self.round = 0
         self._stripes: list[StripeSum] = []
+        self._damaged: list[Seal] = []
         self._sums: OrderedDict[int, dict[int, Vector]] = OrderedDict()
 
     def begin(self, round_: int, stripe: range) -> None:
@@ -202,15 +249,33 @@ class Keeper:
             )
             self._stripes.append(StripeSum(stripe, *self._shape, lent, self._sums[round_]))
 
-    def add(self, part: Part, index: int, data: Vector) -> Vector | None:
-        """A chunk of a part of this round is here; the chunk's sum, if it is complete now."""
+    def add(self, part: Part, index: int, data: Vector, seal: Seal | None = None) -> Vector | None:
+        """A chunk of a part of this round is here; the chunk's sum, if it is complete now.
+
+        A chunk with a seal is compared with it: here, or if it is lent, when it was added.
+        """
+        if seal is not None and not self._rooms.lends and Chunk(data, seal).is_damaged:
+            self._damaged.append(seal)
+            return None
         for stripe in self._stripes:
             if index in stripe.chunks:
-                total = stripe.add(part, index, data)
+                total = stripe.add(part, index, data, seal)
                 if total is not None:
-                    total = self._sums[self.round][index] = rounded(total, self._wire)
+                    total = self._sums[self.round][index] = self._as_sent(total, index)
                 return total
         return None
+
+    def _as_sent(self, total: Vector, index: int) -> Vector:
+        settings = self._settings
+        return total if settings is None else round_off(total, settings.wire, settings.exact_in(index))
+
+    def take_damaged(self) -> list[Seal]:
+        """Chunks that were not what they should be, since this was last asked."""
+        damaged, self._damaged = self._damaged, []
+        for stripe in self._stripes:
+            damaged += stripe.damaged
+            stripe.damaged = []
+        return damaged
 
     def keeps(self, index: int) -> bool:
         """Whether a chunk is this rank's to sum."""

@@ -28,6 +28,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=Tr
     round: Count = 0
 
 
+#: Of what was computed, or is sent; none is empty.
+Digest = Annotated[bytes, Meta(max_length=16)]
+
+#: Some nodes.
+Nodes = Annotated[tuple[Count, ...], Meta(max_length=4096)]
+
 #: Ranks, and which process of each.
 Processes = Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=4096)]
 
@@ -87,11 +93,12 @@ class Follow(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 class Welcome(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Parent to child, coordinator to rank: you are in. `is_late`: into a run that is on, and the others must know.
 
-    A rank is told whose word counts when it is decided who leads.
+    A rank is told whose word counts when it is decided who leads, a child whom nobody is to use any more.
     """
 
     is_late: bool = False
     voters: Voters = Voters()
+    shunned: Nodes = ()
 
 
 class Refuse(Message, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -150,10 +157,14 @@ class ShareChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
 
 class Offer(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent: this task is done, after so much work, and its sum is on its way or yours for the asking."""
+    """Child to parent: this task is done, after so much work, and its sum is on its way or yours for the asking.
+
+    In a round that is audited one that is yours for the asking has its `digest`.
+    """
 
     task: Count
     worked: Seconds = 0.0
+    digest: Digest = b""
 
 
 class Send(Message, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -206,6 +217,33 @@ class Failure(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     ends: bool = False
 
 
+class Explain(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Parent to child: what was your sum of this task made of, in a round that was audited?"""
+
+    task: Count
+
+
+class Account(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Child to parent, up to the root: digests of what a node's sum of a task was made of, as it had it.
+
+    Of the sum; of the one unit that the node computes itself, and from whom it is; and of every share: its task, from
+    whom it came, and its digest as it was received.
+    """
+
+    node: Count
+    task: Count
+    digest: Digest
+    own: Digest
+    own_by: Nodes
+    shares: Annotated[tuple[tuple[Count, Nodes, Digest], ...], Meta(max_length=4096)] = ()
+
+
+class Shun(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Parent to child, down to all: these nodes were found to compute wrongly, and are not used any more."""
+
+    nodes: Nodes
+
+
 class RingChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """To the next in the ring: a part of a segment; partial while it is being reduced, then finished."""
 
@@ -224,14 +262,58 @@ Ranks = Annotated[tuple[Count, ...], Meta(max_length=4096)]
 Places = Annotated[tuple[tuple[Count, Blocks, Blocks], ...], Meta(max_length=4096)]
 
 
+#: Blocks: of which unit, and which.
+OneBlocks = Annotated[tuple[tuple[Count, Blocks], ...], Meta(max_length=4096)]
+
+
 class Go(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Coordinator to rank: the round begins; do these parts (unit, first block, last block), in this order.
 
-    `keepers`: ranks whose stripes weigh something else than usual in this round, and what they weigh.
+    `keepers`: ranks whose stripes weigh something else than usual in this round, and what they weigh. `checks`: blocks
+    that others compute, and whose digests the rank is to say before it begins with its parts.
     """
 
     parts: Places = ()
     keepers: Annotated[tuple[tuple[Count, Blocks], ...], Meta(max_length=4096)] = ()
+    checks: OneBlocks = ()
+
+
+class Check(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Coordinator to rank: compute these blocks, which others compute, too, and say their digests."""
+
+    blocks: OneBlocks
+
+
+class Checked(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Rank to coordinator: what I computed of this block, which is audited, has this digest."""
+
+    unit: Count
+    block: Blocks
+    digest: Digest
+
+
+class Passed(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Coordinator to rank: others have computed the same of this block; you may send what it is in."""
+
+    unit: Count
+    block: Blocks
+    digest: Digest
+
+
+class Mistaken(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Coordinator to all: this rank computed wrongly in this round, and has been found to so many times."""
+
+    node: Count
+    times: Count
+
+
+class Damaged(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+    """Keeper to rank: this chunk of what you computed is not what you said it is."""
+
+    unit: Count
+    first: Blocks
+    last: Blocks
+    index: Count
 
 
 class Do(Message, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -286,12 +368,13 @@ class Keep(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
 
 class PartChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to keeper: a chunk of the sum of some blocks of a unit."""
+    """Rank to keeper: a chunk of the sum of some blocks of a unit, and where these are audited its digest."""
 
     unit: Count
     first: Blocks
     last: Blocks
     index: Count
+    digest: Digest = b""
 
     @property
     def place(self) -> tuple[int, ...]:
@@ -383,6 +466,9 @@ AnyMessage = (
     | Late
     | Unable
     | Failure
+    | Explain
+    | Account
+    | Shun
     | RingChunk
     | Go
     | Do
@@ -391,6 +477,11 @@ AnyMessage = (
     | Status
     | Done
     | Keep
+    | Check
+    | Checked
+    | Passed
+    | Mistaken
+    | Damaged
     | PartChunk
     | SumChunk
     | Want

@@ -48,6 +48,8 @@ from codedreduce.protocol.leading import Leading
 from codedreduce.protocol.machine import COORDINATOR, FOLLOWER, PEER, STRANGER, From, Machine
 from codedreduce.protocol.messages import (
     AnyMessage,
+    Check,
+    Checked,
     Cut,
     Do,
     Done,
@@ -59,7 +61,9 @@ from codedreduce.protocol.messages import (
     Lead,
     Leaving,
     Message,
+    Mistaken,
     PartChunk,
+    Passed,
     Past,
     Renew,
     Stand,
@@ -356,6 +360,12 @@ class Rank(Machine):
                 self._doing.on_cut(message, self.node, now, actions)
             case Keep():
                 self._doing.change_keeper(message, actions)
+            case Check():
+                self._doing.on_check(message, self.node, now, actions)
+            case Passed():
+                self._doing.on_passed(message, self.node, now, actions)
+            case Mistaken():
+                self._doing.on_mistaken(message, self.node, now, actions)
             case Tell() if self.lead is not None:
                 self.lead.status(self.node, self._doing.status(), now, actions)
 
@@ -365,6 +375,22 @@ class Rank(Machine):
         self._doing.computed(event, now, actions)
         if not self._finish_round(now, actions) and self._doing.is_idle:
             self._doing.compute_next(now, actions)
+
+    def _on_passed(self, message: Passed, sender: int, now: float, actions: list[AnyAction]) -> None:
+        self._doing.on_passed(message, sender, now, actions)
+        self._finish_round(now, actions)
+
+    def _on_checked(self, message: Checked, sender: int, now: float, actions: list[AnyAction]) -> None:
+        if self.lead is not None:
+            self.lead.checked(sender, message, now, actions)
+        if not self._finish_round(now, actions):
+            self._end_if_undecided(actions)
+
+    def _end_if_undecided(self, actions: list[AnyAction]) -> None:
+        """If ranks have computed different bits, and nobody can decide, no sum can be relied on."""
+        troubles = self.lead.undecided() if self.lead is not None else ()
+        if troubles:
+            self._ending.fail(troubles, actions)
 
     def _on_failed(self, event: Failed, now: float, actions: list[AnyAction]) -> None:
         """This rank failed at a part: the coordinator has another do it, and this one goes on with the next."""
@@ -383,12 +409,14 @@ class Rank(Machine):
 
     def _on_keep(self, message: Keep, sender: int, now: float, actions: list[AnyAction]) -> None:
         self._doing.change_keeper(message, actions)
+        self._doing.look_at_own_damage(now, actions)
         self._finish_round(now, actions)
 
     def _on_part(self, chunk: PartChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
         if self.lead is not None and chunk.round == self.round:
             self.lead.part_came(sender, Part(chunk.unit, chunk.first, chunk.last), chunk.index, now)
-        self._exchange.part_came(chunk, data, actions)
+        self._exchange.part_came(chunk, sender, data, actions)
+        self._doing.look_at_own_damage(now, actions)
         self._finish_round(now, actions)
 
     def _on_sum(self, chunk: SumChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
@@ -426,8 +454,9 @@ class Rank(Machine):
     def _take_office(self) -> Leading:
         generation = self.generation
         lead = Coordinating(
-            self.plan, self.settings, self._told_by_own_coordinator, own=self.node, generation=generation
-        )
+            self.plan, self.settings, self._told_by_own_coordinator, own=self.node, generation=generation,
+            mistakes=self._doing.mistakes,
+        )  # fmt: skip
         leading = Leading(self.plan, self.settings, lead, own=self.node, generation=generation)
         self._office.take(lead, leading)
         return leading
@@ -641,6 +670,7 @@ class Rank(Machine):
             missing = self._exchange.sum.missing()
             if event.name == LATE:
                 self.lead.look(now, actions)
+                self._end_if_undecided(actions)
             elif event.name == TAIL and missing:
                 self.lead.sum_is_late(missing, self.keeper.lacks(), now, actions)
             elif event.name == WAITING:

@@ -6,6 +6,7 @@ from codedreduce.protocol.events import (
     Advanced,
     Begin,
     Computed,
+    Digested,
     Drained,
     Failed,
     HandOver,
@@ -20,7 +21,10 @@ from codedreduce.protocol.events import (
 )
 from codedreduce.protocol.machine import COORDINATOR, FOLLOWER, OWN, PEER, STAY, Row, State
 from codedreduce.protocol.messages import (
+    Check,
+    Checked,
     Cut,
+    Damaged,
     Do,
     Done,
     End,
@@ -35,7 +39,9 @@ from codedreduce.protocol.messages import (
     Late,
     Lead,
     Leaving,
+    Mistaken,
     PartChunk,
+    Passed,
     Past,
     Refuse,
     Renew,
@@ -86,10 +92,15 @@ ROWS = (
     Row(_IN, Do, COORDINATOR, "_doing.on_do"),
     Row(_IN, Cut, COORDINATOR, "_doing.on_cut"),
     Row(_IN, Tell, COORDINATOR, "_doing.on_tell"),
+    Row(_IN, Check, COORDINATOR, "_doing.on_check"),
+    Row((WORKING,), Passed, COORDINATOR, "_on_passed", (STAY, RESTING)),
+    Row(_IN, Mistaken, COORDINATOR, "_doing.on_mistaken"),
+    *(Row(_IN, Damaged, who, "_doing.on_damaged") for who in _ANY_RANK),
     Row((WORKING,), Keep, COORDINATOR, "_on_keep", (STAY, RESTING)),
     Row(_NOT_WORKING, Keep, COORDINATOR, "_on_keep"),
     Row((WORKING,), Computed, OWN, "_on_computed", (STAY, RESTING)),
     Row((WORKING,), Advanced, OWN, "_doing.on_advanced"),
+    Row((WORKING,), Digested, OWN, "_doing.on_digested"),
     Row((WORKING,), Failed, OWN, "_on_failed", (STAY, LEFT)),
     Row(_IN, Interrupted, OWN, "_doing.on_interrupted"),
     *(Row((WORKING,), PartChunk, who, "_on_part", (STAY, RESTING)) for who in _ANY_RANK),
@@ -116,6 +127,7 @@ ROWS = (
     Row((READY, WORKING, RENEWING, ENDING), Hello, FOLLOWER, "_on_hello"),
     Row(_IN, Status, FOLLOWER, "_on_status"),
     Row(_IN, Done, FOLLOWER, "_on_done"),
+    Row((WORKING,), Checked, FOLLOWER, "_on_checked", (STAY, RESTING, LEFT)),
     Row((WORKING,), Unable, FOLLOWER, "_on_unable", (STAY, LEFT)),
     Row(_IN, Renew, FOLLOWER, "_on_renew"),
     Row(_IN, Late, FOLLOWER, "_on_late"),
@@ -154,12 +166,12 @@ ROWS = (
     Row((JOINING,), HandOver, OWN, "_handing_over.on_hand_over", (LEFT,)),
     Row((RESTING, READY, WORKING, RENEWING), HandOver, OWN, "_handing_over.on_hand_over"),
     Row((ENDING,), HandOver, OWN),
-    *(Row((JOINING, *_NOT_WORKING), what, OWN) for what in (Computed, Advanced, Failed)),
+    *(Row((JOINING, *_NOT_WORKING), what, OWN) for what in (Computed, Advanced, Digested, Failed)),
     *(
         Row((LEFT,), what, OWN)
         for what in (
-            Computed, Advanced, Failed, Interrupted, TimerFired, PeerFound, PeerLost, Drained, Packed, Leave, HandOver,
-            Overtaken,
+            Computed, Advanced, Digested, Failed, Interrupted, TimerFired, PeerFound, PeerLost, Drained, Packed, Leave,
+            HandOver, Overtaken,
         )
     ),
 )  # fmt: skip

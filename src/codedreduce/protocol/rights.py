@@ -1,8 +1,11 @@
 """Who has a right to say what: of every neighbour, the messages that it can ever send this node, whatever state both
-are in.
+are in, and of which rounds and generations it can speak.
 
-It is read from the machines' tables, so that there is no second list. A machine looks closer, at the state it is in and
-at who leads; here is what can be told before anything else is known, and before memory is taken for what was sent.
+The first is read from the machines' tables, so that there is no second list. A machine looks closer, at the state it is
+in and at who leads; here is what can be told before anything else is known, and before memory is taken for what was
+sent.
+
+Rounds and generations only grow. One that nobody can have come to would make all that follow stale, for ever.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from codedreduce.protocol.machine import CHILD, COORDINATOR, FOLLOWER, PARENT, PEER, PREVIOUS, From, Machine
-from codedreduce.protocol.messages import Message
+from codedreduce.protocol.messages import Lead, Message, Stand, Status, Welcome
 from codedreduce.protocol.rank import Rank
 from codedreduce.protocol.ring import RingNode
 from codedreduce.protocol.root import Root
@@ -19,6 +22,12 @@ from codedreduce.protocol.worker import Worker
 from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 
 Kinds = frozenset[type[Message]]
+
+#: Rounds that others can be further than a node that was away: a thousand a second, for two years.
+MOST_ROUNDS_AHEAD = 2**36
+
+#: Generations that others can be further: one a second and rank, for as long, of as many ranks as there may be.
+MOST_GENERATIONS_AHEAD = 2**38
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,3 +66,24 @@ def rights_at(node: int, plan: Plan) -> Rights:
     kinds = said_by(Worker if node else Root, CHILD)
     above = {plan.tree.parent(node): said_by(Worker, PARENT)} if node else {}
     return Rights(above=above, below=dict.fromkeys(plan.tree.children(node), kinds))
+
+
+def beyond(message: Message, generation: int, round_: int) -> str | None:
+    """What a message says that nobody can have come to, as far as one can tell who is in that generation and round.
+
+    >>> beyond(Status(round=2**53), generation=0, round_=7)
+    'round 9007199254740992, in round 7'
+    >>> beyond(Status(round=1000), generation=0, round_=7)
+    """
+    rounds, generations = [message.round], [message.generation]
+    if isinstance(message, Status):
+        rounds.append(message.begun)
+    elif isinstance(message, Lead):
+        generations += [message.voters_made_in, message.voters_number]
+    elif isinstance(message, Stand | Welcome):
+        generations += [message.voters.made_in, message.voters.number]
+    if max(rounds) > round_ + MOST_ROUNDS_AHEAD:
+        return f"round {max(rounds)}, in round {round_}"
+    if max(generations) > generation + MOST_GENERATIONS_AHEAD:
+        return f"generation {max(generations)}, in generation {generation}"
+    return None

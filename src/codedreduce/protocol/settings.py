@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy.typing as npt
 
 from codedreduce.errors import UsageError
+from codedreduce.protocol.audits import Audit
 from codedreduce.schemes import StripedPlan
 from codedreduce.schemes.striped import OVER_A_NETWORK, Costs
 
@@ -73,9 +74,12 @@ class Settings:
     process: int = 0  # which process of its rank this is: no other has that number; 0: it is not known
     unknown_seconds: float = 0.5  # that vectors may take on the way before it is known what they do
     wire: npt.DTypeLike | None = None  # what numbers travel as, if not as they are
+    exact: int = 0  # numbers at the end of a vector that travel as they are all the same
+    exact_itemsize: int = 4  # bytes of each of these
     state_chunk: int = STATE_CHUNK  # numbers in a piece of a state; bytes, wherever states are real
     costs: Costs = OVER_A_NETWORK  # which the number of keepers follows from
     chunks: int = field(init=False)  # how many chunks a vector has
+    audit: Audit | None = None  # how much is computed twice, and compared; without, nothing is
     announce: bool = True  # offer a pushed sum ahead of its bytes; not worth it where bytes are as quick as offers
 
     def __post_init__(self) -> None:
@@ -86,6 +90,8 @@ class Settings:
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
         Excess(self.on_excess, self.say_waiting_after, self.replan_after)
+        if not 0 <= self.exact <= self.length:
+            raise UsageError(f"exact must be at most the length of a vector, got {self.exact}")
         object.__setattr__(self, "chunks", -(-self.length // self.chunk))
 
     def to_settle(self, levels: int) -> float:
@@ -129,5 +135,36 @@ class Settings:
         """The size of a chunk on the wire, or -1 if there is no such chunk."""
         if not 0 <= index < self.chunks:
             return -1
+        where = self.byte_slice(index)
+        return int(where.stop - where.start)
+
+    @property
+    def largest_chunk(self) -> int:
+        """Bytes of a chunk, at most."""
+        numbers = min(self.chunk, self.length)
+        exact = min(numbers, self.exact)
+        return (numbers - exact) * self.itemsize + exact * max(self.itemsize, self.exact_itemsize)
+
+    def exact_in(self, index: int) -> int:
+        """How many numbers of a chunk travel as they are, where others do not."""
         where = self.chunk_slice(index)
-        return int(where.stop - where.start) * self.itemsize
+        return max(0, int(where.stop) - max(int(where.start), self.length - self.exact))
+
+    def byte_slice(self, index: int) -> slice:
+        """Where chunk `index` lies in a vector that is laid out as it travels.
+
+        >>> settings = Settings(length=10, itemsize=2, chunk=4, exact=3)
+        >>> [settings.byte_slice(index) for index in range(3)], settings.exact_in(1)
+        ([slice(0, 8, None), slice(8, 18, None), slice(18, 26, None)], 1)
+        """
+        where = self.chunk_slice(index)
+        return slice(self._bytes_before(where.start), self._bytes_before(where.stop))
+
+    @property
+    def bytes(self) -> int:
+        """Of a vector, as it travels."""
+        return self._bytes_before(self.length)
+
+    def _bytes_before(self, place: int) -> int:
+        exact = max(0, place - (self.length - self.exact))
+        return (place - exact) * self.itemsize + exact * self.exact_itemsize

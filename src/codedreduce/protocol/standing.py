@@ -10,6 +10,8 @@ each time; and for longer, until it begins a round in time: to begin it must hav
 
 from __future__ import annotations
 
+from codedreduce.protocol.checking import Mistakes
+
 #: Rounds that a rank is left out at first when it did not deliver or keep, and at most; each time twice as many.
 LEFT_OUT, LEFT_OUT_AT_MOST = 4, 256
 
@@ -20,8 +22,9 @@ IN_TIME = 0.3
 class Standing:
     """What is known of the ranks' being there. The coordinator's `own` always is."""
 
-    def __init__(self, own: int = 0) -> None:
+    def __init__(self, own: int = 0, mistakes: Mistakes | None = None) -> None:
         self._own = own
+        self._mistakes = mistakes
         self.present: set[int] = {own}
         self._away: set[int] = set()  # ranks that are new, or take another's state
         self._behind: set[int] = set()  # ranks that have said that they are at an earlier round
@@ -30,6 +33,7 @@ class Standing:
         self._has_sum: set[int] = set()  # who has the sum of this round, and computes nothing of it any more
         self._silent: set[int] = set()  # of whom nothing was heard in the last one
         self._leaving: set[int] = set()  # ranks that go after this round
+        self._wrong: set[int] = set()  # ranks that have computed wrongly in this round
         self._in_time: set[int] = set()  # ranks that began this round in time, of those that were left out
         self._round = 0
         self._began = 0.0
@@ -60,6 +64,7 @@ class Standing:
                 self._left_out[rank] = (round_, rounds)
         self._heard = set()
         self._has_sum = set()
+        self._wrong = set()
         self._in_time = set()
         self._took = now - self._began if self._round else 0.0
         self._round = round_
@@ -88,7 +93,17 @@ class Standing:
 
     def can_compute(self, rank: int) -> bool:
         """Whether a rank is at the round that is on, and has not got its sum."""
-        return self.is_current(rank) and rank not in self._has_sum
+        return self.is_current(rank) and rank not in self._has_sum and not self.is_wrong(rank)
+
+    def was_wrong(self, rank: int) -> bool:
+        """A rank computed wrongly: it computes nothing more of this round; whether that is news."""
+        is_news = rank not in self._wrong
+        self._wrong.add(rank)
+        return is_news
+
+    def is_wrong(self, rank: int) -> bool:
+        """Whether what a rank computes cannot be relied on, in this round or for good."""
+        return rank in self._wrong or (self._mistakes is not None and self._mistakes.is_quarantined(rank))
 
     def fell_behind(self, rank: int) -> None:
         """A rank is at an earlier round."""
@@ -111,7 +126,10 @@ class Standing:
     def taking_part(self) -> list[int]:
         """The ranks that are given work and stripes at the start of a round."""
         out = self._silent | self._leaving
-        able = [rank for rank in self.current() if rank not in out and not self.is_left_out(rank)]
+        able = [
+            rank for rank in self.current()
+            if rank not in out and not self.is_left_out(rank) and not self.is_wrong(rank)
+        ]  # fmt: skip
         return able or [self._own]
 
     def can_help(self, rank: int) -> bool:

@@ -127,6 +127,10 @@ class TakingOver:
             self._lateness.expect(hand, now)
         return tuple(order.part for order in owed)
 
+    def is_out(self, rank: int) -> None:
+        """A rank is given nothing more in this round."""
+        self._idle.pop(rank, None)
+
     def has_failed(self, rank: int, unit: int) -> bool:
         """Whether a rank has failed at a unit in this round."""
         return rank in self.failed.get(unit, ())

@@ -17,6 +17,7 @@ from codedreduce.protocol.events import (
     Leave,
     PeerFound,
     PeerLost,
+    Received,
     SetTimer,
     TimerFired,
     Transmit,
@@ -24,8 +25,10 @@ from codedreduce.protocol.events import (
 from codedreduce.protocol.loading import Loading
 from codedreduce.protocol.machine import CHILD, PARENT, STRANGER, From, Machine
 from codedreduce.protocol.messages import (
+    Account,
     AnyMessage,
     Enough,
+    Explain,
     Failure,
     Goodbye,
     Hello,
@@ -39,6 +42,7 @@ from codedreduce.protocol.messages import (
     Send,
     Settle,
     ShareChunk,
+    Shun,
     Trouble,
     Unable,
     Welcome,
@@ -72,7 +76,9 @@ class Worker(Machine):
         self._loading = Loading(settings)
         self._again = False  # the model of this round has come again
         self._reload = False  # the connection is new, and the model of this round may come again
+        self._has_asked = False  # the parent how it stands, since a model was last begun
         self.refused: str | None = None
+        self._was_in = False
         self._has_parent = True  # as far as is known
         self._leaving: str | None = None  # why this worker goes after the round, if it does
         self.first_task = self.delivering.task
@@ -87,6 +93,26 @@ class Worker(Machine):
         if sender == self.parent:
             return PARENT
         return CHILD if self.below is not None and sender in self.below.children else STRANGER
+
+    def _hear(self, event: Received, now: float, actions: list[AnyAction]) -> None:
+        """A parent's model may be quicker than the word that there is another root, or come late."""
+        message = event.message
+        if type(message) is ModelChunk and event.sender == self.parent and self.state is not LEFT:
+            if message.generation > self.generation:
+                self._follow(message.generation, actions)
+            elif (message.generation, message.round) < (self.generation, self.round):
+                self._ask_once(event, now, actions)
+        super()._hear(event, now, actions)
+
+    def _ask_once(self, event: Received, now: float, actions: list[AnyAction]) -> None:
+        """Tell a parent that sends a model of the past how far this worker is.
+
+        It may have been on its way. Or what was said before was not so, and nothing that follows would ever be new
+        here: then the root, which is told in the end, takes a generation above it.
+        """
+        if not self._has_asked and self.state is not JOINING:
+            self._has_asked = True
+            self._say_hello(event, now, actions)
 
     def _fits(self, message: AnyMessage, data: Vector) -> bool:
         assert isinstance(message, ModelChunk | ShareChunk)
@@ -108,7 +134,9 @@ class Worker(Machine):
         """Also after JOINING: the model of a round that is on was quicker, or there is another root now."""
         if welcome.generation != self.generation:
             self._follow(welcome.generation, actions)
+        self._was_in = True
         self._attendance.welcomed(welcome)
+        self._shun(welcome.shunned, actions)
         self._say_what_was_seen(actions)
         self._say_ready(now, actions)
 
@@ -132,6 +160,10 @@ class Worker(Machine):
             self._attendance.say_ready(self.generation, now, actions)
 
     def _on_refuse(self, refuse: Refuse, parent: int, now: float, actions: list[AnyAction]) -> None:
+        """Who has been in has the run's plan: no worker sends it away, only the root."""
+        if self._was_in and parent != 0:
+            self._object(parent, f"Refuse, which only the root may: {refuse.reason[:200]}", actions)
+            return
         self.state = LEFT
         self.refused = refuse.reason
         actions.append(Finished(reason=refuse.reason))
@@ -204,7 +236,7 @@ class Worker(Machine):
     def _begin_loading(self, round_: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
         self._stop("a new model has come", actions)
         self.round = round_
-        self._reload = False
+        self._reload = self._has_asked = False
         self.delivering.drop()
         self._queued = None
         self._loading.begin(data)
@@ -331,7 +363,7 @@ class Worker(Machine):
     def _on_next(self, message: Next, parent: int, now: float, actions: list[AnyAction]) -> None:
         if message.round != self.round:
             return
-        if message.task == self.delivering.task:
+        if message.task == self.delivering.task and self._is_at_it:
             if self._unable is not None:
                 self._say(self._unable, actions)
             self.delivering.repeat(now, actions, push=message.push)
@@ -341,6 +373,11 @@ class Worker(Machine):
             self._queued = message  # first things first: the parent counts on what was offered
         else:
             self._turn_to(message, now, actions)
+
+    @property
+    def _is_at_it(self) -> bool:
+        """Whether the task was not dropped because somebody else had delivered it."""
+        return self.state is WORKING or self.delivering.is_done or self._unable is not None
 
     def _turn_to(self, asked: Next, now: float, actions: list[AnyAction]) -> None:
         self._stop("the parent asked for another share", actions)
@@ -395,6 +432,30 @@ class Worker(Machine):
             result, covered = collecting.ledger.shares.settle(delivering.total)
             if result is not None:
                 delivering.send_part(result, self.round, delivering.task, covered, actions)
+
+    # -- what was computed twice, and differed
+
+    def _on_explain(self, explain: Explain, parent: int, now: float, actions: list[AnyAction]) -> None:
+        """Say what a sum was made of; those whose shares are in it are asked what these were made of."""
+        account = self.delivering.accounts.of(explain.round, explain.task)
+        if account is None:
+            return
+        self._say(account, actions)
+        if self.below is not None:
+            own = (self.plan.delegated(explain.task), account.own_by)
+            for task, senders in (own, *((task, by) for task, by, _ in account.shares)):
+                for child in senders:
+                    self.below.explain(child, explain.round, task, actions)
+
+    def _on_account(self, account: Account, child: int, now: float, actions: list[AnyAction]) -> None:
+        self._say(account, actions)
+
+    def _on_shun(self, shun: Shun, parent: int, now: float, actions: list[AnyAction]) -> None:
+        self._shun(shun.nodes, actions)
+
+    def _shun(self, nodes: tuple[int, ...], actions: list[AnyAction]) -> None:
+        if self.below is not None:
+            self.below.shun(nodes, actions)
 
     # -- what children say
 

@@ -15,7 +15,9 @@ from codedreduce.protocol.events import (
 )
 from codedreduce.protocol.machine import CHILD, OWN, PARENT, STAY, Row, State
 from codedreduce.protocol.messages import (
+    Account,
     Enough,
+    Explain,
     Failure,
     Goodbye,
     Hello,
@@ -29,6 +31,7 @@ from codedreduce.protocol.messages import (
     Send,
     Settle,
     ShareChunk,
+    Shun,
     Unable,
     Welcome,
 )
@@ -56,7 +59,7 @@ ROWS = (
     Row((JOINING,), Welcome, PARENT, "_on_welcome", (WAITING,)),
     Row((WAITING,), Welcome, PARENT, "_on_welcome_again"),
     Row(_IN_ROUND, Welcome, PARENT, "_on_welcome_again", (STAY, WAITING)),
-    Row((JOINING,), Refuse, PARENT, "_on_refuse", (LEFT,)),
+    Row((JOINING,), Refuse, PARENT, "_on_refuse", (STAY, LEFT)),
     Row((JOINING, WAITING, RESTING), ModelChunk, PARENT, "_on_model_chunk", (STAY, LOADING, WORKING)),
     Row((LOADING,), ModelChunk, PARENT, "_on_model_chunk", (STAY, WORKING)),
     Row((WORKING,), ModelChunk, PARENT, "_on_model_chunk", (STAY, LOADING)),
@@ -86,6 +89,9 @@ ROWS = (
     Row(_IN, Ready, CHILD, "_on_ready"),
     Row(_IN, Late, CHILD, "_on_late"),
     Row(_IN, Failure, CHILD, "_on_failure"),
+    Row(_IN, Explain, PARENT, "_on_explain"),
+    Row(_IN, Account, CHILD, "_on_account"),
+    Row(_IN, Shun, PARENT, "_on_shun"),
     Row(_IN, Goodbye, CHILD, "_on_child_goodbye"),
     Row(_IN, Leaving, CHILD, "_on_child_leaving"),
     *(Row((LEFT,), what, OWN) for what in (Computed, Failed, Interrupted, TimerFired, PeerFound, PeerLost, Drained)),

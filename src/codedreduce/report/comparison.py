@@ -9,7 +9,6 @@ import numpy as np
 from rich.table import Table
 
 from codedreduce.comparison.result import Comparison, Result
-from codedreduce.report.figures import bars, delay_map, distributions, losses_over_time, timelines
 from codedreduce.report.page import HtmlTable, Section, write_page
 from codedreduce.units import human_bytes, human_seconds
 
@@ -46,6 +45,8 @@ def comparison_table(results: Sequence[Result]) -> Table:
 
 def write_comparison(folder: Path, title: str, lead: str, comparison: Comparison) -> Path:
     """Table, bars, loss over time where there are losses, distributions, the timeline of a round, delays."""
+    from codedreduce.report.figures import bars, delay_map, distributions, losses_over_time, timelines  # matplotlib
+
     results = comparison.results
     sections = [
         Section(

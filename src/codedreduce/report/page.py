@@ -6,11 +6,12 @@ import html
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, NamedTuple
 
 from codedreduce.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }

@@ -12,7 +12,7 @@ from codedreduce.schemes.allocation import Allocation
 from codedreduce.schemes.plan import Array, Gradients, Plan, Unit, evaluate
 from codedreduce.schemes.work import Needs
 from codedreduce.topology import Tree
-from codedreduce.vectors import combine
+from codedreduce.vectors import combine, empty_like
 
 if TYPE_CHECKING:
     from codedreduce.schemes.scheme import TreeScheme
@@ -155,4 +155,4 @@ class TreePlan(Plan):
             if decoding[index]:
                 terms.append(self._value(provider, below, gradients, silent))
                 weights.append(float(decoding[index]))
-        return combine(terms, weights, np.empty_like(terms[0]))
+        return combine(terms, weights, empty_like(terms[0]))

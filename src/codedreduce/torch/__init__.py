@@ -17,7 +17,22 @@ from codedreduce._extras import require
 
 require("torch", extra="torch")
 
-from codedreduce.torch.cluster import Cluster, Step, join  # noqa: E402
+from codedreduce.torch.cluster import Cluster, join  # noqa: E402
+from codedreduce.torch.epochs import by_epoch  # noqa: E402
+from codedreduce.torch.launching import launch  # noqa: E402
+from codedreduce.torch.step import Step  # noqa: E402
 from codedreduce.training.batches import batch_indices  # noqa: E402
+from codedreduce.training.samplers import Sequential, Shuffled, Weighted, WithReplacement  # noqa: E402
 
-__all__ = ["Cluster", "Step", "batch_indices", "join"]
+__all__ = [
+    "Cluster",
+    "Sequential",
+    "Shuffled",
+    "Step",
+    "Weighted",
+    "WithReplacement",
+    "batch_indices",
+    "by_epoch",
+    "join",
+    "launch",
+]

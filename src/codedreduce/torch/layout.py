@@ -1,6 +1,7 @@
 """A model's trainable parameters as one vector, there and back.
 
-The vector has the parameters one after the other, then for each of them whether it had a gradient, then the loss.
+The vector has the parameters one after the other, then for each of them whether it had a gradient, then what layers
+saw that remember it (batch normalisation), then what comes beside the losses (metrics, weights), then the loss.
 Numbers are float32, or float64 if a parameter is. Parameters that are frozen do not travel.
 """
 
@@ -9,19 +10,37 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from codedreduce.errors import UsageError
+from codedreduce.torch.given import Form
+from codedreduce.torch.running import RunningStatistics
+
+PLAIN = Form()
+
+#: On the host, or on a device.
+AnyVector = np.ndarray[Any, Any] | torch.Tensor
+
+
+class Means(NamedTuple):
+    """Of a batch, beside its gradient. Without a weight, of any sample, there is no mean loss."""
+
+    loss: float
+    metrics: dict[str, float]
+    weight: float
 
 
 class Layout:
-    """Where each parameter lies in the vector."""
+    """Where each parameter lies in the vector, and what is added up beside gradients."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(
+        self, model: torch.nn.Module, form: Form = PLAIN, beside: Sequence[torch.nn.Module] = ()
+    ) -> None:  # fmt: skip
         self._model = model
+        self.form = form
         named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
         self.names = [name for name, _ in named]
         self.parameters = [one for _, one in named]
@@ -36,50 +55,62 @@ class Layout:
         self.dtype: np.dtype[Any] = np.dtype(np.float64 if wide else np.float32)
         self._sizes = [one.numel() for one in self.parameters]
         self.numbers = sum(self._sizes)
-        self.length = self.numbers + len(self.parameters) + 1
+        self.statistics = RunningStatistics(model, beside)
+        self._sparse = [id(one) in _with_sparse_gradients(model) for one in self.parameters]
+        self.length = self.numbers + len(self.parameters) + self.statistics.length + form.numbers
+        self._flags: tuple[list[int], torch.Tensor] | None = None  # which parameters had a gradient, as last
 
-    def digest(self) -> str:
-        """What all nodes must have: names, shapes and types, and the values of what does not travel."""
+    def shape(self) -> str:
+        """What parameters all nodes must have: names, shapes and types."""
         text = "\n".join(
             f"{name} {tuple(one.shape)} {one.dtype} {one.requires_grad}" for name, one in self._model.named_parameters()
         )
-        code = zlib.crc32(text.encode())
+        text += f"\n{self.statistics.length} numbers that layers remember"
+        count, code = len(self.parameters), zlib.crc32(text.encode())
+        return f"a model with {count} trainable parameters, {self.numbers} numbers, names and shapes {code:08x}"
+
+    def fixed(self) -> str:
+        """The values that all nodes must have: of what does not travel."""
+        code = 0
         fixed = [*(one for one in self._model.parameters() if not one.requires_grad), *self._model.buffers()]
         for one in fixed:
             whole = one.detach().cpu().contiguous().reshape(-1)
             if whole.numel():
                 code = zlib.crc32(whole.view(torch.uint8).numpy().data, code)
-        count = len(self.parameters)
-        return f"a model with {count} trainable parameters, {self.numbers} numbers, digest {code:08x}"
+        return f"frozen parameters and buffers with the digest {code:08x}"
 
     def structure(self) -> str:
         """What stays the same while a model is trained, in words: names, shapes and types."""
-        text = "\n".join(f"{name} {tuple(one.shape)} {one.dtype}" for name, one in self._model.state_dict().items())
+        named = self._model.state_dict().items()
+        text = "\n".join(f"{plain_name(name)} {tuple(one.shape)} {one.dtype}" for name, one in named)
         count = len(list(self._model.parameters()))
-        return f"{type(self._model).__name__} with {count} parameters, structure {zlib.crc32(text.encode()):08x}"
+        kind = type(getattr(self._model, "_orig_mod", self._model)).__name__
+        return f"{kind} with {count} parameters, structure {zlib.crc32(text.encode()):08x}"
 
     def is_current(self) -> bool:
         """Whether the model's trainable parameters are still those that were laid out."""
         now = [one for one in self._model.parameters() if one.requires_grad]
         return len(now) == len(self.parameters) and all(a is b for a, b in zip(now, self.parameters, strict=True))
 
-    def _views(self, vector: np.ndarray[Any, Any]) -> list[torch.Tensor]:
-        with warnings.catch_warnings():  # memory of another process cannot be written to, and is not
-            warnings.simplefilter("ignore", UserWarning)
-            flat = torch.from_numpy(vector)
+    def _views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         parts = torch.split(flat[: self.numbers], self._sizes)
         return [part.view(one.shape) for part, one in zip(parts, self.parameters, strict=True)]
+
+    @property
+    def device(self) -> torch.device:
+        """Where gradients are computed."""
+        return self.parameters[0].device
 
     @torch.no_grad()
     def read_model(self, vector: np.ndarray[Any, Any]) -> None:
         """Write the parameters into a vector, to be sent."""
-        torch._foreach_copy_(self._views(vector), [one.detach() for one in self.parameters])
+        torch._foreach_copy_(self._views(as_tensor(vector)), [one.detach() for one in self.parameters])
         vector[self.numbers :] = 0
 
     @torch.no_grad()
     def write_model(self, vector: np.ndarray[Any, Any]) -> None:
         """Take the parameters from a vector that has arrived."""
-        torch._foreach_copy_(list(self.parameters), self._views(vector))
+        torch._foreach_copy_(list(self.parameters), self._views(as_tensor(vector)))
 
     def forget_gradients(self) -> None:
         """No parameter has a gradient."""
@@ -87,37 +118,89 @@ class Layout:
             one.grad = None
 
     @torch.no_grad()
-    def read_gradients(self, vector: np.ndarray[Any, Any], loss: float) -> None:
-        """Write the gradients into a vector, zero where there is none, and say which there are."""
-        views = self._views(vector)
-        there = [index for index, one in enumerate(self.parameters) if one.grad is not None]
-        for index, view in enumerate(views):
-            if self.parameters[index].grad is None:
-                view.zero_()
+    def read_gradients(self, vector: AnyVector, totals: torch.Tensor) -> None:
+        """Write the gradients into a vector, zero where there is none, which there are, and what is beside them."""
+        flat = as_tensor(vector)
+        views, there = self._views(flat), self._there()
+        for index in set(range(len(views))).difference(there):
+            views[index].zero_()
         if there:
             torch._foreach_copy_([views[index] for index in there], [_gradient(self.parameters[i]) for i in there])
-        vector[self.numbers : -1] = 0
-        vector[[self.numbers + index for index in there]] = 1
-        vector[-1] = loss
+        self._beside(flat).copy_(self._beside_gradients(there, totals))
 
     @torch.no_grad()
-    def add_gradients(self, vector: np.ndarray[Any, Any], loss: float) -> None:
-        """Add the gradients to those in a vector, and say which there are."""
-        views = self._views(vector)
-        there = [index for index, one in enumerate(self.parameters) if one.grad is not None]
+    def add_gradients(self, vector: AnyVector, totals: torch.Tensor) -> None:
+        """Add the gradients to those in a vector, which there are, and what is beside them."""
+        flat = as_tensor(vector)
+        views, there = self._views(flat), self._there()
         if there:
-            torch._foreach_add_([views[index] for index in there], [_gradient(self.parameters[i]) for i in there])
-        vector[[self.numbers + index for index in there]] += 1
-        vector[-1] += loss
+            gradients = [_gradient(self.parameters[index]).to(flat.device) for index in there]
+            torch._foreach_add_([views[index] for index in there], gradients)
+        self._beside(flat).add_(self._beside_gradients(there, totals).to(flat))
+
+    def _there(self) -> list[int]:
+        """The parameters that have a gradient."""
+        return [index for index, one in enumerate(self.parameters) if one.grad is not None]
+
+    def _beside(self, flat: torch.Tensor) -> torch.Tensor:
+        return flat[self.numbers :]
+
+    def _beside_gradients(self, there: list[int], totals: torch.Tensor) -> torch.Tensor:
+        """What follows the gradients in a vector."""
+        if self._flags is None or self._flags[0] != there or self._flags[1].device != totals.device:
+            flags = torch.zeros(len(self.parameters), dtype=totals.dtype)
+            flags[there] = 1
+            self._flags = (there, flags.to(totals.device))
+        return torch.cat([self._flags[1], totals])
 
     @torch.no_grad()
-    def write_gradients(self, vector: np.ndarray[Any, Any], samples: int) -> float:
-        """Give every parameter its mean gradient, None where no worker had one; the mean loss."""
-        mean = np.divide(vector, vector.dtype.type(samples))
-        present = vector[self.numbers : -1] != 0  # a cyclic code weighs workers with numbers of both signs
-        for one, view, there in zip(self.parameters, self._views(mean), present.tolist(), strict=True):
-            one.grad = view.to(dtype=one.dtype, device=one.device) if there else None
-        return float(mean[-1])
+    def write_gradients(self, vector: AnyVector, samples: int) -> Means:
+        """Give every parameter its mean gradient, None where no worker had one, and layers what was seen.
+
+        A vector that lies on a device is this process's own, and is divided where it lies.
+        """
+        flat = as_tensor(vector)
+        beside = self._beside(flat).cpu().numpy()
+        weight = beside[-2] if self.form.weighted else beside.dtype.type(samples)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            loss = np.divide(beside[-1], weight)
+        sums = flat[: self.numbers].to(self.device, non_blocking=True)
+        divisor = torch.full((), float(weight), dtype=flat.dtype, device=self.device)  # not a number: no reciprocal
+        mean = sums.div_(divisor) if sums.device.type != "cpu" else sums / divisor
+        present = beside[: len(self.parameters)] != 0  # a cyclic code weighs workers by numbers of both signs
+        for one, view, there, sparse in zip(
+            self.parameters, self._views(mean), present.tolist(), self._sparse, strict=True
+        ):
+            found = view.to(dtype=one.dtype, device=one.device) if there else None
+            one.grad = found.to_sparse(1) if found is not None and sparse else found
+        first = len(self.parameters)
+        self.statistics.remember(beside[first : first + self.statistics.length].astype(np.float64))
+        metrics = (beside[first + self.statistics.length :].astype(np.float64) / samples).tolist()
+        return Means(float(loss), dict(zip(self.form.metrics, metrics, strict=False)), float(weight))
+
+
+def as_tensor(vector: AnyVector) -> torch.Tensor:
+    """A vector as PyTorch sees it, where it lies."""
+    if isinstance(vector, torch.Tensor):
+        return vector
+    with warnings.catch_warnings():  # memory of another process cannot be written to, and is not
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(vector)
+
+
+def _with_sparse_gradients(model: torch.nn.Module) -> set[int]:
+    """Parameters whose gradients torch gives as some rows, which is what SparseAdam takes: of sparse embeddings."""
+    kinds = torch.nn.Embedding | torch.nn.EmbeddingBag
+    return {id(one.weight) for one in model.modules() if isinstance(one, kinds) and one.sparse}
+
+
+def plain_name(name: str) -> str:
+    """What something is called in a model that is not compiled: `torch.compile` puts a module around it.
+
+    >>> plain_name("_orig_mod.encoder._orig_mod.weight")
+    'encoder.weight'
+    """
+    return name.replace("_orig_mod.", "")
 
 
 def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:

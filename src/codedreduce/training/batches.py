@@ -2,49 +2,199 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
 import numpy as np
-import numpy.typing as npt
 
+from codedreduce.digests import digest
 from codedreduce.errors import UsageError
+from codedreduce.training.permutation import MOST, Indices
+from codedreduce.training.samplers import Sampler, Shuffled
 
-Indices = npt.NDArray[np.intp]
+#: A sampler of a user's: (seed, round) -> the samples of that round's batch.
+Function = Callable[[int, int], Any]
+
+#: Places that are asked of a sampler at a time, and how many of these are kept: a few cost nearly what one does.
+TOGETHER, KEPT = 256, 256
+
+#: Rounds that a function is tried with, before the first.
+TRIED = 4
+
+
+class _Batch(NamedTuple):
+    epoch: int
+    first: int  # its first place in the epoch; without epochs, in the training
+    size: int
 
 
 class Batches:
-    """The batches of a training, one a round.
+    """The batches of a training, one a round. What is asked of it is what it costs, however much data there is.
 
-    An epoch goes through the data in a new random order and leaves out what does not fill a batch, as a `DataLoader`
-    with `shuffle=True, drop_last=True`. The order of the epoch that was last asked for is kept.
+    By default an epoch goes through the data in a new random order and leaves out what does not fill a batch, as a
+    `DataLoader` with `shuffle=True, drop_last=True`; with `drop_last=False` its last batch is a smaller one. `sampler`:
+    another `Sampler`, or a function of the seed and the round that gives the samples of the round's batch, as many as
+    `batch_size` or fewer.
 
     >>> batches = Batches(10, 4)
     >>> batches.indices(1).tolist(), batches.indices(2).tolist()
-    ([4, 6, 2, 7], [3, 5, 9, 0])
+    ([2, 5, 3, 6], [0, 4, 8, 9])
+    >>> kept = Batches(10, 4, drop_last=False)
+    >>> [kept.size(round_) for round_ in (1, 2, 3, 4)], kept.epoch(3), kept.epoch(4)
+    ([4, 4, 2, 4], 1, 2)
+    >>> kept.rounds(epochs=2), kept.ends_epoch(2), kept.ends_epoch(3)
+    (6, False, True)
     """
 
-    def __init__(self, samples: int, batch_size: int, seed: int = 0) -> None:
-        if not 1 <= batch_size <= samples:
-            raise UsageError(f"a batch has 1 to {samples} samples, as many as the dataset has; got {batch_size}")
+    def __init__(
+        self, samples: int, batch_size: int, seed: int = 0, *, sampler: Sampler | Function | None = None,
+        drop_last: bool = True,
+    ) -> None:  # fmt: skip
+        if not 1 <= samples <= MOST:
+            raise UsageError(f"a dataset has 1 to 2^62 samples, this one {samples}")
         self._samples = samples
         self._batch_size = batch_size
         self._seed = seed
-        self._epoch = -1
-        self._order: Indices = np.empty(0, dtype=np.intp)
+        self._drop_last = drop_last
+        self._sampler = _checked(sampler, samples)
+        is_whole = isinstance(self._sampler, Sampler) and self._sampler.has_epochs and drop_last
+        if batch_size < 1 or (is_whole and batch_size > samples):
+            raise UsageError(f"a batch has 1 to {samples} samples, as many as the dataset has; got {batch_size}")
+        self._chunk = lru_cache(KEPT)(self._pick)
+        self._given = lru_cache(2)(self._ask)
+        self._tried = self._try() if not isinstance(self._sampler, Sampler) else ""
 
-    def indices(self, round_: int) -> Indices:
-        """The samples of a round's batch. Rounds are counted from 1."""
+    def __str__(self) -> str:
+        """How batches are drawn, in words; two that draw differently say so."""
+        if not isinstance(self._sampler, Sampler):
+            return f"by {_name(self._sampler)}, digest {self._tried}"
+        kept = self._sampler.has_epochs and not self._drop_last
+        return f"{self._sampler}{', the last batch kept' if kept else ''}"
+
+    def size(self, round_: int) -> int:
+        """How many samples a round's batch has. Rounds are counted from 1."""
+        return self._at(round_).size
+
+    def epoch(self, round_: int) -> int:
+        """The epoch of a round, counted from 1; of draws with replacement, that of the first of them."""
         if round_ < 1:
             raise UsageError(f"rounds are counted from 1, got {round_}")
-        epoch, place = divmod(round_ - 1, self._samples // self._batch_size)
-        if epoch != self._epoch:
-            self._order = np.random.default_rng([self._seed, epoch]).permutation(self._samples).astype(np.intp)
-            self._epoch = epoch
-        return self._order[place * self._batch_size : (place + 1) * self._batch_size]
+        return 1 + (
+            (round_ - 1) // self._of_epoch if self._has_epochs else (round_ - 1) * self._batch_size // self._samples
+        )
+
+    def ends_epoch(self, round_: int) -> bool:
+        """Whether the next round is of another epoch."""
+        return self.epoch(round_ + 1) > self.epoch(round_)
+
+    def rounds(self, epochs: int) -> int:
+        """How many rounds so many epochs have."""
+        return epochs * self._of_epoch if self._has_epochs else -(-epochs * self._samples // self._batch_size)
+
+    def indices(self, round_: int, start: int = 0, stop: int | None = None) -> Indices:
+        """The samples of a round's batch, or those at start..stop-1 of it."""
+        at = self._at(round_)
+        stop = at.size if stop is None else min(stop, at.size)
+        if not isinstance(self._sampler, Sampler):
+            return self._given(round_)[start:stop]
+        first, end = at.first + start, at.first + stop
+        if first >= end:
+            return np.empty(0, dtype=np.intp)
+        chunks = range(first // TOGETHER, -(-end // TOGETHER))
+        found = np.concatenate([self._chunk(at.epoch, chunk) for chunk in chunks])
+        offset = chunks[0] * TOGETHER
+        return found[first - offset : end - offset]
+
+    @property
+    def _has_epochs(self) -> bool:
+        return isinstance(self._sampler, Sampler) and self._sampler.has_epochs
+
+    @property
+    def _of_epoch(self) -> int:
+        """Batches in an epoch, where there are epochs."""
+        return self._samples // self._batch_size if self._drop_last else -(-self._samples // self._batch_size)
+
+    def _at(self, round_: int) -> _Batch:
+        if round_ < 1:
+            raise UsageError(f"rounds are counted from 1, got {round_}")
+        if not isinstance(self._sampler, Sampler):
+            return _Batch(0, (round_ - 1) * self._batch_size, len(self._given(round_)))
+        if not self._has_epochs:
+            return _Batch(0, (round_ - 1) * self._batch_size, self._batch_size)
+        epoch, batch = divmod(round_ - 1, self._of_epoch)
+        first = batch * self._batch_size
+        return _Batch(epoch, first, min(self._batch_size, self._samples - first))
+
+    def _pick(self, epoch: int, chunk: int) -> Indices:
+        """Some places next to each other; not beyond the end of an epoch."""
+        assert isinstance(self._sampler, Sampler)
+        first, end = chunk * TOGETHER, (chunk + 1) * TOGETHER
+        if self._sampler.has_epochs:
+            end = min(end, self._samples)
+        return self._sampler.pick(self._samples, self._seed, epoch, np.arange(first, end, dtype=np.intp))
+
+    # -- functions of a user's
+
+    def _ask(self, round_: int) -> Indices:
+        assert not isinstance(self._sampler, Sampler)
+        name = _name(self._sampler)
+        found = np.asarray(self._sampler(self._seed, round_))
+        if found.ndim != 1 or found.dtype.kind not in "iu" or not 1 <= len(found) <= self._batch_size:
+            raise UsageError(
+                f"sampler={name} must give the numbers of 1 to {self._batch_size} samples (batch_size); for round "
+                f"{round_} it gave the shape {found.shape} of {found.dtype}"
+            )
+        if found.min() < 0 or found.max() >= self._samples:
+            raise UsageError(
+                f"sampler={name} gave sample {found.min() if found.min() < 0 else found.max()} for round {round_}; "
+                f"they are 0 to {self._samples - 1}"
+            )
+        return found.astype(np.intp)
+
+    def _try(self) -> str:
+        """A digest of its first rounds; refuse a function that does not give the same again."""
+        rounds = range(1, TRIED + 1)
+        found, again = ([self._ask(round_) for round_ in order] for order in (rounds, reversed(rounds)))
+        for round_, one, other in zip(rounds, found, reversed(again), strict=True):
+            if not np.array_equal(one, other):
+                raise UsageError(
+                    f"sampler={_name(self._sampler)} gave other samples for round {round_} when it was asked again; "
+                    "every process asks for itself, so they must follow from the seed and the round alone: make a "
+                    "generator of them, as np.random.default_rng([seed, round])"
+                )
+        return digest(np.concatenate(found)).hex()[:8]
 
 
-def batch_indices(samples: int, batch_size: int, round_: int, seed: int = 0) -> Indices:
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _checked(sampler: Any, samples: int) -> Sampler | Function:
+    if sampler is None:
+        return Shuffled()
+    if isinstance(sampler, Sampler):
+        if sampler.samples not in (None, samples):
+            raise UsageError(f"there are {sampler.samples} weights for {samples} samples; one is needed for each")
+        return sampler
+    if isinstance(sampler, type) and issubclass(sampler, Sampler):
+        raise UsageError(f"sampler={sampler.__name__} is a class; write {sampler.__name__}(...)")
+    if not callable(sampler) or hasattr(sampler, "__iter__"):
+        raise UsageError(
+            f"sampler={type(sampler).__name__} cannot be asked for the samples of any round, as every process must by "
+            "itself; give Shuffled(), Sequential(), WithReplacement(), Weighted(weights), or a function of (seed, "
+            "round)"
+        )
+    return sampler  # type: ignore[no-any-return]
+
+
+def batch_indices(
+    samples: int, batch_size: int, round_: int, seed: int = 0, *, sampler: Sampler | Function | None = None,
+    drop_last: bool = True,
+) -> Indices:  # fmt: skip
     """The samples of one round's batch, as `Batches` draws them.
 
     >>> batch_indices(10, 4, round_=2).tolist()
-    [3, 5, 9, 0]
+    [0, 4, 8, 9]
     """
-    return Batches(samples, batch_size, seed).indices(round_)
+    return Batches(samples, batch_size, seed, sampler=sampler, drop_last=drop_last).indices(round_)

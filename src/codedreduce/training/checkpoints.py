@@ -190,6 +190,8 @@ class Checkpoints:
 
     def _unlock(self) -> None:
         if self._lock is not None:
+            with contextlib.suppress(OSError):  # processes that were forked meanwhile have it, too, until they end
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
             self._lock.close()
             self._lock = None
 

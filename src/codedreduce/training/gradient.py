@@ -65,7 +65,7 @@ class BatchGradient:
         """Samples start..stop-1 of a round's batch."""
         if self._batches is not None:
             data = self._source = self._source.loaded()
-            chosen = self._batches.indices(round_)[start:stop]
+            chosen = self._batches.indices(round_, start, stop)
             return data.x[chosen], data.y[chosen]
         for kept, x, y in self._kept:
             if kept.start <= start and stop <= kept.stop:

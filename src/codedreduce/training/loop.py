@@ -15,6 +15,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import Diverged, Outlived, UsageError
+from codedreduce.protocol.audits import NO_AUDITS, Auditing
 from codedreduce.protocol.settings import WAIT_ON, Excess
 from codedreduce.schemes import MasterWorker, Plan, Scheme, Striped, StripedPlan, TreePlan
 from codedreduce.schemes.choice import choose
@@ -27,14 +28,17 @@ from codedreduce.training.objectives import Objective
 from codedreduce.training.optimizers import SGD, Optimizer
 from codedreduce.training.replica import ModelReplica
 from codedreduce.training.rounds import rounds
+from codedreduce.training.samplers import Shuffled
 from codedreduce.vectors import Vector, is_finite
 from codedreduce.worlds.alone import Alone
 from codedreduce.worlds.environment import Membership, read_membership
 from codedreduce.worlds.failures import REFUSE, check_nonfinite
 from codedreduce.worlds.inject import Injection
 from codedreduce.worlds.journal import Journal, OnNote, OnRound, RoundLog, listening
-from codedreduce.worlds.run import FLOAT32, Meeting, Run
+from codedreduce.worlds.plainly import speak_plainly
+from codedreduce.worlds.run import APART, FLOAT32, Meeting, Run
 from codedreduce.worlds.site import Site
+from codedreduce.worlds.telling import What, Word, tell
 from codedreduce.worlds.trainings import trainings_of
 from codedreduce.worlds.world import World, leads
 from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
@@ -82,6 +86,7 @@ class Job:
     restart: bool = True  # whether processes of this one's own are started again when they are killed
     until: Callable[[RoundLog], bool] | None = None  # asked after every round, by whoever leads, whether it is enough
     nonfinite: str = REFUSE  # gradients that are not finite, or let them pass
+    auditing: Auditing = NO_AUDITS  # how much is computed twice, and compared
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -118,22 +123,23 @@ class Job:
     def subject(self) -> str:
         """What is trained, in words: all nodes must say the same."""
         batch = f"batches of {self.batch}" if self.batch else "whole batches"
-        return f"{_called(self.objective)} on {self.source.digest()}, {batch}, seed {self.seed}"
+        return APART.join([_called(self.objective), f"data {self.source.digest()}", batch, f"seed {self.seed}"])
 
     def kept_as(self) -> dict[str, str]:
         """What a checkpoint of it is of: whatever the bits of its result follow from, but the number of rounds."""
         start = "zeros" if self.start is None else f"digest {digest_of(self.model())}"
         return {
             "model": f"{_called(self.objective)}, {len(self.model())} parameters from {start}",
-            "data": self.source.digest(), "batch": str(self.batch or "all"), "seed": str(self.seed),
-            "scheme": self.scheme.expression,
+            "data": self.source.digest(), "batch": f"{self.batch} {Shuffled()}" if self.batch else "all",
+            "seed": str(self.seed), "scheme": self.scheme.expression,
             "optimizer": _called(self.optimizer),
         }  # fmt: skip
 
     def run(self, meeting: Meeting, plan: Plan, after: int = 0) -> Run:
         """The run of this job, wherever it meets. A vector has one number more than parameters: the loss."""
         return Run.of(
-            meeting, plan, len(self.model()) + 1, excess=self.excess, after=after, nonfinite=self.nonfinite
+            meeting, plan, len(self.model()) + 1, excess=self.excess, after=after, nonfinite=self.nonfinite,
+            audit=self.auditing.of(self.seed),
         )  # fmt: skip
 
     def injection(self) -> Injection | None:
@@ -165,13 +171,15 @@ def train(
     on_excess: str | None = None,
     say_waiting_after: float | None = None,
     shared_memory: bool = True,
-    checkpoints: str | Path | None = None,
-    checkpoint_every: int | str = "60s",
+    checkpoint: str | Path | None = None,
+    every: int | str = "60s",
     resume: bool = False,
     until: Callable[[RoundLog], bool] | None = None,
     nonfinite: str | None = None,
     replan_after: float | None = None,
     restart: bool = True,
+    audit: float | None = None,
+    quarantine: int | None = None,
 ) -> TrainingResult:
     """Train a model on this machine: the first node here (the root of a tree, or rank 0), the others in processes.
 
@@ -187,9 +195,12 @@ def train(
     there. If more are missing than tolerated the root of a tree does their part itself after `replan_after` seconds
     (10), with the same bits, until they are back. `nonfinite="pass"` sums gradients that are not finite like others.
 
-    With `checkpoints`, a folder, the first node writes the state there every so many rounds (`checkpoint_every=100`) or
+    With `checkpoint`, a folder, the first node writes the state there every so many rounds (`every=100`) or
     seconds (`"60s"`), and at the end; `resume` goes on from the last one, with the bits of a run that never stopped.
     `until` is asked after every round, where the run is led, and ends it before `rounds` when it says so.
+
+    With `audit=0.02` that part of all gradients is computed by a second worker, and compared to the bit before it is
+    used. If they differ a third decides; who was wrong is named, and not used any more after `quarantine` times (2).
 
     A worker that is killed is started again, and used from the next round on, unless `restart` is False.
 
@@ -197,8 +208,11 @@ def train(
     the root and returns the result, the others serve until the run is over and return the model they began with. With
     `Striped` all of them train, and return the same parameters.
     """
+    speak_plainly()
     membership = read_membership(os.environ)
-    if checkpoints is not None and membership is not None and membership.restarted:
+    if membership is not None:
+        tell(Word(membership.rank, What.JOINS))
+    if checkpoint is not None and membership is not None and membership.restarted:
         resume = True  # this process takes the place of one that died
     if scheme is None:
         scheme = _default(objective, data, membership, shared_memory)
@@ -208,8 +222,9 @@ def train(
         objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, start=start,
         delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),
         shared_memory=shared_memory, excess=_excess(membership, on_excess, say_waiting_after, replan_after),
-        saving=saving_to(checkpoints, checkpoint_every, resume=resume), until=until, restart=restart,
+        saving=saving_to(checkpoint, every, resume=resume), until=until, restart=restart,
         nonfinite=check_nonfinite(nonfinite or (membership.nonfinite if membership else REFUSE)),
+        auditing=(membership.auditing if membership is not None else NO_AUDITS).or_else(audit, quarantine),
     )  # fmt: skip
     on_note = on_note or (lambda note: logging.getLogger("codedreduce").warning(note.reason))
     return run_job(job, on_round=on_round, on_note=on_note, membership=membership)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from codedreduce.schemes import Piece, Plan
-from codedreduce.vectors import Vector, empty
+from codedreduce.vectors import Vector
+from codedreduce.worlds.memory import HostMemory, Memory
 from codedreduce.worlds.run import Dtype
 from codedreduce.worlds.world import Gradient, RoundResult
 
@@ -13,7 +14,10 @@ from codedreduce.worlds.world import Gradient, RoundResult
 class Alone:
     """Evaluates the plan directly: what every other world must give, to the bit."""
 
-    def __init__(self, plan: Plan, gradient: Gradient, length: int, dtype: Dtype, after: int = 0) -> None:
+    def __init__(
+        self, plan: Plan, gradient: Gradient, length: int, dtype: Dtype, after: int = 0, memory: Memory | None = None
+    ) -> None:
+        self._memory = memory if memory is not None else HostMemory()
         self._plan = plan
         self._gradient = gradient
         self._length = length
@@ -24,10 +28,13 @@ class Alone:
         """One round: the gradient sum of the whole batch under this model."""
         begin = time.monotonic()
         self._round += 1
+        settle = getattr(self._gradient, "settle", None)
 
         def evaluate(piece: Piece) -> Vector:
-            out = empty(self._length, self._dtype)
+            out = self._memory.empty(self._length, self._dtype)
             self._gradient(piece, model, self._round, out, 1)
+            if settle is not None:
+                settle(out)
             return out
 
         vector = self._plan.reference(evaluate)

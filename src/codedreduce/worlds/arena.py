@@ -56,7 +56,7 @@ def _pages(size: int) -> int:
 _fencing = threading.Lock()
 
 
-def _fence() -> None:
+def fence() -> None:
     """Keep what is read or written before this apart from what is after it, whatever order a processor prefers."""
     for _ in range(2):  # a lock keeps things in, not out: between two of them nothing can pass
         with _fencing:
@@ -81,7 +81,7 @@ class Arena:
         self._file = -1
         at_once = self._header + 2 * self._stride
         try:
-            self._file = os.memfd_create(_name(run, node), os.MFD_CLOEXEC)
+            self._file = os.memfd_create(shown_as(run, node), os.MFD_CLOEXEC)
             os.fchmod(self._file, 0o600)
             os.ftruncate(self._file, self._header + self._stride * slots)
             os.posix_fallocate(self._file, 0, at_once)
@@ -129,6 +129,10 @@ class Arena:
         start = self._header + slot * self._stride
         return np.frombuffer(self._maps[self.node], dtype=self.dtype, count=self._length, offset=start)
 
+    def part(self, slot: int, start: int, stop: int) -> Vector:
+        """Some numbers of a slot of this node's own."""
+        return self.vector(slot)[start:stop]
+
     def allocate(self, slot: int, start: int, stop: int) -> None:
         """Have memory for these numbers of a slot, or raise an OSError: writing where there is none ends a process."""
         size = self.dtype.itemsize
@@ -137,11 +141,11 @@ class Arena:
     def stamp(self, slot: int, stamp: int) -> None:
         """Say whose a slot of this node's own is from now on, before anything is written into it."""
         self._stamps[slot] = stamp
-        _fence()
+        fence()
 
     def is_stamped(self, chunk: Vector, stamp: int) -> bool:
         """Whether the slot that a chunk lies in is still as stamped, after it was read; a chunk elsewhere is."""
-        _fence()
+        fence()
         place = self._place_of(chunk)
         if place is None:
             return True
@@ -171,7 +175,7 @@ class Arena:
         """The chunk that lies there."""
         memory = self._known(reference)
         if memory is None:
-            file, memory = self._opened(reference)
+            file, memory = open_file(self._run, reference, self._header)
             self._add(reference.node, reference.key, file, memory)
         if reference.offset < 0 or reference.size < 0 or reference.offset + reference.size > len(memory):
             raise WireError(f"a chunk beyond the shared memory of node {reference.node}")
@@ -184,25 +188,6 @@ class Arena:
                 return place.memory()
         return None
 
-    def _opened(self, reference: Reference) -> tuple[int, mmap.mmap]:
-        path = f"/proc/{reference.process}/fd/{reference.file}"
-        file = -1
-        try:
-            called = os.readlink(path)
-            if called != f"/memfd:{_name(self._run, reference.node)} (deleted)":
-                raise ValueError(f"{path} is {called}")
-            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            if not stat.S_ISREG(os.fstat(file).st_mode) or os.fstat(file).st_size < self._header:
-                raise ValueError(f"{path} is something else")
-            memory = mmap.mmap(file, 0, access=mmap.ACCESS_READ)  # it is its node's alone to write into
-            if int(np.frombuffer(memory, dtype=STAMP, count=1)[0]) != reference.key:
-                raise ValueError("it is that of another process")
-        except (OSError, ValueError) as error:
-            if file >= 0:
-                os.close(file)
-            raise MemoryGone(f"the shared memory of node {reference.node} is not there: {error}") from None
-        return file, memory
-
     def close(self) -> None:
         """Let go of all arenas; who has this node's own mapped keeps it until they let go."""
         for place in self._places:
@@ -212,7 +197,28 @@ class Arena:
         self._places = []
 
 
-def _name(run: str, node: int) -> str:
+def open_file(run: str, reference: Reference, at_least: int) -> tuple[int, mmap.mmap]:
+    """The file that a reference names, as another process has it open; only to be read."""
+    path = f"/proc/{reference.process}/fd/{reference.file}"
+    file = -1
+    try:
+        called = os.readlink(path)
+        if called != f"/memfd:{shown_as(run, reference.node)} (deleted)":
+            raise ValueError(f"{path} is {called}")
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(file).st_mode) or os.fstat(file).st_size < at_least:
+            raise ValueError(f"{path} is something else")
+        memory = mmap.mmap(file, 0, access=mmap.ACCESS_READ)  # it is its node's alone to write into
+        if int(np.frombuffer(memory, dtype=STAMP, count=1)[0]) != reference.key:
+            raise ValueError("it is that of another process")
+    except (OSError, ValueError) as error:
+        if file >= 0:
+            os.close(file)
+        raise MemoryGone(f"the shared memory of node {reference.node} is not there: {error}") from None
+    return file, memory
+
+
+def shown_as(run: str, node: int) -> str:
     """What the kernel shows an arena as, to people who look."""
     return f"{run[:200]}-{node}"
 

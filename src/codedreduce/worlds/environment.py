@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from codedreduce.errors import SchemeError, UsageError
+from codedreduce.protocol.audits import NO_AUDITS, QUARANTINE, Auditing
 from codedreduce.protocol.settings import WAIT_ON, Excess
 from codedreduce.schemes import Plan, RingPlan, Scheme, Striped, StripedPlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.addresses import is_loopback, numeric
 from codedreduce.worlds.failures import REFUSE, check_nonfinite
+from codedreduce.worlds.protection import find_protection
 from codedreduce.worlds.run import Meeting
 from codedreduce.worlds.secrets import find_secret, is_insecure
 
@@ -28,6 +30,10 @@ WAITS = (
     ("CODEDREDUCE_ALL_WITHIN", "all_within", 120.0),
     ("CODEDREDUCE_ORPHANED_AFTER", "orphaned_after", 300.0),
 )
+
+
+#: What is said of a scheme beside its tree.
+OF_A_TREE = ("CODEDREDUCE_SCHEME", "CODEDREDUCE_STRAGGLERS", "CODEDREDUCE_ORDER")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +56,17 @@ class Membership:
     replan_after: float = 10.0
     units: int | None = None
     restarted: int = 0
+    auditing: Auditing = NO_AUDITS
 
     @property
     def workers(self) -> int:
         """N, where rank 0 is a root."""
         return self.size - 1
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process is all there is, as of `torchrun --nproc-per-node 1`, and nothing was said of it."""
+        return self.size == 1 and self.scheme is None and self.units is None
 
     def cut(self, scheme: Scheme) -> Scheme:
         """A scheme with as many units as the launcher has said, unless the scheme says how many itself."""
@@ -87,10 +99,11 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
     >>> read_membership({}) is None
     True
     """
-    translated = _translated(environment)
+    translated, launch = _translated(environment), tuple(_launch(environment))
     environment = {**translated, **environment}
     if not all(name in environment for name in NEEDED):
-        if translated and int(translated["WORLD_SIZE"]) > 1:
+        several = environment.get("WORLD_SIZE", "1") != "1" and "RANK" in environment
+        if several:
             raise UsageError(
                 "the launcher says which rank this is, but not where the root is: set MASTER_ADDR and MASTER_PORT to "
                 "an address of rank 0's machine and a free port there, the same for all ranks"
@@ -106,10 +119,10 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
         rank=rank,
         least=least,
         replan_after=_at_least(0, environment, "CODEDREDUCE_REPLAN_AFTER", 10.0),
-        units=int(_at_least(1, environment, "CODEDREDUCE_UNITS", 1)) if "CODEDREDUCE_UNITS" in environment else None,
+        units=units_said(environment),
         restarted=int(_at_least(0, environment, "CODEDREDUCE_RESTARTED", 0)),
         size=size,
-        meeting=_meeting(environment),
+        meeting=_meeting(environment, launch),
         scheme=_scheme(environment),
         inject=environment.get("CODEDREDUCE_INJECT"),
         excess=Excess(
@@ -117,8 +130,21 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
             _number(environment, "CODEDREDUCE_SAY_WAITING_AFTER", 30.0),
             _at_least(0, environment, "CODEDREDUCE_REPLAN_AFTER", 10.0),
         ),
+        auditing=Auditing(
+            _number(environment, "CODEDREDUCE_AUDIT", 0.0),
+            int(_at_least(1, environment, "CODEDREDUCE_QUARANTINE", QUARANTINE)),
+        ),
         nonfinite=check_nonfinite(environment.get("CODEDREDUCE_NONFINITE", REFUSE)),
     )
+
+
+def units_said(environment: Mapping[str, str]) -> int | None:
+    """How many units a batch is cut into in stripes, if that is said.
+
+    >>> units_said({"CODEDREDUCE_UNITS": "12"}), units_said({})
+    (12, None)
+    """
+    return int(_at_least(1, environment, "CODEDREDUCE_UNITS", 1)) if "CODEDREDUCE_UNITS" in environment else None
 
 
 def _is_said(environment: Mapping[str, str], name: str) -> bool:
@@ -148,6 +174,12 @@ def _at_least(least: int, environment: Mapping[str, str], name: str, default: fl
 
 def _scheme(environment: Mapping[str, str]) -> Scheme | None:
     if "CODEDREDUCE_TREE" not in environment:
+        for name in OF_A_TREE:
+            if name in environment:
+                raise UsageError(
+                    f"{name}={environment[name]} says nothing without CODEDREDUCE_TREE: set that, too (FANOUTxDEPTH; "
+                    "6x1 with CODEDREDUCE_SCHEME=striped for 6 ranks), or say neither"
+                )
         return None
     stragglers = int(_number(environment, "CODEDREDUCE_STRAGGLERS", 1))
     return parse_scheme(
@@ -158,15 +190,17 @@ def _scheme(environment: Mapping[str, str]) -> Scheme | None:
     )
 
 
-def _meeting(environment: Mapping[str, str]) -> Meeting:
+def _meeting(environment: Mapping[str, str], launch: tuple[str, ...]) -> Meeting:
     host, port = environment["MASTER_ADDR"], int(_number(environment, "MASTER_PORT"))
     meeting = Meeting(
-        run=environment.get("CODEDREDUCE_RUN", f"codedreduce-{port}"),
+        run=environment.get("CODEDREDUCE_RUN", "-".join(["codedreduce", str(port), *launch])),
         host=numeric(host),
         port=port,
         same_machine=is_loopback(host),
         shared_memory=_is_said(environment, "CODEDREDUCE_SHARED_MEMORY"),
+        protection=find_protection(environment),
         grace=_at_least(0, environment, "CODEDREDUCE_GRACE", 30.0),
+        goes_on=_at_least(0, environment, "CODEDREDUCE_RESTARTED", 0) > 0,
         also=tuple(
             numeric(also) for also in environment.get("CODEDREDUCE_ALSO_AT", "").replace(" ", "").split(",") if also
         ),
@@ -180,6 +214,27 @@ def _meeting(environment: Mapping[str, str]) -> Meeting:
     if not meeting.port:  # its sockets are files that only this user can reach
         return meeting
     return replace(meeting, secret=find_secret(environment, make=meeting.same_machine and not meeting.also))
+
+
+def _launch(environment: Mapping[str, str]) -> Iterator[str]:
+    """What tells this launch from others at the same port, where a launcher says so to all processes alike.
+
+    A process whose RANK was set by hand may be of another launch than the rest, and says nothing; nor does a job of
+    Slurm's that has several parts, each with a number of its own.
+    """
+    if "TORCHELASTIC_RUN_ID" in environment:
+        said = [environment["TORCHELASTIC_RUN_ID"]]  # "none", if the user gave none
+    elif "RANK" in environment:
+        said = []
+    elif "OMPI_COMM_WORLD_RANK" in environment:
+        said = [environment.get("PMIX_NAMESPACE", "")]
+    elif "SLURM_STEP_ID" in environment and not any(name.startswith("SLURM_HET_") for name in environment):
+        said = [environment.get("SLURM_JOB_ID", ""), environment["SLURM_STEP_ID"]]
+    else:
+        said = []
+    for one in said:
+        if found := re.sub(r"[^A-Za-z0-9]", "", one):
+            yield found
 
 
 def _beside_torchrun(meeting: Meeting, environment: Mapping[str, str]) -> Meeting:

@@ -16,10 +16,11 @@ from codedreduce.protocol.events import Note
 #: Notes that a person must hear of, however often they come.
 MUST_BE_HEARD = frozenset(
     {"checkpoint", "waiting", "approximate", "dead", "left", "refused", "drift", "failed", "stands in", "orphaned"}
+    | {"mistaken", "damaged", "quarantined", "unaudited", "arithmetic"}
 )
 
 #: Notes that a person should hear of, but that anybody could make many of: said the 1st, 10th, 100th, ... time.
-WORTH_SAYING = frozenset({"unreadable", "stranger"})
+WORTH_SAYING = frozenset({"unreadable", "stranger", "stray", "unaudited"})
 
 #: Notes of a kind that are kept; the others are counted.
 KEPT_OF_A_KIND = 1000

@@ -8,20 +8,23 @@ left: if it never did, the others have a moment after it.
 from __future__ import annotations
 
 import contextlib
+import importlib.machinery
 import os
 import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
 from codedreduce.errors import CodedReduceError, UsageError
 from codedreduce.worlds.addresses import free_port
-from codedreduce.worlds.output import Output, Say
+from codedreduce.worlds.gpu_sharing import sharing_gpus
+from codedreduce.worlds.output import Output
 from codedreduce.worlds.private import tidy
 from codedreduce.worlds.processes import Processes, is_stopped
+from codedreduce.worlds.reasons import Reasons
 from codedreduce.worlds.restarts import Restarts, ordinal
 from codedreduce.worlds.secrets import (
     FILE_VARIABLE,
@@ -32,7 +35,9 @@ from codedreduce.worlds.secrets import (
     find_secret,
     is_insecure,
 )
+from codedreduce.worlds.showing import Show
 from codedreduce.worlds.site import Site, meeting_at
+from codedreduce.worlds.telling import What, Word
 
 #: Seconds that the rest have to leave when the run is over, and that the last words of a failed one may take.
 GRACE = 5.0
@@ -48,7 +53,8 @@ class Launch:
 
     All on this machine, or each on its node of a site. Over a tree rank 0 is the `root`. `at_first` are started, the
     others may be by hand. `times` bounds how often processes that died are started again: None does not, 0 is never.
-    Told to end by SIGTERM, all have `grace` seconds to hand over.
+    Told to end by SIGTERM, all have `grace` seconds to hand over. The first interrupt is rank 0's to end the run by,
+    or with `ends_at_interrupt` ends all at once, and is raised.
     """
 
     command: Sequence[str]
@@ -60,6 +66,7 @@ class Launch:
     site: Site | None = None
     times: int | None = 0
     grace: float = 30.0
+    ends_at_interrupt: bool = False
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -81,6 +88,16 @@ class Launch:
             said["CODEDREDUCE_ALSO_AT"] = ",".join(self.site.address(rank) for rank in range(self.count))
         return {**said, **self.variables}
 
+    def names_of(self, rank: int) -> dict[str, str]:
+        """What a process is told of itself, as torchrun does; each node of a site is a machine of its own."""
+        here = (str(rank), str(self.count)) if self.site is None else ("0", "1")
+        return {"RANK": str(rank), "LOCAL_RANK": here[0], "LOCAL_WORLD_SIZE": here[1]}
+
+    @property
+    def here(self) -> int:
+        """How many processes this machine has, as they see it."""
+        return self.count if self.site is None else 1
+
     @property
     def may_grow(self) -> bool:
         """Whether processes may join that are started by hand."""
@@ -99,15 +116,23 @@ class Launch:
         return {VARIABLE: (found or Secret.fresh()).reveal()}
 
 
-def launch(what: Launch, say: Say) -> None:
-    """Run it; `say(rank, line)` gets what the processes print. An error says who failed."""
+#: Told what processes tell beside what they print.
+Hear = Callable[[Word], None]
+
+
+def launch(what: Launch, show: Show, hear: Hear = lambda word: None) -> None:
+    """Run it; `show` gets what the processes print. An error says why it failed, once for all that say the same."""
     run = f"codedreduce-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     processes = Processes(what.site.enter if what.site is not None else None)
-    output = Output(say)
+    output = Output(show)
     try:
-        _LookingAfter(what, processes, output, what.environment(run)).until_it_is_over()
+        said = what.environment(run)
+        with sharing_gpus(what.here, {**os.environ, **said}, lambda words: show.note(0, words)) as told:
+            try:
+                _LookingAfter(what, processes, output, {**said, **told}, hear).until_it_is_over()
+            finally:
+                processes.end(0.0)
     finally:
-        processes.end(0.0)
         output.close()
         tidy()
 
@@ -115,11 +140,15 @@ def launch(what: Launch, say: Say) -> None:
 class _LookingAfter:
     """What a launcher knows of its processes, and does about them."""
 
-    def __init__(self, what: Launch, processes: Processes, output: Output, variables: dict[str, str]) -> None:
+    def __init__(
+        self, what: Launch, processes: Processes, output: Output, variables: dict[str, str], hear: Hear
+    ) -> None:  # fmt: skip
         self._what = what
         self._processes = processes
         self._output = output
         self._variables = variables
+        self._hear = hear
+        self._reasons = Reasons(what.count)
         self._secret = what.secret()
         self._restarts = Restarts(what.times)
         self._began: dict[int, float] = {}  # the lives of those that run
@@ -145,10 +174,13 @@ class _LookingAfter:
                 except KeyboardInterrupt:
                     self._interrupt()
             self._output.pass_on_rest()
+        self._listen()
         if self._failure is not None:
-            raise self._failure
+            raise self._reasons.of_all() or self._failure
         if self._told_to_end:
             raise SystemExit(128 + signal.SIGTERM)
+        if self._first_through is not None and not self._interrupts:
+            self._reasons.check_that_some_trained()
         if self._first_through is None:
             raise CodedReduceError("all processes were killed or have left before the run was over")
 
@@ -159,7 +191,7 @@ class _LookingAfter:
         again = {"CODEDREDUCE_RESTARTED": str(times)} if times else {}
         environment = {
             "OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1", **self._variables, **self._secret,
-            "RANK": str(rank), **again,
+            **self._what.names_of(rank), **again,
         }  # fmt: skip
         self._output.add(rank, self._processes.spawn(rank, self._what.command, environment))
         self._began[rank] = time.monotonic()
@@ -177,9 +209,9 @@ class _LookingAfter:
             return
         ranks = str(first) if first + 1 == self._what.count else f"{first}..{self._what.count - 1}"
         words = [f"RANK={ranks}", *(f"{name}={value}" for name, value in self._variables.items())]
-        self._output.say(0, f"(more processes may join: {' '.join(words)} {' '.join(self._what.command)})")
+        self._output.show.note(0, f"(more processes may join: {' '.join(words)} {' '.join(self._what.command)})")
         if VARIABLE in self._secret:
-            self._output.say(0, f"(with the secret that this user has here: {self._how_to_have_it()})")
+            self._output.show.note(0, f"(with the secret that this user has here: {self._how_to_have_it()})")
 
     def _how_to_have_it(self) -> str:
         """In words, without saying it."""
@@ -193,10 +225,28 @@ class _LookingAfter:
         self._output.pass_on(timeout=self._patience())
         if self._told_to_end and not self._told_others:
             self._tell_others_to_end()
-        for rank, code in self._processes.newly_ended():
-            self._left |= self._processes.who_left()
+        ended = self._processes.newly_ended()
+        self._listen()
+        for rank, code in ended:
             self._judge(rank, code, lived=time.monotonic() - self._began.pop(rank))
         self._start_again()
+        if self._is_awaited_in_vain():
+            self._end_with(self._reasons.ended_before_it_came(), LAST_WORDS)
+
+    def _listen(self) -> None:
+        """Take what processes have told."""
+        for word in self._processes.take_told():
+            if word.what is What.LEAVES:
+                self._left.add(word.rank)
+            else:
+                self._reasons.hear(word)
+            self._hear(word)
+
+    def _is_awaited_in_vain(self) -> bool:
+        """Whether a process has ended well without coming to where the others wait for it."""
+        needs_all = not self._what.has_root and "CODEDREDUCE_LEAST" not in self._variables
+        is_open = self._failure is None and not self._told_to_end and not self._interrupts
+        return needs_all and is_open and self._reasons.some_wait_in_vain
 
     def _patience(self) -> float:
         return max(0.0, min([0.1, *(at - time.monotonic() for at in self._due.values())]))
@@ -206,28 +256,35 @@ class _LookingAfter:
         if self._told_to_end or self._failure is not None:
             return
         if code == 0 and rank not in self._left:
+            self._reasons.ended_well(rank)
             self._is_through(rank)
             return
+        if rank == 0 and not self._what.has_root:
+            self._output.show.lost_first()
         self._zero_was_away |= rank == 0
         if code == 0:
-            self._output.say(rank, "(left on purpose; the run goes on without it)")
+            self._output.show.note(rank, "(left on purpose; the run goes on without it)")
             return
         how = f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        how = self._reasons.said_by(rank) or how
         if self._first_through is not None:
             self._judge_after_the_end(rank, code, how)
             return
         try:
             pause = self._restarts.pause_after(rank, lived) if not self._interrupts else None
+            if pause is not None:
+                self._output.show.last_words(rank)
         except CodedReduceError as error:
+            self._output.show.last_words(rank)
             self._end_with(error, LAST_WORDS)
             return
         if pause is not None:
             self._due[rank] = time.monotonic() + pause
-            self._output.say(rank, f"({how}; started again, the {ordinal(self._restarts.times(rank))} time)")
+            self._output.show.note(rank, f"({how}; started again, the {ordinal(self._restarts.times(rank))} time)")
         elif code > 0 or (rank == 0 and self._what.has_root):
             self._fail(rank, code)
         else:
-            self._output.say(rank, f"({how}; the run goes on without it)")
+            self._output.show.note(rank, f"({how}; the run goes on without it)")
 
     def _is_through(self, rank: int) -> None:
         """A process has ended well. On a tree only the root's end is that of the run."""
@@ -242,10 +299,12 @@ class _LookingAfter:
         if self._deadline is None and code > 0 and may_matter and not self._restarts.times(rank):
             self._fail(rank, code)
         else:
-            self._output.say(rank, f"({how}, after the run was over)")
+            self._output.show.note(rank, f"({how}, after the run was over)")
 
     def _fail(self, rank: int, code: int) -> None:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        if (about := self._reasons.blame(rank)) is not None:
+            self._output.show.last_words(about)
         error = CodedReduceError(f"rank {rank} {how}; its last words are above")
         self._end_with(error, LAST_WORDS if rank else GRACE)
 
@@ -273,6 +332,8 @@ class _LookingAfter:
     def _interrupt(self) -> None:
         """The first Ctrl-C is rank 0's to end the run by, or whoever's is left; the second ends it at once."""
         self._interrupts += 1
+        if self._what.ends_at_interrupt:
+            raise KeyboardInterrupt
         if self._interrupts > 1:
             raise CodedReduceError("interrupted")
         self._due.clear()
@@ -308,8 +369,26 @@ class _LookingAfter:
             signal.signal(signal.SIGTERM, before)
 
 
-def python_command(script: str, arguments: Sequence[str]) -> list[str]:
-    """How to run a script."""
+def python_command(script: str, arguments: Sequence[str], *, is_module: bool = False) -> list[str]:
+    """How to run a script, or a module."""
+    if is_module:
+        if not _can_be_found(script):
+            raise UsageError(f"there is no module {script!r}, seen from {os.getcwd()}")
+        return [sys.executable, "-m", script, *arguments]
     if not os.path.isfile(script):
-        raise UsageError(f"there is no script {script!r}")
+        hint = f"; for a module write -m {script}" if not script.endswith(".py") and _can_be_found(script) else ""
+        raise UsageError(f"there is no script {script!r}{hint}")
     return [sys.executable, script, *arguments]
+
+
+def _can_be_found(module: str) -> bool:
+    """Whether there is such a module, without running anything of it."""
+    path: Sequence[str] | None = [os.getcwd(), *sys.path]
+    for name in module.split("."):
+        if not name or path is None:
+            return False
+        found = importlib.machinery.PathFinder.find_spec(name, path)
+        if found is None:
+            return False
+        path = found.submodule_search_locations
+    return True

@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-#: Tells a process the pipe in which it says its rank when it leaves on purpose, though the run goes on.
-FAREWELLS = "CODEDREDUCE_FAREWELLS"
+from codedreduce.worlds.telling import What, Word, tell
 
 #: The exit code of a process that was told to end, and did.
 TOLD_TO_END = 128 + signal.SIGTERM
@@ -71,7 +70,4 @@ def _nothing() -> None:
 
 def say_farewell(rank: int) -> None:
     """Let the launcher know, if there is one, that this process leaves and the run goes on."""
-    pipe = os.environ.get(FAREWELLS, "")
-    if pipe.isdigit():
-        with contextlib.suppress(OSError):
-            os.write(int(pipe), f"{rank}\n".encode())
+    tell(Word(rank, What.LEAVES))

@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
+from codedreduce.packed import raw_of
 from codedreduce.protocol import Settings
 from codedreduce.vectors import Vector
+from codedreduce.worlds.shapes import AsTheyAre, Shape
 
 if TYPE_CHECKING:
-    from codedreduce.worlds.arena import Arena
+    from codedreduce.worlds.memory import SharedMemory
 
 #: Vectors that a rank lends in a round beside those of its own units; more of them, which only much work for others
 #: makes, travel as bytes.
@@ -34,9 +36,11 @@ class Lending:
 
     lends: ClassVar[bool] = True
 
-    def __init__(self, arena: Arena, settings: Settings, rounds_held: int, parts: int) -> None:
+    def __init__(
+        self, arena: SharedMemory, settings: Settings, rounds_held: int, parts: int, shape: Shape | None = None
+    ) -> None:
         self._arena = arena
-        self._settings = settings
+        self._shape = shape if shape is not None else AsTheyAre(settings)
         self._rounds_held = rounds_held
         self._parts = parts
         self._stamps = [-APART] * (parts + rounds_held)
@@ -51,14 +55,16 @@ class Lending:
         """Room for the next vector that is computed in a round, if there is some left."""
         for slot in range(self._parts):
             if self._stamps[slot] <= round_ - APART:
-                return self._arena.vector(slot) if self._take(slot, round_, 0, self._settings.length, 0) else None
+                is_there = self._take(slot, round_, 0, self._shape.length, 0)
+                return self._shape.whole(self._arena.vector(slot)) if is_there else None
         return None
 
     def sum_room(self, round_: int, index: int) -> Vector | None:
         """Room for a chunk of a round's sum, if there is some to be had."""
         slot = self._parts + round_ % self._rounds_held
-        where = self._settings.chunk_slice(index)
-        return self._arena.vector(slot)[where] if self._take(slot, round_, where.start, where.stop, index) else None
+        where = self._shape.slice(index)
+        is_there = self._take(slot, round_, where.start, where.stop, index)
+        return self._shape.chunk(self._arena.part(slot, where.start, where.stop), index) if is_there else None
 
     def _take(self, slot: int, round_: int, start: int, stop: int, index: int) -> bool:
         if (slot, index) not in self._allocated:
@@ -74,4 +80,4 @@ class Lending:
 
     def are_intact(self, round_: int, chunks: Iterable[Vector]) -> bool:
         """Whether all of these, which came as chunks of a round, have not been written into since."""
-        return all(self._arena.is_stamped(chunk, round_) for chunk in chunks)
+        return all(self._arena.is_stamped(raw_of(chunk), round_) for chunk in chunks)

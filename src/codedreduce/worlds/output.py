@@ -1,24 +1,21 @@
-"""What the processes of a run print, line by line, as it comes."""
+"""What the processes of a run print, as it comes."""
 
 from __future__ import annotations
 
 import os
 import selectors
-from collections.abc import Callable
 from subprocess import Popen
 
-#: Told (which rank, a line it printed).
-Say = Callable[[int, str], None]
+from codedreduce.worlds.showing import Show
 
 
 class Output:
     """Reads the pipes of all processes."""
 
-    def __init__(self, say: Say) -> None:
-        self.say = say
+    def __init__(self, show: Show) -> None:
+        self.show = show
         self._selector = selectors.DefaultSelector()
         self._processes: dict[int, Popen[bytes]] = {}
-        self._pending: dict[int, bytes] = {}
 
     def add(self, rank: int, process: Popen[bytes]) -> None:
         """Read what a process prints; one that had this rank before has been read to its end."""
@@ -29,7 +26,6 @@ class Output:
         os.set_blocking(process.stdout.fileno(), False)
         self._selector.register(process.stdout, selectors.EVENT_READ, rank)
         self._processes[rank] = process
-        self._pending[rank] = b""
 
     def pass_on(self, timeout: float) -> None:
         """Pass on what is printed within that time."""
@@ -46,6 +42,7 @@ class Output:
         for rank in list(self._processes):
             self._forget(rank)
         self._selector.close()
+        self.show.close()
 
     def _forget(self, rank: int) -> None:
         """Of a process that others it started may still print for."""
@@ -53,13 +50,8 @@ class Output:
         assert stdout is not None
         if stdout in self._selector.get_map():
             self._selector.unregister(stdout)
-            self._flush(rank)
+            self.show.ended(rank)
         stdout.close()
-
-    def _flush(self, rank: int) -> None:
-        if self._pending[rank]:
-            self.say(rank, self._pending[rank].decode(errors="replace"))
-            self._pending[rank] = b""
 
     def _read(self, rank: int) -> None:
         stdout = self._processes[rank].stdout
@@ -68,9 +60,7 @@ class Output:
             return
         data = stdout.read()
         if data:
-            *lines, self._pending[rank] = (self._pending[rank] + data).split(b"\n")
-            for line in lines:
-                self.say(rank, line.decode(errors="replace"))
+            self.show.took(rank, data)
         elif data == b"":  # it has ended, or closed it
             self._selector.unregister(stdout)
-            self._flush(rank)
+            self.show.ended(rank)

@@ -19,6 +19,9 @@ from codedreduce.errors import UsageError
 #: Not by TMPDIR: all processes of a run must come to the same.
 PARENT = "/tmp"
 
+#: What processes have said already (plainly.py) lies in folders beside those of runs, which begin so.
+SAID = "said-"
+
 
 def user_folder() -> str:
     """This user's folder."""
@@ -91,7 +94,7 @@ def tidy() -> None:
     """Take away the sockets that nobody listens at any more, of all runs of this user."""
     with contextlib.suppress(UsageError), alone_in_it() as folder:
         for run in os.scandir(folder):
-            if not run.is_dir(follow_symlinks=False):
+            if not run.is_dir(follow_symlinks=False) or run.name.startswith(SAID):
                 continue
             with contextlib.suppress(OSError):
                 paths = [entry.path for entry in os.scandir(run.path)]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from codedreduce.errors import UsageError
-from codedreduce.worlds.leaving import FAREWELLS
+from codedreduce.worlds.telling import PIPE, Told, Word
 
 #: Moves the calling process to its place, given its number.
 Place = Callable[[int], None]
@@ -24,9 +24,7 @@ class Processes:
         self._place = place
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._seen_end: set[int] = set()
-        self._farewells, self._farewells_end = os.pipe()  # which commands leave on purpose before the run is over
-        os.set_blocking(self._farewells, False)
-        self._unread = b""
+        self._told = Told()  # what commands tell beside what they print
 
     @property
     def pids(self) -> dict[int, int]:
@@ -44,9 +42,9 @@ class Processes:
 
         try:
             process = subprocess.Popen(
-                command, env={**environment, FAREWELLS: str(self._farewells_end)}, stdout=subprocess.PIPE,
+                command, env={**environment, PIPE: str(self._told.writes)}, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=begin,
-                pass_fds=[self._farewells_end],
+                pass_fds=[self._told.writes],
             )  # fmt: skip
         except OSError as error:
             raise UsageError(f"cannot start {command[0]!r}: {error.strerror}") from None
@@ -54,13 +52,9 @@ class Processes:
         self._seen_end.discard(number)
         return process
 
-    def who_left(self) -> set[int]:
-        """Which commands have said, since last asked, that they leave though the run goes on."""
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._farewells, 4096):
-                self._unread += data
-        *lines, self._unread = self._unread.split(b"\n")
-        return {int(line) for line in lines if line.isdigit()}
+    def take_told(self) -> list[Word]:
+        """What commands have told since last asked."""
+        return self._told.take()
 
     def newly_ended(self) -> list[tuple[int, int]]:
         """Who has ended since last asked, with the exit code; negative: the signal that killed it."""
@@ -79,10 +73,7 @@ class Processes:
                 command.kill()
             command.wait()
         self._spawned.clear()
-        if self._farewells >= 0:
-            os.close(self._farewells)
-            os.close(self._farewells_end)
-            self._farewells = -1
+        self._told.close()
 
 
 def die_with_parent(parent: int | None = None) -> None:

@@ -9,20 +9,24 @@ import numpy as np
 from codedreduce._extras import require
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
+from codedreduce.protocol.audits import Audit, check_auditable
 from codedreduce.protocol.settings import WAIT_ON, Excess
-from codedreduce.schemes import Plan, StripedPlan
+from codedreduce.schemes import Plan, RingPlan, StripedPlan
 from codedreduce.worlds.addresses import own_address
 from codedreduce.worlds.arena import memory_space
+from codedreduce.worlds.arithmetic import Arithmetic, of_numpy
 from codedreduce.worlds.failures import REFUSE, check_nonfinite
 from codedreduce.worlds.private import run_folder
+from codedreduce.worlds.protection import Protection
 from codedreduce.worlds.secrets import Secret
 from codedreduce.worlds.tuning import settings_for
 
 Dtype = np.dtype[np.generic]
 FLOAT32: Dtype = np.dtype(np.float32)
 
-#: In a subject, between what is trained and where memory is shared.
-SHARING = "; shares "
+#: In a subject, between things that may differ; before where memory is shared.
+APART = "; "
+SHARING = f"{APART}shares "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +47,20 @@ class Meeting:
     same_machine: bool = True
     shared_memory: bool = True
     subject: str = ""  # what is trained, in words; all nodes must say the same
+    arithmetic: str = ""  # what it is computed with: others may have other bits, and are told of
     root_within: float = 30.0
     all_within: float = 120.0
     orphaned_after: float = 300.0
     grace: float = 30.0  # seconds that a process has to hand over when it is told to leave (SIGTERM)
     least: int | None = None
     also: tuple[str, ...] = ()
+    goes_on: bool = False  # this process was started again, to go on with the run that it finds
     series: str = ""
     training: int = 1
     generation: int = 0  # of ranks, who leads at first
     secret: Secret | None = None
     insecure: bool = False
+    protection: Protection = Protection.ENCRYPTED  # of chunks, where there is a secret and they go by TCP
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -70,6 +77,11 @@ class Meeting:
         if self.same_machine:
             return f"ipc://{run_folder(self.run)}/node"
         return f"tcp://{own_address(self.host, self.port)}"
+
+    @property
+    def wire(self) -> str:
+        """How chunks travel that could be protected, which all nodes must do alike; nothing where they could not."""
+        return self.protection.value if self.secret is not None and not self.same_machine else ""
 
     def check_protected(self) -> None:
         """Refuse to listen at a port without a secret, unless that was said to be meant."""
@@ -98,10 +110,18 @@ class Run:
     @classmethod
     def of(
         cls, meeting: Meeting, plan: Plan, length: int, *, dtype: Dtype = FLOAT32, wire: str | None = None,
-        excess: Excess = WAIT_ON, after: int = 0, nonfinite: str = REFUSE,
+        exact: int = 0, excess: Excess = WAIT_ON, after: int = 0, nonfinite: str = REFUSE, audit: Audit | None = None,
+        arithmetic: Arithmetic | None = None,
     ) -> Run:  # fmt: skip
-        """A run for vectors of so many numbers, with settings that suit where it meets; the first round is after+1."""
+        """A run for vectors of so many numbers, with settings that suit where it meets; the first round is after+1.
+
+        `exact`: how many numbers at the end of a vector travel as they are, where the others travel as `wire`.
+        """
         travels_as = _wire_dtype(wire)
+        meeting = replace(meeting, arithmetic=str(arithmetic or of_numpy()))
+        if audit is not None:
+            check_auditable(plan)
+            meeting = _saying_what_is_audited(meeting, audit)
         run = cls(
             meeting=meeting, plan=plan, settings=Settings(length=length), dtype=dtype, wire=travels_as,
             nonfinite=nonfinite,
@@ -110,7 +130,9 @@ class Run:
             plan, length, shared_memory=run.shares_memory, same_machine=meeting.same_machine,
             itemsize=(travels_as or dtype).itemsize, excess=excess,
         )  # fmt: skip
-        settings = replace(settings, wire=travels_as, after=after, generation=meeting.generation)
+        if travels_as is not None:
+            settings = _with_narrow_numbers(settings, plan, travels_as, exact, dtype)
+        settings = replace(settings, after=after, generation=meeting.generation, audit=audit)
         return replace(run, meeting=_saying_whose_memory(meeting, run.shares_memory), settings=settings)
 
     @property
@@ -118,7 +140,27 @@ class Run:
         """Whether vectors are read where they lie instead of being sent."""
         if isinstance(self.plan, StripedPlan) and self.plan.workers == 1:
             return False  # with whom?
-        return self.meeting.shared_memory and self.meeting.same_machine and self.wire is None
+        if self.wire is not None and not isinstance(self.plan, StripedPlan):
+            return False  # a tree's sums are rounded on their way
+        return self.meeting.shared_memory and self.meeting.same_machine
+
+
+def _with_narrow_numbers(settings: Settings, plan: Plan, wire: Dtype, exact: int, dtype: Dtype) -> Settings:
+    """Whole numbers of either type, wherever a chunk is cut: those that are exact begin where wide ones may lie."""
+    if exact and isinstance(plan, RingPlan):
+        raise UsageError("on a ring all numbers travel alike: exact must be 0")
+    each = dtype.itemsize // wire.itemsize
+    narrow = (settings.length - exact) // each * each
+    chunk = -(-settings.chunk // each) * each
+    return replace(settings, wire=wire, exact=settings.length - narrow if exact else 0, exact_itemsize=dtype.itemsize,
+                   chunk=chunk)  # fmt: skip
+
+
+def _saying_what_is_audited(meeting: Meeting, audit: Audit) -> Meeting:
+    """All nodes must draw the same, and compute the same bits: audits compare these."""
+    said = f"audits of {audit.fraction:g} with seed {audit.seed}, quarantine after {audit.quarantine}"
+    subject = APART.join([meeting.subject, said, f"arithmetic {meeting.arithmetic}"])
+    return replace(meeting, subject=subject) if meeting.subject else meeting
 
 
 def _saying_whose_memory(meeting: Meeting, is_shared: bool) -> Meeting:
@@ -130,12 +172,16 @@ def _saying_whose_memory(meeting: Meeting, is_shared: bool) -> Meeting:
 def difference(node: int, has: str, root_has: str) -> str:
     """Why a node whose subject is not the root's cannot be in.
 
-    >>> difference(3, "seed 1; shares no memory", "seed 0; shares no memory")
-    'node 3 has seed 1, and the root seed 0'
+    >>> difference(3, "10 samples; seed 1; shares no memory", "10 samples; seed 0; shares no memory")
+    'node 3 has seed 1, and the root seed 0: all must have the same'
     """
     (mine, _, my_memory), (roots, _, its_memory) = has.rpartition(SHARING), root_has.rpartition(SHARING)
     if mine != roots or not mine:
-        return f"node {node} has {mine or has}, and the root {roots or root_has}"
+        ours, theirs = (mine or has).split(APART), (roots or root_has).split(APART)
+        if len(ours) == len(theirs):  # name what differs, and nothing else
+            pairs = [(one, other) for one, other in zip(ours, theirs, strict=True) if one != other]
+            ours, theirs = [one for one, _ in pairs], [other for _, other in pairs]
+        return f"node {node} has {APART.join(ours)}, and the root {APART.join(theirs)}: all must have the same"
     return (
         f"node {node} shares {my_memory}, and the root {its_memory}: they cannot read each other's; "
         "let all share none (CODEDREDUCE_SHARED_MEMORY=0)"

@@ -11,6 +11,10 @@ from dataclasses import replace
 
 from codedreduce.worlds.run import Meeting
 
+#: Seconds that processes wait for each other between two trainings: one may evaluate for long meanwhile, and whoever
+#: started them ends them when it dies.
+BETWEEN = 7 * 24 * 3600.0
+
 
 class Trainings:
     """Those of one run.
@@ -40,6 +44,10 @@ class Trainings:
         name = meeting.run if self._number == 1 else f"{meeting.run}-{self._number}"
         name += f".{self._layouts}" if self._layouts > 1 else ""
         least = meeting.least if meeting.least is not None else self._reached
+        if self._reached is not None:  # all that are left were here a moment ago
+            meeting = replace(
+                meeting, root_within=max(meeting.root_within, BETWEEN), all_within=max(meeting.all_within, BETWEEN)
+            )  # fmt: skip
         return replace(
             meeting, run=name, series=meeting.run, training=self._number, least=least, generation=self._generation
         )

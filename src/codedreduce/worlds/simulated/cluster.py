@@ -41,6 +41,7 @@ from codedreduce.worlds.simulated.nodes import Nodes
 from codedreduce.worlds.simulated.oracle import Oracle
 from codedreduce.worlds.simulated.post import Post, Tampering
 from codedreduce.worlds.simulated.record import Recorder
+from codedreduce.worlds.simulated.wrong import Slip, Wrong, Wrongs
 
 #: Numbers in the state of a simulated rank.
 STATE = 25
@@ -60,6 +61,7 @@ class Conditions:
     host: Host | None = None  # what all nodes share, if they do
     root_computes: bool = False  # what those would that are missing
     checkpoint_every: int = 1  # rounds between two checkpoints of a root
+    wrongs: tuple[Wrong, ...] = ()  # nodes that compute wrongly
 
 
 class SimulatedCluster:
@@ -86,7 +88,8 @@ class SimulatedCluster:
         self._nodes = Nodes(plan, settings, kernel, self.recorder, latency=latency, checking=checking,
             root_computes=conditions.root_computes,
         )  # fmt: skip
-        self._computing = Computing(self._nodes, gradients, conditions.delays, conditions.sample_seconds, cores)
+        self._wrongs = Wrongs(gradients, conditions.wrongs)
+        self._computing = Computing(self._nodes, self._wrongs, conditions.delays, conditions.sample_seconds, cores)
         self._injector = Injector(conditions.faults, self._nodes, self._computing, self.network, tampering)
         self._oracle = Oracle(plan, gradients, checking=checking)
         self._rounds = 0
@@ -105,6 +108,11 @@ class SimulatedCluster:
                 **self._leading(),
             }
         )
+
+    @property
+    def slips(self) -> list[Slip]:
+        """What was computed wrongly so far."""
+        return self._wrongs.slips
 
     def _leading(self) -> dict[type, Callable[..., None]]:
         """Who does what leads from round to round, by the kind of plan."""
@@ -288,7 +296,7 @@ class SimulatedCluster:
     def _judge(self, action: Aggregated, node: int = 0) -> None:
         if self._on_sum is not None:
             self._on_sum(action)
-        self.recorder.judged(*self._oracle.judge(action, node))
+        self.recorder.judged(action.round, *self._oracle.judge(action, node))
 
     def _round_over(self, round_: int, late: tuple[int, ...], residual: float = 0.0) -> None:
         seconds = self._kernel.now - self._round_began

@@ -6,13 +6,15 @@ from collections import Counter
 from functools import lru_cache
 from typing import NamedTuple
 
-from codedreduce.protocol.events import Advanced, Cancel, Compute, Computed, Failed
+from codedreduce.protocol.events import Advanced, Cancel, Compute, Computed, Digested, Failed
 from codedreduce.schemes.work import Piece, samples_in
+from codedreduce.vectors import Vector
 from codedreduce.worlds.delays import Delays
 from codedreduce.worlds.journal import Interval
-from codedreduce.worlds.simulated.gradients import Gradients
+from codedreduce.worlds.simulated.damage import flipped
 from codedreduce.worlds.simulated.network import Cores
 from codedreduce.worlds.simulated.nodes import Nodes
+from codedreduce.worlds.simulated.wrong import Digests, Wrongs
 
 #: Rounds whose delays are kept: late workers may still be at one of the last.
 ROUNDS_KEPT = 5
@@ -34,7 +36,7 @@ class Computing:
     """The computations of all nodes, one a node at a time."""
 
     def __init__(
-        self, nodes: Nodes, gradients: Gradients, delays: Delays, sample_seconds: float, cores: Cores | None
+        self, nodes: Nodes, gradients: Wrongs, delays: Delays, sample_seconds: float, cores: Cores | None
     ) -> None:
         self._nodes = nodes
         self._kernel = nodes.kernel
@@ -45,6 +47,7 @@ class Computing:
         self._running: dict[int, Computation] = {}
         self._stalls: dict[int, tuple[int, float]] = {}  # the round whose start-up delay was met, and when it ends
         self._broken: Counter[int] = Counter()  # nodes at which every computation fails, and how often that was asked
+        self._wrong: Counter[int] = Counter()  # nodes that compute wrongly, without knowing it
         self._samples = 0.0  # computed since last asked
         self._first = nodes.plan.computing.start
 
@@ -99,8 +102,8 @@ class Computing:
         if self._broken[node]:
             self._nodes.dispatch(node, Failed(round=action.round, task=action.task, reason=f"{node} is broken"))
             return
-        vector = self._gradients.of_pieces(action.pieces, action.model)
-        self._nodes.dispatch(node, Computed(round=action.round, task=action.task, vector=vector))
+        vector, digests = self._evaluate(node, action, action.pieces)
+        self._report(node, Computed(round=action.round, task=action.task, vector=vector), digests)
 
     def stop(self, node: int, _: Cancel | None = None) -> None:
         """Interrupt a computation: what was done of it counts as work, and is reported if it is to be salvaged."""
@@ -111,12 +114,35 @@ class Computing:
         done = max(0.0, self._kernel.now - running.began) / running.sample_seconds
         self._count(node, "interrupted", running, min(done, running.samples))
         if action.salvage and (finished := _finished(action.pieces, done)):
-            vector = self._gradients.of_pieces(finished, action.model)
+            vector, digests = self._evaluate(node, action, finished)
             covered = samples_in(finished) / running.samples
             event = Computed(
                 round=action.round, task=action.task, vector=vector, covered=covered, pieces=len(finished)
             )  # fmt: skip
-            self._kernel.at(self._kernel.now, self._nodes.dispatch, node, event)
+            self._kernel.at(self._kernel.now, self._report, node, event, digests)
+
+    def _report(self, node: int, computed: Computed, digests: Digests) -> None:
+        """Let the node know what it has computed, and of pieces that are audited the digests ahead of it."""
+        for piece, digest in digests:
+            self._nodes.dispatch(
+                node, Digested(round=computed.round, task=computed.task, piece=piece, digest=digest)
+            )  # fmt: skip
+        self._nodes.dispatch(node, computed)
+
+    def _evaluate(self, node: int, action: Compute, pieces: tuple[Piece, ...]) -> tuple[Vector, Digests]:
+        vector, digests = self._gradients.of_pieces(node, action.round, pieces, action.model, action.audited)
+        if not self._wrong[node]:
+            return vector, digests
+        self._nodes.recorder.computed_wrongly(action.round, node, action.task)
+        return flipped(vector, node), digests  # others that are wrong have something else
+
+    def go_wrong(self, node: int) -> None:
+        """Let whatever a node computes have a bit that is wrong."""
+        self._wrong[node] += 1
+
+    def go_right(self, node: int) -> None:
+        """End one such time."""
+        self._wrong[node] -= 1
 
     def break_down(self, node: int) -> None:
         """Let whatever a node computes fail, when it would be done."""

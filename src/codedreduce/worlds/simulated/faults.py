@@ -16,8 +16,9 @@ from codedreduce.worlds.simulated.nodes import Nodes
 from codedreduce.worlds.simulated.post import Tampering
 
 Kind = Literal[
-    "crash", "pause", "cut", "slow", "duplicate", "reorder", "corrupt", "fail", "leave", "partition", "one-way", "late"
-]
+    "crash", "pause", "cut", "slow", "duplicate", "reorder", "corrupt", "fail", "leave", "partition", "one-way", "late",
+    "wrong", "damage",
+]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 #: What nodes of a tree are drawn to meet, and ranks.
@@ -34,7 +35,8 @@ class Fault:
     computes raises an error. leave: the node is told to go after its round, and a new one comes up in its place.
     partition, of ranks: the node and `others` cannot reach the rest, nor the rest them, and all of them are told so.
     one-way, of ranks: what the node says does not reach `others`; what they say reaches it. late, of ranks: the node is
-    not there when the run begins, and comes then.
+    not there when the run begins, and comes then. wrong: whatever the node computes has a bit that is not as it should
+    be. damage: so has about every third chunk of a gradient that it sends, and nobody can tell by looking at it.
 
     Of ranks that are paused or cut off for longer than `known_after` seconds the others are told that they are lost.
     """
@@ -179,12 +181,15 @@ class Injector:
             case "slow":
                 self._network.slow_down(node, fault.factor)
                 end = partial(self._network.slow_down, node, 1 / fault.factor)
-            case "duplicate" | "reorder" | "corrupt":
+            case "duplicate" | "reorder" | "corrupt" | "damage":
                 self._tampering.begin(node, fault.kind)
                 end = partial(self._tampering.end, node, fault.kind)
             case "leave":
                 self._nodes.leave(node)
                 end = partial(self._nodes.return_, node)
+            case "wrong":
+                self._computing.go_wrong(node)
+                end = partial(self._computing.go_right, node)
             case "fail":
                 self._computing.break_down(node)
                 end = partial(self._computing.mend, node)

@@ -9,12 +9,16 @@ from typing import NamedTuple
 from codedreduce.errors import CodedReduceError, WireError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Drained, Received, Transmit
-from codedreduce.protocol.messages import AnyMessage
+from codedreduce.protocol.messages import AnyMessage, PartChunk, ShareChunk
 from codedreduce.protocol.wire import decode, encode
 from codedreduce.vectors import Vector
 from codedreduce.worlds.journal import Interval
+from codedreduce.worlds.simulated.damage import flipped
 from codedreduce.worlds.simulated.network import Cores, Network
 from codedreduce.worlds.simulated.nodes import Nodes
+
+#: Which part of a node's chunks is damaged where nobody notices.
+DAMAGED = 0.3
 
 
 class Letter(NamedTuple):
@@ -40,6 +44,7 @@ class Tampering:
         self._settings = settings
         self._latency = latency
         self._random = random.Random(seed)
+        self._flips = random.Random(seed + 1)
         self.kinds: dict[int, Counter[str]] = {}
 
     def begin(self, node: int, kind: str) -> None:
@@ -60,6 +65,14 @@ class Tampering:
             return ()
         extra = self._random.random() * 50 * self._latency if kinds["reorder"] else 0.0
         return (extra, extra / 2) if kinds["duplicate"] else (extra,)
+
+    def damaged(self, letter: Letter) -> Letter:
+        """Change one bit of some gradients on their way, where nobody notices: in memory, or in a switch."""
+        if letter.data is None or not isinstance(letter.message, ShareChunk | PartChunk):
+            return letter
+        if not self.kinds[letter.sender]["damage"] or self._flips.random() > DAMAGED:
+            return letter
+        return letter._replace(data=flipped(letter.data, self._flips.randrange(1 << 20)))
 
     def _damage(self, letter: Letter) -> None:
         """Change one bit on the wire; whoever reads it must notice."""
@@ -99,6 +112,10 @@ class Post:
 
     def _tamper(self, letter: Letter) -> None:
         copies = self._tampering.copies(letter)
+        whole = letter
+        letter = self._tampering.damaged(letter)
+        if letter is not whole and copies:
+            self._nodes.recorder.damaged(letter.message.round, letter.sender, letter.receiver)
         if not copies and letter.marked:
             self._kernel.at(self._kernel.now, self._nodes.dispatch, letter.sender, Drained(peer=letter.receiver))
         for extra in copies:

@@ -31,7 +31,10 @@ class Recorder(Journal):
         super().__init__(*readers, timeline=timeline)
         self.max_error = 0.0
         self.identical = True
+        self.different: set[int] = set()  # rounds whose gradient had other bits, on some node
         self.troubles: tuple[Trouble, ...] = ()  # who failed at what nobody could do, and why
+        self.wrong: list[tuple[int, int, int]] = []  # round, node and task of what was computed wrongly
+        self.damage: list[tuple[int, int, int]] = []  # round, sender and receiver of chunks that changed on their way
         self.busiest_bytes = 0
         self.steps = 0
         self._trace = trace
@@ -49,10 +52,20 @@ class Recorder(Journal):
             )
         self.add(log)
 
-    def judged(self, error: float, identical: bool) -> None:
+    def judged(self, round_: int, error: float, identical: bool) -> None:
         """The oracle has looked at a gradient."""
+        if not identical:
+            self.different.add(round_)
         self.max_error = max(self.max_error, error)
         self.identical = self.identical and identical
+
+    def computed_wrongly(self, round_: int, node: int, task: int) -> None:
+        """A node has a wrong result, and does not know it."""
+        self.wrong.append((round_, node, task))
+
+    def damaged(self, round_: int, sender: int, receiver: int) -> None:
+        """A chunk is not on its arrival what it was, and nobody can tell by looking at it."""
+        self.damage.append((round_, sender, receiver))
 
     def run_over(self, *, busiest_bytes: int, steps: int) -> None:
         """The run is over: the most bytes that any interface carried, and the steps it took to simulate."""

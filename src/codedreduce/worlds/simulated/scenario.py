@@ -10,6 +10,7 @@ import numpy as np
 
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
+from codedreduce.protocol.audits import QUARANTINE, Auditing, check_auditable
 from codedreduce.protocol.settings import Excess
 from codedreduce.schemes import Plan, Scheme, Striped, StripedPlan, TreePlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
@@ -18,6 +19,7 @@ from codedreduce.worlds.simulated.cluster import Conditions, SimulatedCluster
 from codedreduce.worlds.simulated.faults import (
     KNOWN_AFTER,
     Fault,
+    Kind,
     random_faults,
     random_faults_of_the_root,
     random_rank_faults,
@@ -25,6 +27,7 @@ from codedreduce.worlds.simulated.faults import (
 from codedreduce.worlds.simulated.gradients import Gradients
 from codedreduce.worlds.simulated.network import Host, Link
 from codedreduce.worlds.simulated.record import Recorder
+from codedreduce.worlds.simulated.wrong import Wrong
 
 #: Longer than any run: a fault that lasts so long is one that nothing may wait for.
 ENDLESS = 1e6
@@ -67,6 +70,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     stripes: int | None = None  # striped: how many ranks keep one
     replan_after: float = 0.0  # seconds until a root does what nobody is there to do; 0: it cannot
     checkpoint_every: int = 1  # rounds between two checkpoints of a root, from which one that was killed goes on
+    audit: float = 0.0  # which part of all gradients is computed twice, and compared
+    quarantine: int = QUARANTINE  # findings after which a node is not used any more
+    wrongs: tuple[Wrong, ...] = ()  # nodes that compute wrongly
 
     def __post_init__(self) -> None:
         if not self.compute > 0:
@@ -108,13 +114,17 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         for fault in self.faults:
             if fault.node not in plan.nodes:
                 raise UsageError(f"a fault at node {fault.node}, but the plan has nodes up to {plan.nodes.stop - 1}")
-            if isinstance(plan, TreePlan) and fault.node == 0 and fault.kind in ("cut", "fail", "leave"):
+            if isinstance(plan, TreePlan) and fault.node == 0 and fault.kind in ("cut", "fail", "leave", "wrong"):
                 raise UsageError(f"{fault.kind!r} cannot befall node 0: a root computes nothing and has no parent")
         conditions = Conditions(
             link=Link(rate=self.rate, latency=self.latency, turn=self.turn), delays=self.delay_model(),
             sample_seconds=self.compute / self.samples, faults=self.faults, seed=self.seed, host=self._host(),
             checkpoint_every=self.checkpoint_every, root_computes=self.replan_after > 0,
+            wrongs=self.wrongs,
         )  # fmt: skip
+        audit = Auditing(self.audit, self.quarantine).of(self.seed)
+        if audit is not None:
+            check_auditable(plan)
         chunk = self.chunk
         if isinstance(plan, StripedPlan):
             chunk = plan.chunk(self.parameters, 4, chunk * 4)
@@ -122,6 +132,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             length=self.parameters, chunk=chunk, head_start=self.head_start,
             least_head_start=self.least_head_start, say_waiting_after=self.say_waiting_after,
             on_excess=self.on_excess, replan_after=self.replan_after, announce=self.announce, state_chunk=2,
+            audit=audit,
         )  # fmt: skip
         gradients = gradients or Gradients(self.samples, self.parameters, self.seed)
         return SimulatedCluster(plan, settings, conditions, gradients, recorder=recorder, checking=checking)
@@ -257,6 +268,34 @@ def random_late_ranks(seed: int) -> Scenario:
     return msgspec.structs.replace(scenario, faults=(*faults, *late))
 
 
+def random_audits(seed: int) -> Scenario:
+    """The same, with at least three that can read each sample, and a few that compute wrongly what is audited.
+
+    Where everything is, chunks are damaged on their way, too.
+    """
+    scenario = random_striped(seed)
+    random = np.random.default_rng([seed, 83])
+    ranks = max(3, scenario.workers)
+    wrong = random.permutation(ranks)[: int(random.integers(0, (ranks - 1) // 2 + 1))]
+    faults = scenario.faults if scenario.workers == ranks and random.random() < 0.5 else ()
+    audit = float(random.choice([0.05, 0.3, 1.0]))
+    if audit == 1.0 and random.random() < 0.5:
+        node, round_ = int(random.integers(ranks)), int(random.integers(1, scenario.rounds + 1))
+        faults = (*faults, Fault(kind="damage", node=node, round=round_, seconds=5 * scenario.compute / ranks))
+    return msgspec.structs.replace(
+        scenario, tree=f"{ranks}x1", samples=ranks * 8 * int(random.integers(1, 4)), faults=faults,
+        reach=0 if random.random() < 0.7 else ranks, stripes=scenario.stripes or ranks,
+        audit=audit, quarantine=int(random.integers(1, 4)),
+        wrongs=tuple(
+            Wrong(
+                node=int(node), where_audited=True, sticky=bool(random.random() < 0.5), seed=seed,
+                part=float(random.choice([0.1, 0.5, 1.0])), first=int(random.integers(1, scenario.rounds + 1)),
+            )
+            for node in sorted(wrong)
+        ),
+    )  # fmt: skip
+
+
 def random_one_way_cuts(seed: int) -> Scenario:
     """The same, with ranks whose words do not reach some others, which they hear."""
     scenario = random_striped(seed)
@@ -278,6 +317,44 @@ def random_one_way_cuts(seed: int) -> Scenario:
             )
         )  # fmt: skip
     return msgspec.structs.replace(scenario, faults=(*faults, *cuts))
+
+
+def random_audited_trees(seed: int) -> Scenario:
+    """A tree whose shares are audited, and some whose gradients are wrong: as they compute them, always or now and
+    then, or on their way. Beside it, in most, faults as elsewhere, and in some a root that is killed.
+    """
+    random = np.random.default_rng([seed, 83])
+    fanout, depth = [(2, 1), (3, 1), (5, 1), (2, 2), (3, 2), (4, 2), (2, 3)][int(random.integers(7))]
+    stragglers = int(random.integers(1, min(fanout, 3)))
+    tree = f"{int(random.integers(6, 25))}/{fanout + 2}" if random.random() < 0.2 else f"{fanout}x{depth}"
+    scenario = Scenario(tree=tree, stragglers=stragglers)
+    workers, rounds = scenario.workers, int(random.integers(4, 12))
+    unit = float(random.uniform(0.5, 3.0))
+    faults: list[Fault] = []
+    if random.random() < 0.6:
+        faults = random_faults(workers, rounds, unit, seed)
+    wrong = sorted(int(one) for one in random.permutation(np.arange(1, workers + 1))[: int(random.integers(0, 3))])
+    for node in wrong:
+        kind: Kind = "wrong" if random.random() < 0.7 else "damage"
+        if random.random() < 0.5:
+            faults.append(Fault(kind=kind, node=node, round=int(random.integers(1, rounds + 1)), seconds=ENDLESS))
+            continue
+        for _ in range(int(random.integers(1, 4))):
+            faults.append(
+                Fault(
+                    kind=kind, node=node, round=int(random.integers(1, rounds + 1)),
+                    after=float(random.uniform(0, 2 * unit)), seconds=float(random.exponential(unit)),
+                )
+            )  # fmt: skip
+    if random.random() < 0.25:
+        faults += random_faults_of_the_root(rounds, unit, seed)
+    conditions = _random_conditions(random, workers)
+    conditions["on_excess"] = "wait"
+    return msgspec.structs.replace(
+        scenario, compute=unit * workers, rounds=rounds, seed=seed, say_waiting_after=2000.0, faults=tuple(faults),
+        audit=float(random.choice([0.2, 0.5, 1.0])), quarantine=int(random.integers(1, 4)),
+        replan_after=0.0 if random.random() < 0.3 else (5 + seed % 40) * unit, **conditions,
+    )  # fmt: skip
 
 
 def _random_scheme(random: np.random.Generator) -> Scenario:

@@ -1,12 +1,14 @@
 """What every node's sockets have in common: messages on two planes, control and data, to neighbours who have numbers.
 
-With every neighbour there is a session (`sessions`) over both planes; frames are as in `frames`. What is none, or is
-not its sender's to say (`protocol.rights`), costs the sender its connection (`doors`), and is told once.
+With every neighbour there is a session (`sessions`) over both planes; frames are as in `frames`, by TCP in the clear
+with a seal (`seals`). What is none, or is not its sender's to say (`protocol.rights`), costs the sender its connection
+(`doors`), and is told once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from abc import ABC, abstractmethod
@@ -16,16 +18,18 @@ from typing import ClassVar, NamedTuple
 
 import zmq
 
+from codedreduce.digests import KEY_SIZE
 from codedreduce.errors import MemoryGone, WireError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Transmit
 from codedreduce.protocol.messages import DATA as CHUNKS
 from codedreduce.protocol.messages import AnyMessage, Goodbye, RingChunk, StateChunk
-from codedreduce.protocol.rights import Kinds, Rights
+from codedreduce.protocol.rights import Kinds, Rights, beyond
 from codedreduce.protocol.wire import decode, encode
 from codedreduce.vectors import Vector
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering
+from codedreduce.worlds.protection import Protection
 from codedreduce.worlds.zeromq.doors import Door, cut_to
 from codedreduce.worlds.zeromq.frames import (
     ACKNOWLEDGEMENT,
@@ -42,7 +46,15 @@ from codedreduce.worlds.zeromq.frames import (
 )
 from codedreduce.worlds.zeromq.keys import Guard, user_of
 from codedreduce.worlds.zeromq.limits import of_control, of_data
-from codedreduce.worlds.zeromq.sessions import CONTROL, DATA, Session, Step
+from codedreduce.worlds.zeromq.seals import (
+    Damaged,
+    OutOfOrder,
+    Seal,
+    fresh_key,
+    fresh_name,
+    tag_of,
+)
+from codedreduce.worlds.zeromq.sessions import CONTROL, DATA, PLANES, Session, Step, epoch_of, process_of
 from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, Socket, comings_and_goings, is_local
 
 #: As plain numbers: pyzmq's own are enumerations, and combining them costs more than sending a frame.
@@ -58,8 +70,12 @@ ZERO_COPY = 1 << 18
 #: itself when the other side has sent a frame that is too large.
 MADE_ANEW_AFTER = 2.0
 
-#: Seconds in which a neighbour whose connection was cut does not lose another by what is read, which may be left over.
-NOT_CUT_AGAIN_FOR = 1.0
+#: Seconds in which a neighbour whose connection was cut does not lose another by what is read, which may be left over;
+#: and if it has said nothing by another since, as long as this.
+NOT_CUT_AGAIN_FOR, NOT_UNHEARD_FOR = 1.0, 5.0
+
+#: Messages that come ahead of what shows whose connection for chunks they came by; those of earlier sessions may.
+MOST_UNKNOWN = 64
 
 #: Frames of a message that are looked at: none has more.
 MOST_FRAMES = 4
@@ -104,12 +120,18 @@ News = Arrived | Gone | Reached
 class Link:
     """A neighbour, the session with it, and the connections below that."""
 
-    def __init__(self, peer: int, process: int, may_say: Kinds) -> None:
+    def __init__(self, node: int, peer: int, process: int, may_say: Kinds) -> None:
         self.peer = peer
-        self.name = name_of(peer)
+        #: On each plane, what its connection is called on this node's socket; with keys nothing, until it is known.
+        self.called = [name_of(peer), name_of(peer)]
+        self.own_key = fresh_key()  # of what this side sends in the clear, if that has a key
+        self.seals = [Seal(node, peer, plane) for plane in PLANES]
+        self.has_seals: list[bool | None] = [None, None]  # on each plane, if that was asked since it leads there
+        self.unsealing: list[Seal | None] = [Seal(peer, node, plane) for plane in PLANES]
+        self.key_of = 0  # which process has told the key of that
+        self.recognised_at = 0  # its epoch when its connection for chunks was last recognised
         self.may_say = may_say
-        self.is_cut = False  # it sent what is none: nothing more is heard until it opens a new session
-        self.cut_at = 0.0
+        self.cut_at = -math.inf  # when it last lost a connection for what it sent
         self.session = Session(process)
         self.waiting: list[tuple[int, bytes, bytes, bytes | memoryview | None]] = []  # until the session is first up
         self.leads_to: list[str | None] = [None, None]  # on each plane, where, if this side makes the connection
@@ -135,15 +157,26 @@ class Carrier(ABC):
 
     def __init__(
         self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights,
-        guard: Guard | None = None,
+        guard: Guard | None = None, protection: Protection = Protection.ENCRYPTED,
     ) -> None:  # fmt: skip
         self.node = node
+        self._is_authenticated = guard is not None and protection is Protection.AUTHENTICATED
+        self._here = ["", ""]  # where it listens on each plane, if it does
+        self._names: dict[tuple[int, bytes], Link] = {}  # of connections of which it is known whose they are
+        self._by_process: dict[int, Link] = {}  # who has told the key of its chunks
+        self._unknown: Counter[bytes] = Counter()  # messages by connections for chunks whose neighbour is not known yet
         self._rights = rights
         self._limits = (of_control(), of_data(settings))
         self._guard = guard
         self._own_key = ""  # where it listens by TCP, and asks who comes
+        #: Of sockets without keys beside others that have some: a connection would ask the guard of its context, and if
+        #: it were lost before the answer, that would reach the next one and end this process (an assertion in libzmq's
+        #: stream_engine_base.cpp).
+        self._context_in_the_clear: Context | None = zmq.Context() if self._is_authenticated else None
         self._context = context
         self._settings = settings
+        #: Asked for the generation and the round that this node is in.
+        self.stands: Callable[[], tuple[int, int]] = lambda: (settings.generation, settings.after)
         self._buffers = buffers
         self.process = int.from_bytes(os.urandom(4), "big") | 1  # of this node's processes, which one this is
         self.sockets: list[Socket] = []
@@ -200,8 +233,42 @@ class Carrier(ABC):
     def _way(self, link: Link, plane: int) -> tuple[Socket | None, bytes | None]:
         """The socket that leads to a neighbour, and the name to put ahead if it leads to others too."""
 
-    def _listens(self, socket: Socket, monitor: Socket, address: str) -> None:
+    def _link(self, peer: int, may_say: Kinds) -> Link:
+        """A neighbour of which nothing has been heard."""
+        link = Link(self.node, peer, self.process, may_say)
+        if self._own_key:
+            link.called = [b"", b""]
+        if self._is_authenticated:
+            link.seals[DATA] = Seal(self.node, peer, DATA, link.own_key)
+            link.unsealing[DATA] = None
+        return link
+
+    def _keys(self, plane: int) -> Guard | None:
+        """By which connections on a plane are encrypted, where they are by TCP."""
+        return None if plane == DATA and self._is_authenticated else self._guard
+
+    def _context_of(self, plane: int) -> Context:
+        """Where sockets of a plane are made."""
+        in_the_clear = self._context_in_the_clear if plane == DATA else None
+        return in_the_clear if in_the_clear is not None else self._context
+
+    def _is_by_tcp(self, link: Link, plane: int) -> bool:
+        return (link.leads_to[plane] or self._here[plane]).startswith("tcp://")
+
+    def _has_seals(self, link: Link, plane: int) -> bool:
+        """Whether what travels there does so in the clear, where it could be damaged."""
+        found = link.has_seals[plane]
+        if found is None:
+            found = link.has_seals[plane] = self._is_by_tcp(link, plane) and self._keys(plane) is None
+        return found
+
+    def _tells_key(self, link: Link, plane: int) -> bool:
+        """Whether an opening tells by which key chunks are sealed."""
+        return plane == CONTROL and self._is_authenticated and self._is_by_tcp(link, plane)
+
+    def _listens(self, socket: Socket, monitor: Socket, plane: int, address: str) -> None:
         """Others connect to this one."""
+        self._here[plane] = address
         self._monitors[monitor] = socket
         self._doors[socket] = Door((address,))
 
@@ -217,7 +284,8 @@ class Carrier(ABC):
         if isinstance(where, Endpoints):
             return where
         if not is_by_tcp:
-            return Endpoints(f"{where}-{self.node}-control", f"{where}-{self.node}-data")
+            name = f"{where}-{self.node}-{self.process:08x}"  # an earlier process may still be there, and be looked for
+            return Endpoints(f"{name}-control", f"{name}-data")
         return Endpoints(f"{where}:*", f"{where}:*")
 
     @property
@@ -247,7 +315,7 @@ class Carrier(ABC):
             kind = chunk_kind(marked=action.marked, by_reference=payload is not None)
             travels = payload is None
             if payload is None:
-                payload = self._buffers.to_bytes(data)
+                payload = self._buffers.to_bytes(data, self._exact_in(action.message))
         if session.is_new:
             link.waiting.append((plane, kind, header, payload))
             return
@@ -262,12 +330,14 @@ class Carrier(ABC):
             if kind in MARKS:
                 link.session.marked_went()
         elif link.session.is_up:
-            self._follow(link, link.session.broke())
+            self._follow(link, link.session.end())
 
     def _try(self, link: Link, plane: int, first: bytes, payload: bytes | memoryview | None = None) -> bool:
         socket, name = self._way(link, plane)
         if socket is None:
             return False
+        if self._has_seals(link, plane):
+            first = link.seals[plane].put(first, payload, counts=first[:1] not in OPENS)
         try:
             if name is not None:
                 socket.send(name, _NOW_AND_MORE)
@@ -289,10 +359,14 @@ class Carrier(ABC):
         if step.gone:
             self._news.append(Gone(link.peer))
         for plane in step.open_on:
-            kind = OPEN_ASKING if link.session.asks_on(plane) else OPEN
-            self._try(link, plane, kind + link.session.outgoing)  # without a connection, its maker speaks first
+            self._say_open(link, plane, asks=link.session.asks_on(plane))
         if step.up:
             self._is_reached(link)
+
+    def _say_open(self, link: Link, plane: int, *, asks: bool) -> None:
+        """Without a connection it is not heard: whoever makes it speaks first."""
+        told = link.own_key if self._tells_key(link, plane) else b""
+        self._try(link, plane, (OPEN_ASKING if asks else OPEN) + link.session.outgoing + told)
 
     def _is_reached(self, link: Link) -> None:
         self._news.append(Reached(link.peer))
@@ -308,7 +382,7 @@ class Carrier(ABC):
             door = self._doors.get(watched)
             for told in comings_and_goings(monitor):
                 if told.has_come:
-                    if door is not None and told.descriptor not in self._made_by_others:
+                    if door is not None:
                         door.came(told.descriptor)
                 elif told.endpoint in self._makes:
                     watched.get(_EVENTS)  # that it learns the name of whom it reaches, which has come before this
@@ -316,14 +390,14 @@ class Carrier(ABC):
                     self._lost.pop(told.endpoint, None)
                     if not told.is_there:
                         self._lost[told.endpoint] = time.monotonic()
-                    self._follow(link, link.session.connected(plane) if told.is_there else link.session.broke())
+                    self._follow(link, link.session.connected(plane) if told.is_there else link.session.broke(plane))
                 elif not told.is_there:
                     if door is not None:
                         door.went(told.descriptor)
                     if told.descriptor in self._made_by_others:
                         link, plane = self._made_by_others.pop(told.descriptor)
                         link.comes_by[plane] = -1
-                        self._follow(link, link.session.broke())
+                        self._follow(link, link.session.broke(plane))
 
     def look_at_doors(self) -> None:
         """Who has connected and has not said who it is, for long enough, has to go; who is gone is looked for anew."""
@@ -345,13 +419,34 @@ class Carrier(ABC):
         assert socket is not None
         try:
             if self._guard is not None and not is_local(address):
-                self._guard.connects(socket, link.key)
+                self._show(link, plane, socket)
+            else:
+                socket.setsockopt(zmq.ROUTING_ID, name_of(self.node))
             socket.connect(address)
         except zmq.ZMQError:
             self._complain(link.peer, f"node {link.peer} is said to listen at {address[:100]!r}, which is no address")
             return
         link.leads_to[plane] = address
+        link.has_seals[plane] = None
         self._makes[address] = (link, plane)
+
+    def _show(self, link: Link, plane: int, socket: Socket) -> None:
+        """Say by which key the next connection is known at its other end, and give it a name of its own here.
+
+        Whoever is there cannot then speak as another, whatever it calls itself.
+        """
+        keys = self._keys(plane)
+        if keys is not None:
+            keys.connects(socket, link.key)
+        if socket.type == zmq.ROUTER:
+            self._is_called(link, plane, fresh_name())
+            socket.setsockopt(zmq.CONNECT_ROUTING_ID, link.called[plane])
+
+    def _is_called(self, link: Link, plane: int, name: bytes) -> None:
+        """A neighbour's connection has this name now, and none that it had before."""
+        self._names.pop((plane, link.called[plane]), None)
+        link.called[plane] = name
+        self._names[plane, name] = link
 
     def move(self, peer: int, endpoints: Endpoints) -> bool:
         """A neighbour listens here now; whether this node connects to it anew."""
@@ -375,7 +470,7 @@ class Carrier(ABC):
                 del self._makes[before]
                 self._lost.pop(before, None)
                 link.leads_to[plane] = None
-                self._follow(link, link.session.broke())
+                self._follow(link, link.session.broke(plane))
             self._reach(link, plane, address)
         return moved
 
@@ -384,13 +479,18 @@ class Carrier(ABC):
         return next((address for address in self._link_to(peer).leads_to if address is not None), None)
 
     def _remember_connection(self, link: Link, plane: int, descriptor: int) -> None:
-        """A neighbour speaks by this connection: when it is told to be gone, it is known whose it was."""
-        if link.leads_to[plane] is None and link.comes_by[plane] != descriptor:
-            self._made_by_others.pop(link.comes_by[plane], None)
-            link.comes_by[plane] = descriptor
-            self._made_by_others[descriptor] = (link, plane)
-            for door in self._doors.values():
+        """A neighbour speaks by this connection: when it is told to be gone, it is known whose it was.
+
+        What is left over of one that is gone is not of another that is the same to the kernel by now.
+        """
+        if link.leads_to[plane] is not None or link.comes_by[plane] == descriptor:
+            return
+        for door in self._doors.values():
+            if door.has(descriptor):
                 door.is_known(descriptor)
+                self._made_by_others.pop(link.comes_by[plane], None)
+                link.comes_by[plane] = descriptor
+                self._made_by_others[descriptor] = (link, plane)
 
     # -- receiving
 
@@ -430,24 +530,47 @@ class Carrier(ABC):
             return None
         while frames[-1].more:
             frames[MOST_FRAMES:] = [socket.recv(_NOW, copy=False)]
+        name: bytes | None = None
         if link is None:
-            first = frames.pop(0)
-            name = first.bytes
-            link = self._link_called(name) if self._may_be_called(name, first, plane) else None
-            if link is None:
+            whose = frames.pop(0)
+            name = whose.bytes
+            link = self._link_of(name, whose, plane)
+            if link is None and self._own_key and self._keys(plane) is None:
+                link = self._recognise(name, socket, frames)
+            elif link is None:
                 self._turn_away(name, socket, frames)
+            if link is None:
                 return None
-        if link.is_cut and not self._begins_anew(link, plane, frames):
-            return None
         try:
-            return self._read(link, plane, frames)
+            return self._read(link, plane, frames, name)
         except MemoryGone as error:  # nobody's fault: who had it is gone
             self._complain(link.peer, f"node {link.peer} sent {error}")
         except WireError as error:
-            self._complain(link.peer, f"node {link.peer} sent {error}")
             self._owed = None
-            self._cut(socket, plane, link, frames)
+            self._object(error, socket, plane, link, frames)
         return None
+
+    def _object(self, error: WireError, socket: Socket, plane: int, link: Link, frames: list[zmq.Frame]) -> None:
+        """A neighbour has sent what is none: it loses the connection, unless that may be left over of an earlier one.
+
+        What was damaged on its way is missing in any case: a session ends, and an OPEN is asked for again.
+        """
+        is_sound = isinstance(error, OutOfOrder)  # as it was sent
+        if is_sound or not self._may_be_left_over(link, plane):
+            if not self._is_of_another_process(link, plane, frames):
+                self._complain(link.peer, f"node {link.peer} sent {error}")
+            if not is_sound:
+                self._cut(socket, plane, link, frames)
+        if isinstance(error, Damaged):
+            if link.session.is_up:
+                self._follow(link, link.session.end())
+            else:
+                self._say_open(link, plane, asks=True)
+
+    def _is_of_another_process(self, link: Link, plane: int, frames: list[zmq.Frame]) -> bool:
+        """Whether an OPEN may be right and its key not told yet, which another process of the neighbour has."""
+        tag = tag_of(frames) if plane == DATA and self._is_authenticated and len(frames) == 1 else b""
+        return bool(tag) and process_of(tag) != link.key_of
 
     def _complain(self, sender: int | None, why: str) -> None:
         """Tell what was wrong, but not as often as somebody can do it."""
@@ -456,49 +579,106 @@ class Carrier(ABC):
             self.unreadable.append((sender, why))
 
     def _cut(self, socket: Socket, plane: int, link: Link, frames: list[zmq.Frame]) -> None:
-        """End the connection by which this came; a neighbour's session ends with it, and nothing is heard until then.
+        """End the connection by which this came, and at once the session: of what is left of it nothing is heard.
 
         What came before it ended may still be read when it has, and a new one may be the same to the kernel: that is
         not cut for it.
         """
-        now = time.monotonic()
-        if now < link.cut_at + NOT_CUT_AGAIN_FOR:
-            return
         door, leads_to, descriptor = self._doors.get(socket), link.leads_to[plane], _descriptor(frames)
-        if leads_to is not None:
-            link.is_cut = (door.cut_to if door is not None else cut_to)(descriptor, leads_to)
-        elif door is not None:
-            link.is_cut = door.cut(descriptor) and link.comes_by[plane] == descriptor
-        link.cut_at = now
+        link.cut_at = time.monotonic()
+        if door is None:
+            is_cut = leads_to is not None and cut_to(descriptor, leads_to)
+        elif leads_to is not None:
+            is_cut = door.cut_to(descriptor, leads_to, NOT_CUT_AGAIN_FOR)
+        else:
+            is_cut = door.cut(descriptor, NOT_CUT_AGAIN_FOR) and link.comes_by[plane] == descriptor
+        if is_cut:
+            self._follow(link, link.session.end())
+
+    def _may_be_left_over(self, link: Link, plane: int) -> bool:
+        """Whether what is read may have come before the neighbour's connection was cut."""
+        since = time.monotonic() - link.cut_at
+        return since < (NOT_UNHEARD_FOR if link.session.asks_on(plane) else NOT_CUT_AGAIN_FOR)
 
     def _turn_away(self, name: bytes, socket: Socket, frames: list[zmq.Frame]) -> None:
         """Somebody has sent something who is nobody's neighbour; or it is left over of a connection that was cut."""
         door, descriptor = self._doors[socket], _descriptor(frames)
         if door.has_cut(descriptor):
             return
+        self._watch(self._monitors)
+        if descriptor in self._made_by_others:  # a neighbour's comes under its name
+            return
         if name[:1] != b"\0" or not door.has_cut_lately:
             self._complain(None, f"somebody not of this run, called {name[:16].hex()}, sent something")
         door.cut(descriptor)
 
-    def _begins_anew(self, link: Link, plane: int, frames: list[zmq.Frame]) -> bool:
-        """Whether one whose connection was cut has seen that, and opens another session."""
-        with contextlib.suppress(WireError):
-            kind, tag, _ = split(frames, plane)
-            link.is_cut = kind not in OPENS or not link.session.is_another(tag)
-        return not link.is_cut
+    def _link_of(self, name: bytes, frame: zmq.Frame, plane: int) -> Link | None:
+        """Who is at the other end of the connection by which a frame came.
 
-    def _may_be_called(self, name: bytes, frame: zmq.Frame, plane: int) -> bool:
-        """Whether who sent a frame was let in as the node that it says it is, or this side connects to that node."""
-        if not self._own_key or len(name) != 4:
-            return not self._own_key
-        node, user = int.from_bytes(name, "big"), user_of(frame)
-        return user == str(node) if user is not None else plane in self._planes_to(node)
+        Where keys are that is who was let in with its key, or is called what nobody else can be.
+        """
+        if not self._own_key:
+            return self._link_called(name)
+        known, user = self._names.get((plane, name)), user_of(frame)
+        return known if known is not None or not user else self._link_called(name_of(int(user)))
 
-    def _read(self, link: Link, plane: int, frames: list[zmq.Frame]) -> Arrived | None:
+    def _unsealed(self, link: Link, plane: int, frames: list[zmq.Frame]) -> tuple[int, bytes]:
+        """Which message of its session it says to be, and its first frame, if it is what was sent."""
+        if not self._has_seals(link, plane):
+            return 0, frames[0].bytes if frames else b""
+        unsealing = link.unsealing[plane]
+        if unsealing is None:
+            raise Damaged("something before it told its key")
+        return unsealing.take_off(frames[0].bytes if frames else b"", frames[1].buffer if len(frames) > 1 else None)
+
+    def _recognise(self, name: bytes, socket: Socket, frames: list[zmq.Frame]) -> Link | None:
+        """Whose connection for chunks this is, if it is shown by what has come: an OPEN with a seal of that neighbour.
+
+        It has a while to be: its key may not have been told yet, or something of an earlier session may come ahead. One
+        that was said before, by another connection, is somebody else's.
+        """
+        tag = tag_of(frames)
+        link = self._by_process.get(process_of(tag)) if tag else None
+        if link is None:
+            if len(self._unknown) > MOST_UNKNOWN:
+                self._unknown.clear()
+            self._unknown[name] += 1
+            if not tag or self._unknown[name] > MOST_UNKNOWN:
+                self._turn_away(name, socket, frames)
+            return None
+        try:
+            _, first = self._unsealed(link, DATA, frames)
+        except Damaged:
+            self._turn_away(name, socket, frames)
+            return None
+        epoch = epoch_of(tag)
+        if first[:1] not in OPENS or epoch < link.recognised_at:
+            return None
+        self._watch(self._monitors)  # it may be gone whose connection was recognised
+        if epoch == link.recognised_at and link.comes_by[DATA] != -1:
+            self._turn_away(name, socket, frames)
+            if not link.session.is_up:  # one of the two has seen the other's
+                self._doors[socket].cut(link.comes_by[DATA])
+            return None
+        link.recognised_at = epoch
+        self._unknown.pop(name, None)
+        self._is_called(link, DATA, name)
+        return link
+
+    def _split(self, link: Link, plane: int, first: bytes, frames: list[zmq.Frame]) -> tuple[bytes, bytes, bytes]:
+        return split(first, len(frames), plane, KEY_SIZE if self._tells_key(link, plane) else 0)
+
+    def _read(self, link: Link, plane: int, frames: list[zmq.Frame], name: bytes | None = None) -> Arrived | None:
         """A message for the machine. What is for the session is done, and what follows from it is news."""
         session = link.session
-        kind, tag, body = split(frames, plane)
+        unsealing = link.unsealing[plane] if self._has_seals(link, plane) else None
+        if unsealing is None and link.has_seals[plane]:
+            return None  # it has not told its key yet, and is asked again when it has
+        place, first = self._unsealed(link, plane, frames)
+        kind, tag, body = self._split(link, plane, first, frames)
         if session.is_of_it(tag) and kind not in OPENS:
+            if unsealing is not None:
+                unsealing.check_place(place, first)
             if not session.is_up and session.heard():
                 self._is_reached(link)
             if kind in MARKS:  # also if its memory is gone, or the sender's window would never open again
@@ -508,11 +688,29 @@ class Carrier(ABC):
             self._news.extend([Arrived(link.peer, None)] * session.acknowledged(count_from_bytes(body)))
             return None
         if kind in OPENS:
-            self._remember_connection(link, plane, int(frames[0].get(zmq.SRCFD)))
-            self._follow(link, session.opened(plane, tag, asks=kind == OPEN_ASKING))
+            self._watch(self._monitors)  # what went before this came: it may have been the same to the kernel
+            self._remember_connection(link, plane, _descriptor(frames))
+            step = session.opened(plane, tag, asks=kind == OPEN_ASKING)
+            if session.is_theirs(tag):
+                self._learn(link, plane, name, tag, body)
+            self._follow(link, step)
+            if self._tells_key(link, plane) and link.leads_to[DATA] is not None and session.asks_on(DATA):
+                self._say_open(link, DATA, asks=True)  # what it said before may have come ahead of its key
         elif kind == PLAIN and plane == CONTROL and session.is_of_their_process(tag):
             return self._last_words(link, body)
         return None
+
+    def _learn(self, link: Link, plane: int, name: bytes | None, tag: bytes, key: bytes) -> None:
+        """A neighbour has opened by a connection of this name; with that a new process tells how it seals chunks."""
+        if self._own_key and name is not None and self._keys(plane) is not None and link.leads_to[plane] is None:
+            link.called[plane] = name
+        process = process_of(tag)
+        if self._tells_key(link, plane) and link.key_of != process:
+            self._by_process.pop(link.key_of, None)
+            if link.leads_to[DATA] is None:
+                self._by_process[process] = link
+            link.key_of, link.recognised_at = process, 0
+            link.unsealing[DATA] = Seal(link.peer, self.node, DATA, key)
 
     def _acknowledge(self, link: Link, tag: bytes) -> None:
         self._owed = None
@@ -539,10 +737,18 @@ class Carrier(ABC):
             raise WireError(f"a ring chunk of {size} bytes; the largest has {self._settings.chunk_bytes(0)}")
         is_state = isinstance(message, StateChunk)
         if reference is None:
-            return Arrived(link.peer, message, self._buffers.from_bytes(buffer, plain=is_state))
+            exact = self._exact_in(message)
+            return Arrived(link.peer, message, self._buffers.from_bytes(buffer, exact, plain=is_state))
         if is_state:
             raise WireError("a piece of a state by reference")
-        return Arrived(link.peer, message, self._buffers.look_up(reference))
+        assert isinstance(message, CHUNKS)
+        return Arrived(link.peer, message, self._buffers.look_up(reference, message.index))
+
+    def _exact_in(self, message: AnyMessage) -> int:
+        """How many numbers travel as they are, of those that come with a message."""
+        if not isinstance(message, CHUNKS) or isinstance(message, RingChunk | StateChunk):
+            return 0
+        return self._settings.exact_in(message.index)
 
     def _check(self, link: Link, plane: int, message: AnyMessage) -> None:
         """Whether a message is said where it is to be said, and by whom it may be."""
@@ -551,6 +757,9 @@ class Carrier(ABC):
             raise WireError(f"{type(message).__name__} {where}")
         if type(message) not in link.may_say:
             raise WireError(f"{type(message).__name__}, which it has no right to send")
+        too_far = beyond(message, *self.stands())
+        if too_far is not None:
+            raise WireError(f"{type(message).__name__} of {too_far}")
 
     def close(self) -> None:
         """Let go of all sockets, sending what has been handed over but nothing more."""
@@ -561,3 +770,10 @@ class Carrier(ABC):
         for monitor in self._monitors:
             monitor.close(linger=0)
         self._monitors.clear()
+        if self._context_in_the_clear is not None:
+            self._context_in_the_clear.term()
+
+    def abandon(self) -> None:
+        """Let go of all sockets that are not of the context it was given, which is about to be destroyed."""
+        if self._context_in_the_clear is not None:
+            self._context_in_the_clear.destroy(linger=0)

@@ -9,12 +9,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 
+from codedreduce.digests import digest
 from codedreduce.protocol.events import (
     Advanced,
     Aggregated,
     Cancel,
     Compute,
     Computed,
+    Digested,
     Ended,
     Event,
     EveryoneIn,
@@ -27,7 +29,7 @@ from codedreduce.protocol.events import (
     Renewed,
 )
 from codedreduce.schemes.work import Piece, samples_in
-from codedreduce.vectors import Vector, is_finite
+from codedreduce.vectors import Vector, is_finite, on_host
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.failures import NOT_FINITE
 from codedreduce.worlds.inject import Injector
@@ -123,7 +125,9 @@ class Computing:
 
     def _describe(self, error: Exception) -> str:
         """The last line of its traceback; all of it goes to standard error, the first time."""
-        reason = traceback.format_exception_only(error)[-1].strip()[:REASON]
+        said = traceback.TracebackException.from_exception(error, limit=0)
+        said.__notes__ = None
+        reason = list(said.format_exception_only())[-1].strip()[:REASON]
         if reason not in self._printed:
             self._printed.add(reason)
             traceback.print_exception(error, file=sys.stderr)
@@ -133,16 +137,17 @@ class Computing:
         begin = time.monotonic()
         if self._injector is not None:
             self._injector.before(order.round, asked_at, self._stop)
-        out = self._buffers.room(order.round)
+        out = self._buffers.spare() if order.digest_only else self._buffers.room(order.round)
         computing = time.monotonic()
         done = pieces = 0
         for piece in order.pieces:
-            if self._stop.is_set() or not self._add_piece(piece, order, out, first=not pieces):
+            if self._stop.is_set() or not self._add_piece(piece, order, out, pieces, post):
                 break
             done += samples_in((piece,))
             pieces += 1
             if order.watched and pieces < len(order.pieces):
                 post(Advanced(round=order.round, task=order.task, pieces=pieces))
+        self._settle(out)
         total = samples_in(order.pieces)
         finished = done == total and not self._stop.is_set()
         ended = time.monotonic()
@@ -151,25 +156,46 @@ class Computing:
             if self._injector is not None:
                 late += self._injector.left(order.round)
             post(Interrupted(round=order.round, task=order.task, seconds=late))
-        if finished and self._reports_failures and self._refuses_nonfinite and not is_finite(out):
+        is_refused = self._reports_failures and self._refuses_nonfinite and not order.digest_only
+        if finished and is_refused and not self._is_finite(out):
             post(Failed(round=order.round, task=order.task, reason=NOT_FINITE))
         elif finished or (order.salvage and done):
-            self._buffers.round_as_sent(out)
+            vector = self._buffers.as_sent(out, order.round)
             covered = done / total
-            post(Computed(round=order.round, task=order.task, vector=out, covered=covered, pieces=pieces))
+            post(Computed(round=order.round, task=order.task, vector=vector, covered=covered, pieces=pieces))
         if self._record is not None:  # last: somebody waits for the vector, nobody for this
             kind = "compute" if finished else "interrupted"
             self._record(Interval(order.round, self._node, "stall", begin, computing))
             self._record(Interval(order.round, self._node, kind, computing, ended, done))
 
-    def _add_piece(self, piece: Piece, order: Compute, out: Vector, *, first: bool) -> bool:
-        """Compute a piece into `out`, or add it to what is there; whether it was computed to its end."""
+    def _settle(self, out: Vector) -> None:
+        """Have all numbers where they are to be read: a device may still be at work, or have them elsewhere."""
+        settle = getattr(self._gradient, "settle", None)
+        if settle is not None:
+            settle(out)
+
+    def _is_finite(self, out: Vector) -> bool:
+        """Whether what was computed can be used; a gradient may know without reading all of it here."""
+        return bool(getattr(self._gradient, "is_finite", is_finite)(out))
+
+    def _add_piece(
+        self, piece: Piece, order: Compute, out: Vector, place: int, post: Callable[[Event], None]
+    ) -> bool:  # fmt: skip
+        """Compute a piece into `out`, or add it to what is there; whether it was computed to its end.
+
+        One that is audited is computed by itself, so that it has a digest of its own.
+        """
         assert self._gradient is not None
         begin = time.monotonic()
-        add = None if first else getattr(self._gradient, "add", None)
-        target = out if first or add is not None else self._buffers.spare()
+        is_audited = place in order.audited
+        add = getattr(self._gradient, "add", None) if place and not is_audited else None
+        target = out if not place or add is not None else self._buffers.spare()
         if (add or self._gradient)(piece, order.model, order.round, target, self._node) is False:
             return False
+        if order.audited:
+            self._settle(target)
+        if is_audited:
+            post(Digested(round=order.round, task=order.task, piece=place, digest=digest(on_host(target))))
         if target is not out:
             out += target
         if self._injector is not None:

@@ -7,6 +7,7 @@ by, or that the socket's monitor told, is shut; ZeroMQ then does what it does wh
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import time
@@ -34,14 +35,17 @@ class Door:
         self._addresses = addresses
         self._most = most
         self._within = within
-        self._nameless: dict[int, float] = {}  # by descriptor, since when; the oldest first
-        self._cut_at: dict[int, float] = {}  # by descriptor
+        self._open: set[int] = set()  # descriptors of all that have come and not gone
+        self._nameless: dict[int, float] = {}  # of those by descriptor, since when; the oldest first
+        self._left_over_until: dict[int, float] = {}  # by descriptor, of those that were cut
+        self._last_cut = -math.inf
 
     def __len__(self) -> int:
         return len(self._nameless)
 
     def came(self, descriptor: int) -> None:
         """A connection was made; if there are too many of which nothing is known, the oldest of those goes."""
+        self._open.add(descriptor)
         self._nameless.pop(descriptor, None)
         self._nameless[descriptor] = time.monotonic()
         while len(self._nameless) > self._most:
@@ -53,7 +57,14 @@ class Door:
         """It is known whose connection this is."""
         self._nameless.pop(descriptor, None)
 
-    went = is_known
+    def went(self, descriptor: int) -> None:
+        """A connection is gone."""
+        self._open.discard(descriptor)
+        self._nameless.pop(descriptor, None)
+
+    def has(self, descriptor: int) -> bool:
+        """Whether there is such a connection, as far as was told."""
+        return descriptor in self._open
 
     def look(self) -> None:
         """Cut those who have had time enough to say who they are."""
@@ -61,31 +72,38 @@ class Door:
         for descriptor in [one for one, came in self._nameless.items() if came < since]:
             self.cut(descriptor)
 
-    def cut(self, descriptor: int) -> bool:
-        """End a connection to this door; whether there is one, and it was not cut just now."""
+    def cut(self, descriptor: int, left_over_for: float = LEFT_OVER_FOR) -> bool:
+        """End a connection to this door; whether there is one, and it was not cut just now.
+
+        For so many seconds another that is the same to the kernel is not cut for what is left over of it.
+        """
         if self.has_cut(descriptor):
             return False
         self._nameless.pop(descriptor, None)
         is_cut = _shut(descriptor, lambda one: any(_is_at(one.getsockname(), address) for address in self._addresses))
         if is_cut:
-            self._cut_at[descriptor] = time.monotonic()
+            self._was_cut(descriptor, left_over_for)
         return is_cut
 
-    def cut_to(self, descriptor: int, address: str) -> bool:
+    def cut_to(self, descriptor: int, address: str, left_over_for: float = LEFT_OVER_FOR) -> bool:
         """End a connection that this side has made by the same socket; whether there is one."""
         is_cut = cut_to(descriptor, address)
         if is_cut:
-            self._cut_at[descriptor] = time.monotonic()
+            self._was_cut(descriptor, left_over_for)
         return is_cut
+
+    def _was_cut(self, descriptor: int, left_over_for: float) -> None:
+        self._last_cut = time.monotonic()
+        self._left_over_until[descriptor] = self._last_cut + left_over_for
 
     @property
     def has_cut_lately(self) -> bool:
         """Whether what is left of some connection may still be read, under a name that ZeroMQ has given it since."""
-        return time.monotonic() < max(self._cut_at.values(), default=0.0) + NAMELESS_LEFT_OVER_FOR
+        return time.monotonic() < self._last_cut + NAMELESS_LEFT_OVER_FOR
 
     def has_cut(self, descriptor: int) -> bool:
         """Whether a connection that was the same to the kernel was cut just now: something of it may be left over."""
-        return time.monotonic() < self._cut_at.get(descriptor, 0.0) + LEFT_OVER_FOR
+        return time.monotonic() < self._left_over_until.get(descriptor, -math.inf)
 
 
 def cut_to(descriptor: int, address: str) -> bool:

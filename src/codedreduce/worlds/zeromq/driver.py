@@ -41,7 +41,7 @@ from codedreduce.protocol.events import (
 from codedreduce.worlds.zeromq.carrier import Arrived, Carrier, Gone, Reached
 from codedreduce.worlds.zeromq.meeting import Met
 from codedreduce.worlds.zeromq.probing import Probing
-from codedreduce.worlds.zeromq.rendezvous import Opened, Standing
+from codedreduce.worlds.zeromq.rendezvous import Directory, Opened, Standing
 
 #: The driver's own timer: a node without the one it needs leaves when it fires.
 ORPHANED = "orphaned"
@@ -74,6 +74,7 @@ class Driver(threading.Thread):
         self.machine = machine
         self.failure: BaseException | None = None
         self._transport = transport
+        transport.stands = lambda: (machine.generation, machine.round)
         self._run = met.run if met is not None else None
         self._directory = met.directory if met is not None else None
         self._visitor = met.visitor if met is not None else None
@@ -231,7 +232,7 @@ class Driver(threading.Thread):
             return
         if directory.monitor in ready:
             directory.look_at_the_door()
-        if directory.socket in ready or directory.moved:
+        if directory.socket in ready or directory.moved or directory.keeps_some_waiting:
             directory.serve()
             if directory.rests_until > time.monotonic():  # others are heard meanwhile, however many ask
                 self._poller.modify(directory.socket, 0)
@@ -239,12 +240,24 @@ class Driver(threading.Thread):
             for node, endpoints in directory.moved.items():
                 self._transport.move(node, endpoints)
             directory.moved.clear()
-            while directory.refused:
-                node, why = directory.refused.pop()
-                self._tell(Note(kind="refused", reason=why, round=self.machine.round, nodes=(node,)))
+        self._tell_of_visitors(directory)
         if not self._serves and self._leads:
             self._serves = True
             self._serve_where_it_meets()
+
+    def _tell_of_visitors(self, directory: Directory) -> None:
+        """Who came and could not be let in, and who computes other bits."""
+        for node, why in directory.take_refused():
+            self._tell(Note(kind="refused", reason=why, round=self.machine.round, nodes=(node,)))
+        for node, why in directory.take_strays():
+            self._tell(Note(kind="stray", reason=why, round=self.machine.round, nodes=(node,)))
+        for node, what in directory.take_others():
+            why = (
+                f"node {node} computes with other bits than node {self.machine.node}: {what}, and here "
+                f"{directory.arithmetic}. Sums are as exact as ever, but their last bits follow from who computed "
+                "what: the same bits whoever straggles are only had from machines of one kind"
+            )
+            self._tell(Note(kind="arithmetic", reason=why, round=self.machine.round, nodes=(node,)))
 
     def _look_at_doors(self) -> None:
         """Who has connected and does not say who it is has to go, also where nothing else happens."""

@@ -1,14 +1,13 @@
 """What a message between neighbours looks like on a socket.
 
 The first frame: a byte that says what it is, the tag of the session, and what belongs to it. A chunk's bytes, or where
-they lie in shared memory, follow in a second frame. What is anything else costs its sender the connection.
+they lie in shared memory, follow in a second frame. What is anything else costs its sender the connection. By TCP in
+the clear there is a seal ahead of it (`seals`).
 """
 
 from __future__ import annotations
 
 import struct
-
-import zmq
 
 from codedreduce.errors import WireError
 from codedreduce.worlds.zeromq.sessions import TAG_BYTES
@@ -46,19 +45,21 @@ def chunk_kind(*, marked: bool, by_reference: bool) -> bytes:
     return MARKED if marked else PLAIN
 
 
-def split(frames: list[zmq.Frame], plane: int) -> tuple[bytes, bytes, bytes]:
-    """What a message is that came on a plane, the tag of its session, and the rest of its first frame."""
-    first = frames[0].bytes if frames else b""
+def split(first: bytes, frames: int, plane: int, told: int = 0) -> tuple[bytes, bytes, bytes]:
+    """What a message is that came on a plane, the tag of its session, and the rest of its first frame.
+
+    It has so many frames, and an opening tells so many bytes.
+    """
     if len(first) < _BEGINS:
         raise WireError(f"a frame of {len(first)} bytes; the shortest has {_BEGINS}")
     kind = first[:1]
     wanted = _FRAMES[plane].get(kind)
     if wanted is None:
         raise WireError(f"a {_CALLED[plane]} message of kind {kind[0]}, which there is not")
-    if len(frames) != wanted:
-        raise WireError(f"a {_CALLED[plane]} message of {len(frames)} frames")
-    if kind in OPENS and len(first) != _BEGINS:
-        raise WireError(f"an opening of {len(first)} bytes; it has {_BEGINS}")
+    if frames != wanted:
+        raise WireError(f"a {_CALLED[plane]} message of {frames} frames")
+    if kind in OPENS and len(first) != _BEGINS + told:
+        raise WireError(f"an opening of {len(first)} bytes; it has {_BEGINS + told}")
     return kind, first[1:_BEGINS], first[_BEGINS:]
 
 

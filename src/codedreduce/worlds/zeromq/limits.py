@@ -53,8 +53,10 @@ def of_control() -> Limits:
 
 def of_data(settings: Settings) -> Limits:
     """For chunks of this run's vectors, and pieces of states."""
-    chunk = min(settings.chunk, settings.length) * settings.itemsize
-    return Limits(max(chunk, STATE_CHUNK, LARGEST_HEADER + _BEGINS, _REFERENCE), waiting=4 * max(16, settings.window))
+    return Limits(
+        max(settings.largest_chunk, STATE_CHUNK, LARGEST_HEADER + _BEGINS, _REFERENCE),
+        waiting=4 * max(16, settings.window),
+    )
 
 
 def of_books(nodes: int) -> Limits:

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from codedreduce.errors import UsageError
+from codedreduce.errors import CodedReduceError, Outlived, UsageError
 from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 from codedreduce.worlds.enough import Gathering, sufficient
 from codedreduce.worlds.run import Run
 from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints
+from codedreduce.worlds.zeromq.identity import Identity
 from codedreduce.worlds.zeromq.keys import Guard
 from codedreduce.worlds.zeromq.rendezvous import Directory, Opened, Registration, Standing
 from codedreduce.worlds.zeromq.sockets import Context
@@ -37,10 +38,14 @@ def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None
     node, meeting = transport.node, run.meeting
     meeting.check_protected()
     seeks, listens = neighbours(run.plan, node)
+    identity = Identity()
     directory = Directory(
-        context, meeting, owner=node, process=transport.process, nodes=run.plan.nodes, seeks=seeks, guard=guard
-    )
+        context, meeting, owner=node, process=transport.process, nodes=run.plan.nodes, seeks=seeks, guard=guard,
+        identity=identity,
+    )  # fmt: skip
     answers = _answers(directory, run, node)
+    if answers:
+        identity.make(goes_on=meeting.goes_on)
     endpoints = transport.listen(meeting.listen_at()) if listens else None
     if endpoints is not None:
         directory.add(node, endpoints)
@@ -50,9 +55,9 @@ def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None
     if others and (seeks or not answers):
         registration = Registration(
             meeting.run, node, seeks, endpoints, meeting.subject, transport.process, series=meeting.series,
-            training=meeting.training,
+            training=meeting.training, wire=meeting.wire, arithmetic=meeting.arithmetic,
         )  # fmt: skip
-        visitor = Visitor(context, meeting, registration, others, guard)
+        visitor = Visitor(context, meeting, registration, others, guard, identity)
 
     def serve() -> None:
         look()
@@ -60,7 +65,13 @@ def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None
 
     gathering = Gathering(sufficient(run.plan, meeting.least), time.monotonic())
     if answers:
-        found = directory.wait_for(seeks, look, gathering)
+        try:
+            found = directory.wait_for(seeks, look, gathering)
+        except Outlived:
+            raise
+        except CodedReduceError:  # those who have come wait for who will not, and are told why
+            directory.close()
+            raise
     else:
         assert visitor is not None
         found = visitor.find(serve)

@@ -18,6 +18,7 @@ from codedreduce.protocol import Settings
 from codedreduce.protocol.rights import Rights
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering
+from codedreduce.worlds.protection import Protection
 from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints, Gone, Link, name_of
 from codedreduce.worlds.zeromq.keys import Guard
 from codedreduce.worlds.zeromq.sessions import CONTROL, DATA
@@ -35,9 +36,9 @@ class Mesh(Carrier):
 
     def __init__(
         self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights,
-        guard: Guard | None = None,
+        guard: Guard | None = None, protection: Protection = Protection.ENCRYPTED,
     ) -> None:  # fmt: skip
-        super().__init__(context, node, settings, buffers, rights, guard)
+        super().__init__(context, node, settings, buffers, rights, guard, protection)
         self._links: dict[int, Link] = {}
 
     @property
@@ -48,11 +49,13 @@ class Mesh(Carrier):
     def listen(self, where: str | Endpoints) -> Endpoints:
         """Bind, at any free port of a host, at a name of this machine, or exactly there."""
         found, sockets = [], []
-        name, who = name_of(self.node), f"node {self.node}"
-        for address, limits in zip(self._addresses(where).planes, self._limits, strict=True):
-            socket, monitor, listens_at = mutual(self._context, address, name, who, limits, self._guard)
+        addresses = self._addresses(where).planes
+        name, who = b"" if self._own_key else name_of(self.node), f"node {self.node}"
+        for plane, address in enumerate(addresses):
+            limits, keys = self._limits[plane], self._keys(plane)
+            socket, monitor, listens_at = mutual(self._context_of(plane), address, name, who, limits, keys)
             sockets.append(socket)
-            self._listens(socket, monitor, listens_at)
+            self._listens(socket, monitor, plane, listens_at)
             found.append(listens_at)
         self._reads(sockets)
         return Endpoints(*found)._replace(key=self._own_key)
@@ -61,7 +64,7 @@ class Mesh(Carrier):
         """All others."""
         for peer in neighbours:
             if peer not in self._links:
-                self._links[peer] = Link(peer, self.process, self._rights.below[peer])
+                self._links[peer] = self._link(peer, self._rights.below[peer])
 
     def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
         """Wait until the sessions with all others are up, or with enough; what they say meanwhile is kept."""
@@ -97,4 +100,4 @@ class Mesh(Carrier):
         return self._links.get(int.from_bytes(name, "big")) if len(name) == 4 else None
 
     def _way(self, link: Link, plane: int) -> tuple[Socket | None, bytes | None]:
-        return self.sockets[plane], link.name
+        return self.sockets[plane], link.called[plane]

@@ -38,8 +38,10 @@ from codedreduce.worlds.failures import REFUSE, error_of
 from codedreduce.worlds.inject import Injection, Injector
 from codedreduce.worlds.journal import Interval, Journal
 from codedreduce.worlds.leaving import TOLD_TO_END, Asked, Leaving, say_farewell
+from codedreduce.worlds.memory import Memory
 from codedreduce.worlds.private import leave
 from codedreduce.worlds.run import Run
+from codedreduce.worlds.telling import What, Word, own_rank, tell
 from codedreduce.worlds.world import Gradient, Outcome, Over, Renewal, Replica, RoundResult
 from codedreduce.worlds.zeromq.carrier import Carrier
 from codedreduce.worlds.zeromq.computing import Computing, News
@@ -47,7 +49,7 @@ from codedreduce.worlds.zeromq.driver import Driver
 from codedreduce.worlds.zeromq.keys import Guard
 from codedreduce.worlds.zeromq.meeting import meet
 from codedreduce.worlds.zeromq.mesh import Mesh
-from codedreduce.worlds.zeromq.rendezvous import Standing
+from codedreduce.worlds.zeromq.rendezvous import COME_RIGHT_WITHIN, Standing
 from codedreduce.worlds.zeromq.sockets import Context
 from codedreduce.worlds.zeromq.transport import Transport
 
@@ -57,9 +59,8 @@ NOTHING: Vector = np.zeros(1, dtype=np.uint8)
 #: Rounds between two comparisons of the models of all ranks.
 COMPARED_EVERY = 64
 
-#: Seconds that a node which came with another plan than the root's has to come with the right one, when all others are
-#: in: it may have been somebody else who said that it is that node.
-COME_RIGHT_WITHIN = 3.0
+#: Seconds that others wait, at most, for the state of a rank in the middle of a step, if its round does not end.
+GIVE_WITHIN = 2.0
 
 #: Seconds between two looks after the other processes, at the begin of rounds.
 LOOK_EVERY = 0.05
@@ -70,7 +71,9 @@ class Node:
 
     The first node (0, or 1 on a ring) answers at the address where the run meets. `journal` hears what the node has to
     tell; `look` is called while it waits, to look after other processes. `replica` is what a rank steps by itself.
-    `is_host`: the other processes end with this one.
+    `is_host`: the other processes end with this one. `step`: the number of the step that the next round is for, or 0 if
+    a script is in the middle of one: models are then not compared, and a state is given when it has come to the next.
+    `memory`: where vectors lie, if not in the host's.
     """
 
     def __init__(
@@ -85,8 +88,13 @@ class Node:
         look: Callable[[], None] | None = None,
         replica: Replica | None = None,
         is_host: bool = False,
+        step: Callable[[], int] | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self._run = run
+        self._step = step
+        self._owes_since: float | None = None  # a state to others
+        self._memory = memory
         self._is_host = is_host
         self._number = number
         self._replica = replica
@@ -121,22 +129,25 @@ class Node:
     def _start(self, stack: ExitStack) -> None:
         """Listen, be found, find the neighbour, and run the machine; whatever fails, what was begun is undone."""
         run, number = self._run, self._number
+        tell(Word(own_rank(), What.TRAINS))
         stack.enter_context(self._asked.listening())
         prepare = getattr(self._gradient, "prepare", None)
         if prepare is not None and number in run.plan.computing:
             prepare(number)
-        self._buffers = Buffers(run, number)
+        self._buffers = Buffers(run, number, self._memory)
         stack.callback(self._buffers.close)
         self._context: Context = zmq.Context()
         self._guard: Guard | None = None
         self._driver: Driver | None = None
+        self._transport: Carrier | None = None
         stack.callback(self._close_context)
         if run.meeting.secret is not None:
             self._guard = Guard(self._context, run.meeting.secret)
         carrier: type[Carrier] = Mesh if isinstance(run.plan, StripedPlan) else Transport
-        transport = carrier(
-            self._context, number, run.settings, self._buffers, rights_at(number, run.plan), self._guard
-        )
+        transport = self._transport = carrier(
+            self._context, number, run.settings, self._buffers, rights_at(number, run.plan), self._guard,
+            run.meeting.protection,
+        )  # fmt: skip
         met = meet(self._context, run, transport, self._look or (lambda: None), self._guard)
         self.found = met.standing
         self._computing = Computing(
@@ -176,6 +187,8 @@ class Node:
     def _close_context(self) -> None:
         """Tell everyone that it is over, and see to it that the words leave before this process may end."""
         if self._driver is None:
+            if self._transport is not None:
+                self._transport.abandon()
             if self._guard is not None:
                 self._guard.close()
             self._context.destroy(linger=0)
@@ -236,7 +249,11 @@ class Node:
     @property
     def compares_next(self) -> bool:
         """Whether the model that `aggregate` is given next is compared with those of others."""
-        return is_compared(self._round + 1, self._first)
+        return self._compares(self._round + 1)
+
+    def _compares(self, round_: int) -> bool:
+        step = round_ if self._step is None else self._step()
+        return step > 0 and (round_ <= self._first + 1 or is_compared(step))
 
     @property
     def left_alone(self) -> str | None:
@@ -288,7 +305,7 @@ class Node:
     def aggregate(self, model: Vector) -> Outcome:
         """One round: the gradient sum of the whole batch under this model."""
         begin = time.monotonic()
-        if self._asked.to_leave and not self._hands_over:
+        if self._asked.to_leave and not self._hands_over and self._is_between_steps:
             self._leave(goes_on=False)
         if self._look is not None and begin - self._looked_at > LOOK_EVERY:
             self._looked_at = begin
@@ -299,10 +316,13 @@ class Node:
             sent = self._buffers.room(self._round)
             sent[:] = model
             model = sent
-        elif isinstance(self.machine, Rank) and is_compared(self._round, self._first):
+        elif isinstance(self.machine, Rank) and self._compares(self._round):
             digest = digest_of(model)
         self._talking.post_begin(Begin(round=self._round, model=model, digest=digest))
-        for news in self._computing.news(self._talking.post, self._look):
+        if self._owes_since is not None and self._is_between_steps:
+            self._pack(after=self._round - 1)
+        look = self._look if self._is_between_steps else self._look_and_give
+        for news in self._computing.news(self._talking.post, look):
             if isinstance(news, Aggregated) and news.round == self._round:
                 return RoundResult(
                     round=news.round, vector=news.vector, seconds=time.monotonic() - begin, residual=news.residual,
@@ -330,7 +350,10 @@ class Node:
             self._round = news.round
             return Renewal(news.round)
         if isinstance(news, Pack):
-            self._pack(after=self._round - 1)
+            if self._is_between_steps:
+                self._pack(after=self._round - 1)
+            else:
+                self._owes_since = time.monotonic()
         elif isinstance(news, Ended):
             self._round = news.round
             return Over(news.round)
@@ -342,8 +365,24 @@ class Node:
                 return Over(end)
         return None
 
+    @property
+    def _is_between_steps(self) -> bool:
+        return self._step is None or self._step() > 0
+
+    def _look_and_give(self) -> None:
+        """Somebody waits for a state, and this rank for the others: it may be that one who is waited for."""
+        if self._look is not None:
+            self._look()
+        if self._owes_since is not None and time.monotonic() - self._owes_since > GIVE_WITHIN:
+            self._pack(after=self._round - 1)
+
+    def drop(self) -> None:
+        """Between two rounds: the script cannot use what it was given, and goes on with another's state."""
+        self._talking.post(Overtaken(round=self._round))
+
     def _pack(self, after: int) -> None:
         """Give the machine the state that this rank has after a round."""
+        self._owes_since = None
         state = self._replica.pack() if self._replica is not None else NOTHING
         self._talking.post(Packed(round=after, state=state, digest=digest_of(state)))
 
@@ -397,13 +436,15 @@ def digest_of(model: Vector) -> str:
 
 
 @contextmanager
-def root_of(run: Run, journal: Journal, gradient: Gradient | None = None) -> Iterator[Node]:
+def root_of(
+    run: Run, journal: Journal, gradient: Gradient | None = None, step: Callable[[], int] | None = None
+) -> Iterator[Node]:
     """The root of a run whose workers a launcher has started, when enough of them are in.
 
     With a gradient it can do what they would if more are missing than tolerated.
     """
     gradient = gradient if run.wire is None else None  # it has the model as it was before it was rounded on its way
-    with Node(run, run.plan.first_node, gradient=gradient, journal=journal) as node:
+    with Node(run, run.plan.first_node, gradient=gradient, journal=journal, step=step) as node:
         node.wait_for_all()
         yield node
 

@@ -10,15 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Annotated
 
 import msgspec
 import zmq
 
-from codedreduce.errors import CodedReduceError, Outlived
+from codedreduce.errors import CodedReduceError, JoinRefused, Outlived
 from codedreduce.worlds.enough import Gathering
 from codedreduce.worlds.run import Meeting, difference
 from codedreduce.worlds.zeromq.carrier import Endpoints
 from codedreduce.worlds.zeromq.doors import Door
+from codedreduce.worlds.zeromq.identity import Identity
 from codedreduce.worlds.zeromq.keys import KEY_CHARACTERS, Guard, user_of
 from codedreduce.worlds.zeromq.limits import of_books
 from codedreduce.worlds.zeromq.sockets import (
@@ -34,8 +36,18 @@ from codedreduce.worlds.zeromq.sockets import (
 AT_ONCE = 16
 REST = 0.05
 
+#: Seconds that a node which came with another plan than the root's has to come with the right one, when all others are
+#: in: it may have been somebody else who said that it is that node.
+COME_RIGHT_WITHIN = 3.0
+
+#: Who asks so often for a place that is taken is a second process of that node.
+TWICE_IF_ASKED = 4
+
 #: Nodes that a run can have, if it is not said which it has.
 ANY_NODES = range(4096)
+
+#: Kinds of arithmetic that are told of, at most.
+MOST_KINDS = 10
 
 #: No round or generation is above it.
 LAST = 2**53
@@ -71,6 +83,9 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     proof: bytes = b""  # and that it knows the secret
     series: str = ""  # one of which run's trainings it came to, and which
     training: int = 1
+    wire: str = ""  # how it sends chunks, where that can be chosen
+    arithmetic: Annotated[str, msgspec.Meta(max_length=400)] = ""  # with what it computes
+    identity: Annotated[str, msgspec.Meta(max_length=64)] = ""  # which run it is in, if it has been told
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -86,6 +101,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     standing: Standing = Standing()
     admits: dict[int, str] = {}
     training: int = 0  # at which one the others are, if this node came to another of the same run
+    identity: str = ""  # which run this is
 
 
 class Opened(Enum):
@@ -116,15 +132,23 @@ class Directory:
 
     def __init__(
         self, context: Context, meeting: Meeting, *, owner: int = 0, process: int = 0, nodes: range = ANY_NODES,
-        seeks: tuple[int, ...] = (), guard: Guard | None = None,
+        seeks: tuple[int, ...] = (), guard: Guard | None = None, identity: Identity | None = None,
     ) -> None:  # fmt: skip
         self._meeting = meeting
+        self._identity = identity or Identity()
+        self._earlier: dict[int, tuple[bytes, Registration]] = {}  # who says that this is another run
         self._nodes = nodes
         self._seeks = seeks  # whom the process that has the book looks for
         self._guard = guard
         self._owner, self._process = owner, process
-        self.refused: list[tuple[int, str]] = []  # who could not be let in, and why, since last asked
+        self._refused: list[tuple[int, str]] = []
+        self._others: list[tuple[int, str]] = []
+        self._strays: list[tuple[int, str]] = []
+        self.arithmetic = meeting.arithmetic
+        self._arithmetics = {meeting.arithmetic, ""}
         self._refusals: Counter[int] = Counter()
+        self._asked_in_vain: Counter[int] = Counter()
+        self._all_wrong_since: float | None = None  # whoever is missing came, and was refused
         self._last_refusal = ""
         self._known: dict[int, Endpoints] = {}
         self.moved: dict[int, Endpoints] = {}
@@ -148,6 +172,21 @@ class Directory:
         self.addresses.append(address)
         return Opened.HERE
 
+    def take_refused(self) -> list[tuple[int, str]]:
+        """Who could not be let in, and why, since last asked."""
+        refused, self._refused = self._refused, []
+        return refused
+
+    def take_strays(self) -> list[tuple[int, str]]:
+        """Who came as a node that another process is, and was not let in, since last asked."""
+        strays, self._strays = self._strays, []
+        return strays
+
+    def take_others(self) -> list[tuple[int, str]]:
+        """Who computes otherwise than the process that has the book, and how, since last asked."""
+        others, self._others = self._others, []
+        return others
+
     # -- who listens where
 
     def add(self, node: int, endpoints: Endpoints) -> None:
@@ -162,6 +201,8 @@ class Directory:
         for node, endpoints in known.items():
             self._known.setdefault(node, endpoints)
         self._is_for_all = True
+        if self._identity.value:
+            self._settle()
         for identity in list(self._visits):
             self._tell(identity)
 
@@ -177,11 +218,27 @@ class Directory:
             watch()
             if self._latest > self._meeting.training:
                 raise Outlived(self._latest)
+            self._check_come_right(missing)
             if self.heard.is_on:
                 gathering.join_what_is_on(time.monotonic())
             if time.monotonic() > deadline:
-                raise CodedReduceError(f"{named(missing)} did not come up within {self._meeting.all_within:g} s")
+                late = f"{named(missing)} did not come up within {self._meeting.all_within:g} s"
+                others = [_of_an_earlier_run(node, self.meets_at) for node in self._earlier if node in missing]
+                raise CodedReduceError("; ".join([late, *others[:1]]))
+        if nodes:
+            self._settle()
         return {node: self._known[node] for node in nodes if node in self._known}
+
+    def _check_come_right(self, missing: tuple[int, ...]) -> None:
+        """Wait no longer if all that are missing came with something else, and have not come with the right thing."""
+        now = time.monotonic()
+        wrong = {node: why for node, why in self._refused if node in missing}
+        if len(wrong) < len(missing):
+            self._all_wrong_since = None
+        elif self._all_wrong_since is None:
+            self._all_wrong_since = now
+        elif now > self._all_wrong_since + COME_RIGHT_WITHIN:
+            raise JoinRefused(wrong[min(wrong)])
 
     def _missing(self, nodes: Iterable[int]) -> tuple[int, ...]:
         return tuple(node for node in nodes if node not in self._known)
@@ -191,6 +248,8 @@ class Directory:
     def serve(self) -> None:
         """Answer those who have asked, so many at a time; what is no question costs who sent it the connection."""
         self.look_at_the_door()
+        if self.keeps_some_waiting:
+            self._send_away_who_is_of_another()
         for _ in range(AT_ONCE):
             try:
                 identity, *frames = self.socket.recv_multipart(zmq.DONTWAIT, copy=False)
@@ -255,21 +314,26 @@ class Directory:
             if training and registration.training > training:
                 self._latest = max(self._latest, registration.training)
             self._answer(identity, Answer(None, "the root belongs to another run", final=False, training=training))
-        elif registration.subject != self._meeting.subject:
-            why = difference(node, registration.subject, self._meeting.subject)[:1000]
+        elif node in self._nodes and not self._is_of_this_run(identity, registration):
+            pass  # it is answered when the run begins, or has been
+        elif why := self._difference(registration):
             who = node if node in self._nodes else -1
             self._refusals[who] += 1
             if str(self._refusals[who]).strip("0") == "1":
-                self.refused.append((node, why))
+                self._refused.append((node, why))
             self._last_refusal = why
             self._answer(identity, Answer(None, why))
         elif self._is_taken(registration):
+            self._say_that_it_is_taken(node)
             self._answer(identity, Answer(None, f"node {node} is taken: a process of it is in the run", final=False))
         else:
             self._visits = {one: visit for one, visit in self._visits.items() if visit.node != node}
             seeks, knows = registration.seeks, dict(registration.knows)
             visit = self._visits[identity] = Visit(node, registration.process, seeks, knows, registration.key)
             self._introduce(visit)
+            if registration.arithmetic not in self._arithmetics and len(self._arithmetics) < MOST_KINDS:
+                self._arithmetics.add(registration.arithmetic)
+                self._others.append((node, registration.arithmetic))
             if registration.standing.is_on and registration.standing.generation >= self.heard.generation:
                 self.heard = registration.standing
             if registration.listens is not None and self._known.get(node) != registration.listens:
@@ -278,8 +342,69 @@ class Directory:
                 self._tell(identity)
             if not visit.knows and visit.seeks:
                 self._answer(identity, Answer(None, final=False, missing=self._missing(visit.seeks)))
+            if self._identity.value and not self._identity.is_settled and 2 * len(self._visits) > len(self._nodes):
+                self._settle()
             return True
         return False
+
+    def _difference(self, registration: Registration) -> str:
+        """Why a node that came to something else cannot be in; nothing if it came to this."""
+        node, mine, theirs = registration.node, self._meeting.wire, registration.wire
+        if registration.subject != self._meeting.subject:
+            return difference(node, registration.subject, self._meeting.subject)[:1000]
+        if mine and theirs and mine != theirs:
+            return (
+                f"node {node} has --wire {theirs[:20]}, and the root --wire {mine}: let all have the same "
+                "(CODEDREDUCE_WIRE)"
+            )
+        return ""
+
+    def _is_of_this_run(self, identity: bytes, registration: Registration) -> bool:
+        """Whether a node is not of an earlier run; while that cannot be known it waits for an answer."""
+        node, says = registration.node, registration.identity
+        if self._identity.is_of_it(says):
+            return True
+        self._earlier[node] = (identity, registration)
+        if not self._identity.claim(says, node, len(self._nodes)):
+            if self._identity.is_settled:
+                self._send_away_who_is_of_another()
+            return False
+        for other in list(self._visits):
+            self._answer(other, Answer({}))  # who was told before is told anew which run it is
+        for who, (name, said) in list(self._earlier.items()):
+            if said.identity == self._identity.value:
+                del self._earlier[who]
+                if who != node:
+                    self._register(name, said)
+        return True
+
+    def _settle(self) -> None:
+        """The run begins with those that have come, or most have; they are told which it is."""
+        self._identity.settle()
+        self._send_away_who_is_of_another()
+        for other in list(self._visits):
+            self._answer(other, Answer({}))
+
+    @property
+    def keeps_some_waiting(self) -> bool:
+        """Whether some have asked who can be answered now."""
+        return bool(self._earlier) and self._identity.is_settled
+
+    def _send_away_who_is_of_another(self) -> None:
+        earlier, self._earlier = self._earlier, {}
+        for node, (identity, registration) in earlier.items():
+            if self._identity.is_of_it(registration.identity):
+                self._register(identity, registration)
+                continue
+            why = _of_an_earlier_run(node, self.meets_at)
+            self._strays.append((node, why))
+            self._answer(identity, Answer(None, why))
+
+    def _say_that_it_is_taken(self, node: int) -> None:
+        """If it asks again and again it is not one whose predecessor's end is not known yet."""
+        self._asked_in_vain[node] += 1
+        if self._asked_in_vain[node] == TWICE_IF_ASKED:
+            self._strays.append((node, f"a second process has come as node {node}, and is not let in: one is there"))
 
     def _is_taken(self, registration: Registration) -> bool:
         """Whether another process of the node is there; one that has ended is no longer connected."""
@@ -324,7 +449,9 @@ class Directory:
                 self._visits.pop(identity, None)
 
     def _answer(self, identity: bytes, answer: Answer) -> bool:
-        """Answer a process; whether it is there."""
+        """Answer a process, and tell it which run this is if it is let in; whether it is there."""
+        if not answer.refusal:
+            answer = msgspec.structs.replace(answer, identity=self._identity.value)
         try:
             self.socket.send_multipart([identity, msgspec.msgpack.encode(answer)], zmq.DONTWAIT)
         except zmq.ZMQError as error:
@@ -352,6 +479,13 @@ def is_place(endpoints: Endpoints) -> bool:
     (True, False)
     """
     return len(endpoints.key) in (0, KEY_CHARACTERS) and all(map(_PLACE.fullmatch, endpoints.planes))
+
+
+def _of_an_earlier_run(node: int, address: str) -> str:
+    return (
+        f"a process of an earlier run has come to {address} as node {node}, and is not let in: end it, or let this run "
+        "meet at another port (if rank 0 was started again to go on with that run, set CODEDREDUCE_RESTARTED=1)"
+    )
 
 
 def named(nodes: tuple[int, ...]) -> str:

@@ -1,16 +1,21 @@
 """A session: what two neighbours have with each other over two connections, from when both work until one breaks.
 
-Each side has an epoch. It begins at a number that no earlier process of that node had, and is counted up whenever a
-connection breaks that this side sees. The two epochs together name the session, and every frame says both: a frame of
-an earlier session, wherever it was left lying, is known as such and dropped. Whatever breaks, on either plane, ends the
-session on both and at both ends; what was lost with it is for those who sent it to send again.
+Each side has an epoch. It begins at a number that no earlier process of that node had, and is counted up whenever this
+side sees a connection break that this session has used, or ends it by itself. The two epochs together name the session,
+and every frame says both: a frame of an earlier session, wherever it was left lying, is known as such and dropped.
+Whatever breaks, on either plane, ends the session on both and at both ends; what was lost with it is for those who sent
+it to send again.
 
     connection is there -> its maker says OPEN(mine, theirs) there, theirs being 0 as long as it is unknown
     OPEN with a new epoch -> that is theirs now; OPEN is said on both planes
     OPEN that asks -> is answered on its plane
     OPEN(theirs, mine) has come on both planes -> the session is up
     a frame of the session has come -> the other side is up, so this one is
-    a connection breaks -> mine is counted up; OPEN is said on both planes
+    a connection breaks that an OPEN of the session has come by -> mine is counted up; OPEN is said on both planes
+    another breaks -> nothing: its session is over already, or none has begun
+
+One that breaks is seen by both sides, each in its own time. The other's OPEN may be here before this side sees it: it
+must not be counted again then, or the session that has begun since would end, too.
 
 An OPEN asks for an answer as long as its plane is not confirmed. What is said on a plane without a connection is lost;
 whoever makes the connection speaks first when it is there.
@@ -33,6 +38,17 @@ TAG_BYTES = _TAG.size
 
 #: Bits of an epoch that count within one process; those above say which process.
 _COUNTED = 32
+
+
+def epoch_of(tag: bytes) -> int:
+    """The epoch of whoever says this."""
+    epoch: int = _TAG.unpack(tag)[0]
+    return epoch
+
+
+def process_of(tag: bytes) -> int:
+    """The process of whoever says this."""
+    return epoch_of(tag) >> _COUNTED
 
 
 class Step(NamedTuple):
@@ -90,8 +106,14 @@ class Session:
         """A connection that this side makes is there."""
         return Step((plane,)) if plane not in self._confirmed else _NOTHING
 
-    def broke(self) -> Step:
-        """A connection that was there is gone."""
+    def broke(self, plane: int) -> Step:
+        """A connection that was there is gone. If no OPEN of this session came by it, the other side counts it, if any:
+        of two sides one has had such an OPEN on both planes before anything else is sent.
+        """
+        return self.end() if plane in self._confirmed else _NOTHING
+
+    def end(self) -> Step:
+        """This side wants no more of this session."""
         self._mine += 1
         return self._start_anew()
 
@@ -118,10 +140,9 @@ class Session:
         """Whether a frame is of this session."""
         return tag == self.incoming
 
-    def is_another(self, tag: bytes) -> bool:
-        """Whether the other side speaks of a session that it has begun since."""
-        theirs = _TAG.unpack(tag)[0]
-        return bool(theirs != self._theirs and not self._is_past(theirs))
+    def is_theirs(self, tag: bytes) -> bool:
+        """Whether what says this is of the other side as it is now."""
+        return bool(_TAG.unpack(tag)[0] == self._theirs)
 
     def heard(self) -> bool:
         """A frame of this session has come: the other side is up, so this one is; whether that is news."""

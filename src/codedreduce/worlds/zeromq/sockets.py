@@ -78,30 +78,34 @@ def is_local(address: str) -> bool:
 
 
 def bound(
-    context: Context, address: str, who: str, limits: Limits, keys: Keys | None = None
+    context: Context, address: str, who: str, limits: Limits, keys: Keys | None = None, *, hands_over: bool = True
 ) -> tuple[Socket, Socket, str]:
-    """A socket that others connect to and are told apart by their names, its monitor, and where it listens."""
-    return _listening(_made(context, zmq.ROUTER, limits), address, who, keys)
+    """A socket that others connect to and are told apart by their names, its monitor, and where it listens.
+
+    A neighbour that was started again elsewhere takes over its name, whichever side connects, if it `hands_over`.
+    """
+    return _listening(_made(context, zmq.ROUTER, limits), address, who, keys, hands_over)
 
 
 def mutual(
     context: Context, address: str, name: bytes, who: str, limits: Limits, keys: Keys | None = None
 ) -> tuple[Socket, Socket, str]:
-    """A socket under this name that others connect to and that can be connected to others; monitor and place as above.
+    """A socket that others connect to and that can be connected to others; monitor and place as above.
 
-    A neighbour that was started again elsewhere takes over its name, whichever side connects.
+    Under this name, that is taken over as above; without one connections are called as they come, and nobody can take
+    over another's.
     """
     socket = _made(context, zmq.ROUTER, limits)
-    socket.setsockopt(zmq.ROUTING_ID, name)
+    if name:
+        socket.setsockopt(zmq.ROUTING_ID, name)
     _try_again(socket)
-    return _listening(socket, address, who, keys)
+    return _listening(socket, address, who, keys, hands_over=bool(name))
 
 
-def connecting(context: Context, name: bytes, limits: Limits) -> tuple[Socket, Socket]:
-    """A socket to be connected to one other's under this name, and again when the connection is lost; its monitor."""
+def connecting(context: Context, limits: Limits) -> tuple[Socket, Socket]:
+    """A socket to be connected to one other's, and again when the connection is lost; its monitor."""
     socket = _made(context, zmq.DEALER, limits)
     monitor = _monitor_of(socket)
-    socket.setsockopt(zmq.ROUTING_ID, name)
     _try_again(socket)
     return socket, monitor
 
@@ -181,9 +185,11 @@ def _made(context: Context, kind: int, limits: Limits) -> Socket:
     return socket
 
 
-def _listening(socket: Socket, address: str, who: str, keys: Keys | None) -> tuple[Socket, Socket, str]:
+def _listening(
+    socket: Socket, address: str, who: str, keys: Keys | None, hands_over: bool
+) -> tuple[Socket, Socket, str]:
     monitor = _monitor_of(socket)  # before anybody can connect
-    socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+    socket.setsockopt(zmq.ROUTER_HANDOVER, int(hands_over))
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     if keys is not None and not is_local(address):
         keys.listens(socket)

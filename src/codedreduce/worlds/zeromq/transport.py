@@ -8,7 +8,8 @@ from codedreduce.protocol import Settings
 from codedreduce.protocol.rights import Rights
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering
-from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints, Link, name_of
+from codedreduce.worlds.protection import Protection
+from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints, Link
 from codedreduce.worlds.zeromq.keys import Guard
 from codedreduce.worlds.zeromq.sessions import PLANES
 from codedreduce.worlds.zeromq.sockets import Context, Socket, bound, connecting
@@ -23,13 +24,13 @@ class Transport(Carrier):
 
     def __init__(
         self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights,
-        guard: Guard | None = None,
+        guard: Guard | None = None, protection: Protection = Protection.ENCRYPTED,
     ) -> None:  # fmt: skip
-        super().__init__(context, node, settings, buffers, rights, guard)
+        super().__init__(context, node, settings, buffers, rights, guard, protection)
         self._down: list[Socket] = []
         self._up: list[Socket] = []
         self._parent: Link | None = None
-        self._children = {child: Link(child, self.process, kinds) for child, kinds in rights.below.items()}
+        self._children: dict[int, Link] = {}
 
     @property
     def needs(self) -> int | None:
@@ -39,20 +40,24 @@ class Transport(Carrier):
     def listen(self, where: str | Endpoints) -> Endpoints:
         """Bind for children, at any free port of a host, at a name of this machine, or exactly there."""
         found = []
-        for address, limits in zip(self._addresses(where).planes, self._limits, strict=True):
-            socket, monitor, listens_at = bound(self._context, address, f"node {self.node}", limits, self._guard)
+        for plane, address in enumerate(self._addresses(where).planes):
+            limits, keys = self._limits[plane], self._keys(plane)
+            socket, monitor, listens_at = bound(
+                self._context_of(plane), address, f"node {self.node}", limits, keys, hands_over=not self._own_key
+            )
             self._down.append(socket)
-            self._listens(socket, monitor, listens_at)
+            self._listens(socket, monitor, plane, listens_at)
             found.append(listens_at)
+        self._children = {child: self._link(child, kinds) for child, kinds in self._rights.below.items()}
         self._reads(self._down)
         return Endpoints(*found)._replace(key=self._own_key)
 
     def expect(self, neighbours: Iterable[int]) -> None:
         """The parent, or the next in the ring: one, or of the root nobody."""
         for parent in neighbours:
-            self._parent = Link(parent, self.process, self._rights.above[parent])
+            self._parent = self._link(parent, self._rights.above[parent])
             for plane in PLANES:
-                socket, monitor = connecting(self._context, name_of(self.node), self._limits[plane])
+                socket, monitor = connecting(self._context_of(plane), self._limits[plane])
                 self._up.append(socket)
                 self._monitors[monitor] = socket
             self._reads(self._up, self._parent)
@@ -74,4 +79,4 @@ class Transport(Carrier):
     def _way(self, link: Link, plane: int) -> tuple[Socket | None, bytes | None]:
         if link is self._parent:
             return self._up[plane], None
-        return (self._down[plane], link.name) if self._down else (None, None)
+        return (self._down[plane], link.called[plane]) if self._down else (None, None)

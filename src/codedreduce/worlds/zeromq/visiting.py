@@ -15,6 +15,7 @@ import zmq
 from codedreduce.errors import CodedReduceError, JoinRefused, Outlived, UsageError, WireError
 from codedreduce.worlds.run import Meeting
 from codedreduce.worlds.zeromq.carrier import Endpoints
+from codedreduce.worlds.zeromq.identity import Identity
 from codedreduce.worlds.zeromq.keys import Guard
 from codedreduce.worlds.zeromq.limits import of_books
 from codedreduce.worlds.zeromq.rendezvous import ANY_NODES, Answer, Registration, Standing, named
@@ -38,9 +39,10 @@ class Visitor:
 
     def __init__(
         self, context: Context, meeting: Meeting, registration: Registration, at: Iterable[str] = (),
-        guard: Guard | None = None,
+        guard: Guard | None = None, identity: Identity | None = None,
     ) -> None:  # fmt: skip
         self._meeting = meeting
+        self._identity = identity or Identity()
         self._guard = guard
         self._refused_at: dict[str, float] = {}  # where this node was not let in, since when
         self._registration = registration
@@ -67,7 +69,9 @@ class Visitor:
 
     def register(self, places: Iterable[str]) -> None:
         """Say who this node is, at some of the places where the run meets."""
-        said = msgspec.structs.replace(self._registration, knows=self.knows, standing=self.stands())
+        said = msgspec.structs.replace(
+            self._registration, knows=self.knows, standing=self.stands(), identity=self._identity.value
+        )
         for place in places:
             self._socket.send_multipart([place.encode(), msgspec.msgpack.encode(said)], zmq.DONTWAIT)
 
@@ -91,6 +95,8 @@ class Visitor:
                 break
             except (msgspec.MsgspecError, ValueError) as error:
                 raise WireError(f"the root at {place.decode()} answered something else: {error}") from None
+            if answer.identity and not self._is_told(answer.identity, place.decode()):
+                continue
             if answer.endpoints:
                 news.update(answer.endpoints)
             if self._guard is not None:
@@ -102,6 +108,13 @@ class Visitor:
                 self.over = answer.refusal
         self.knows.update(news)
         return news
+
+    def _is_told(self, identity: str, place: str) -> bool:
+        """Take what a book says which run this is; whether it is of this one. Where the root answers is believed."""
+        if not self._identity.is_of_it(identity) and self._identity.is_settled and place != self._places[0]:
+            return False
+        self._identity.settle(identity)
+        return True
 
     def find(self, look: Callable[[], None] = lambda: None) -> dict[int, Endpoints]:
         """Wait to be told where others listen; a clear error if nobody answers, or they do not come, in time."""
@@ -167,7 +180,10 @@ class Visitor:
             return CodedReduceError(f"{named(self._answer.missing)} did not come up within {meeting.all_within:g} s")
         if self._is_taken:
             return JoinRefused(self._answer.refusal)
-        return UsageError(f"the root at {meeting.address} belongs to another run")
+        return UsageError(
+            f"the root at {meeting.address} belongs to another run: end what is left of that, or choose another "
+            "MASTER_PORT"
+        )
 
     def close(self) -> None:
         """Be there no longer."""

@@ -1,0 +1,109 @@
+"""What audits ask of a rank: to say the digests of some blocks, and to send what they are in when they have passed.
+
+Of a block that is audited whoever computes it says the digest, and so does somebody who computes it beside. While one
+that this rank computed has not passed, it sends nothing: what it does may be wrong. So nothing that is found to be
+wrong has ever left the rank that computed it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from msgspec.structs import replace
+
+from codedreduce.protocol.messages import Checked
+from codedreduce.protocol.place import Place
+from codedreduce.protocol.settings import Settings
+from codedreduce.protocol.work import Block
+from codedreduce.schemes import Part, StripedPlan
+
+
+class Mistakes:
+    """How often which rank was found to have computed wrongly: known to all, whoever leads next."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._most = settings.audit.quarantine if settings.audit is not None else 0
+        self._times: Counter[int] = Counter()
+
+    def note(self, rank: int, times: int) -> None:
+        """So many times it was."""
+        self._times[rank] = max(self._times[rank], times)
+
+    def again(self, rank: int) -> int:
+        """Once more; how often that is."""
+        self._times[rank] += 1
+        return self._times[rank]
+
+    def is_quarantined(self, rank: int) -> bool:
+        """Whether that is often enough not to use it any more."""
+        return 0 < self._most <= self._times[rank]
+
+
+class Checking:
+    """A rank's side of the audits of the round that is on."""
+
+    def __init__(self, place: Place, plan: StripedPlan, settings: Settings) -> None:
+        self._place = place
+        self._plan = plan
+        self._audit = settings.audit
+        self.mistakes = Mistakes(settings)
+        self._said: dict[Block, Checked] = {}
+        self._pending: dict[Block, bytes] = {}
+        self._passed: dict[Block, set[bytes]] = {}  # a rank may compute a block twice, and be wrong once
+        self.held: list[Part] = []  # what is computed and not sent
+        self.is_out = False  # whether this rank was wrong, and does nothing more in this round
+
+    def begin(self) -> None:
+        """A new round."""
+        self._said = {}
+        self._pending = {}
+        self._passed = {}
+        self.held = []
+        self.is_out = False
+
+    def in_part(self, part: Part) -> tuple[int, ...]:
+        """Which blocks of a part are audited, counted from its first."""
+        if self._audit is None:
+            return ()
+        drawn = self._audit.blocks(self._place.round, part.unit, self._plan.blocks)
+        return tuple(block - part.first for block in drawn if part.first <= block < part.last)
+
+    def say(self, block: Block, digest: bytes, *, is_own: bool) -> Checked | None:
+        """A block was computed: what to say of it. `is_own`: and is a part of what this rank is to send."""
+        if is_own and digest not in self._passed.get(block, ()):
+            self._pending[block] = digest
+        if is_own and block in self._said and self._said[block].digest == digest:
+            return None
+        said = self._said[block] = Checked(
+            generation=self._place.generation, round=self._place.round, unit=block[0], block=block[1], digest=digest
+        )
+        return said
+
+    def said(self) -> list[Checked]:
+        """What was said in this round, perhaps to another coordinator."""
+        return [replace(checked, generation=self._place.generation) for checked in self._said.values()]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether what this rank computes must not be sent yet."""
+        return bool(self._pending)
+
+    def hold(self, part: Part) -> None:
+        """A part is computed, and waits."""
+        self.held.append(part)
+
+    def passed(self, block: Block, digest: bytes) -> list[Part]:
+        """Others have computed the same; what may be sent now."""
+        self._passed.setdefault(block, set()).add(digest)
+        if self._pending.get(block) == digest:
+            del self._pending[block]
+        if self._pending:
+            return []
+        released, self.held = self.held, []
+        return released
+
+    def drop(self) -> None:
+        """What this rank computed in this round is of no use."""
+        self.is_out = True
+        self._pending = {}
+        self.held = []

@@ -1,0 +1,112 @@
+"""Vectors on the host that are copied to a device and back: in memory that stays in place, at the speed of the bus."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from codedreduce.packed import Packed
+from codedreduce.torch.device import cuda
+from codedreduce.torch.device.tensors import after_the_rest, dtype_of
+from codedreduce.vectors import Vector, convert
+from codedreduce.worlds.arena import Arena
+from codedreduce.worlds.memory import HostMemory
+
+log = logging.getLogger("codedreduce")
+
+#: Bytes that are copied to a device at a time.
+AT_ONCE = 8 << 20
+
+
+class PinnedArena(Arena):
+    """An arena whose whole vectors, which come from a device, stay in place."""
+
+    def __init__(self, run: str, node: int, *, slots: int, length: int, dtype: npt.DTypeLike = np.float32) -> None:
+        self._kept: dict[int, int] = {}  # addresses, by slot
+        self._whole: set[int] = set()  # slots that there is memory for, all of them
+        super().__init__(run, node, slots=slots, length=length, dtype=dtype)
+
+    def vector(self, slot: int) -> Vector:
+        """A slot of this node's own."""
+        found = super().vector(slot)
+        if slot not in self._kept and slot in self._whole:
+            address = found.__array_interface__["data"][0]
+            try:
+                cuda.keep_in_place(address, found.nbytes)
+            except OSError as error:
+                log.warning("copies from the device are slower than they could be: %s", error)
+                address = 0
+            self._kept[slot] = address
+        return found
+
+    def allocate(self, slot: int, start: int, stop: int) -> None:
+        """Have memory for these numbers of a slot, or raise an OSError."""
+        super().allocate(slot, start, stop)
+        if stop - start == self._length:
+            self._whole.add(slot)
+
+    def close(self) -> None:
+        """Let go of all arenas."""
+        for address in self._kept.values():
+            if address:
+                cuda.let_move(address)
+        self._kept.clear()
+        super().close()
+
+
+class PinnedMemory(HostMemory):
+    """The host's, for vectors that are computed and used on a device.
+
+    Numbers that travel as a narrower type are narrowed, and widened again, on the device: fewer bytes are copied.
+    """
+
+    def shared(self, run: str, node: int, *, slots: int, chunks: int, length: int, dtype: npt.DTypeLike) -> PinnedArena:
+        """Memory that the kernel gives to whoever may open it."""
+        return PinnedArena(run, node, slots=slots, length=length, dtype=dtype)
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+        self._room = torch.empty(0)  # what is on its way to the device
+
+    def working(self, length: int, dtype: npt.DTypeLike) -> Vector:
+        """Room for a vector that is computed, and then packed elsewhere: on the device."""
+        found: Vector = torch.empty(length, dtype=dtype_of(dtype), device=self._device)  # type: ignore[assignment]
+        return found
+
+    def gathered(self, chunks: Iterable[Vector], length: int, dtype: npt.DTypeLike) -> Vector:
+        """Chunks, laid end to end on the device: one is on its way there while the next is read."""
+        chunks = tuple(chunks)
+        packed: list[Any] = [chunk for chunk in chunks if isinstance(chunk, Packed)]
+        out: Any = torch.empty(length, dtype=dtype_of(dtype), device=self._device)
+        with after_the_rest(out):
+            if packed and len(packed) == len(chunks):
+                landed: Any = torch.empty(sum(len(one.raw) for one in packed), dtype=torch.uint8, device=self._device)
+                self._copy([one.raw for one in packed], landed)
+                Packed(landed, sum(one.exact for one in packed), packed[0].narrow, dtype).give(out)
+            else:
+                self._copy(chunks, out)
+        found: Vector = out
+        return found
+
+    def _copy(self, chunks: Iterable[Vector], out: torch.Tensor) -> None:
+        if len(self._room) != len(out) or self._room.dtype != out.dtype:
+            self._room = torch.empty(len(out), dtype=out.dtype, pin_memory=self._device.type == "cuda")
+        here, start = self._room.numpy(), 0
+        for piece in _pieces(chunks, AT_ONCE // out.element_size()):
+            stop = start + len(piece)
+            convert(piece, here[start:stop])
+            out[start:stop].copy_(self._room[start:stop], non_blocking=True)
+            start = stop
+
+
+def _pieces(chunks: Iterable[Vector], most: int) -> Iterator[Vector]:
+    """Chunks, cut into pieces of so many numbers at most."""
+    for chunk in chunks:
+        for start in range(0, len(chunk), most):
+            yield chunk[start : start + most]

@@ -1,0 +1,39 @@
+"""One process of `launch`: calls the function that lies in a file, and on rank 0 leaves what it returns in another."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import cloudpickle
+
+from codedreduce.worlds.plainly import is_plain, place_in, say, speak_plainly
+from codedreduce.worlds.telling import What, Word, own_rank, tell
+
+
+def main(given: str, returned: str) -> int:
+    """The exit code."""
+    speak_plainly()
+    function, args = cloudpickle.loads(Path(given).read_bytes())
+    try:
+        result = function(*args)
+    except Exception as error:
+        where = place_in(error.__traceback__)
+        if is_plain(error):
+            say(error, where)
+            return 1
+        trace = error.__traceback__.tb_next if error.__traceback__ is not None else None  # from the function on
+        traceback.print_exception(type(error), error, trace)
+        tell(Word(own_rank(), What.ERRS, f"{type(error).__name__}: {error}", where, about=own_rank()))
+        return 1
+    if own_rank() == 0:
+        beside = Path(f"{returned}.part")
+        beside.write_bytes(cloudpickle.dumps(result))
+        os.replace(beside, returned)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,89 @@
+"""Some numbers at the end of a vector that say what a round is for.
+
+In stripes every rank knows what its script asks for. If scripts differ, ranks compute different things in one round,
+and their sum is of no use. So everyone marks what it computes, and marks add up beside gradients: a place for each
+training, and for steps and evaluations modulo four. If all asked for the same, all other places are 0.
+
+Over a tree only the root knows. It writes the number of the step behind the model, in digits that are exact in any
+precision, and workers read it there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from codedreduce.errors import UsageError
+from codedreduce.torch.book import Ask
+from codedreduce.torch.layout import AnyVector, as_tensor
+from codedreduce.vectors import Vector, on_host
+
+#: Steps and evaluations are told apart modulo this.
+_APART = 4
+
+#: Digits of a step, and their base: bfloat16 has all whole numbers up to 256.
+DIGITS, _BASE = 5, 128
+
+
+class Marks:
+    """Those of a run of so many trainings.
+
+    >>> marks, total = Marks(2), np.zeros(12)
+    >>> marks.put(total, Ask(0, 5)); marks.put(total, Ask(0, 5), add=True); marks.check(total, Ask(0, 5), 9)
+    >>> marks.put(total, Ask(1, 5), add=True); marks.check(total, Ask(0, 5), 9)
+    Traceback (most recent call last):
+    codedreduce.errors.UsageError: round 9: ranks did not ask for the same. This one asked for step 5 of training 1, ...
+    """
+
+    def __init__(self, trainings: int) -> None:
+        self._sections = (trainings, _APART, _APART)
+        self.length = sum(self._sections)
+
+    def _of(self, ask: Ask) -> np.ndarray[Any, Any]:
+        marks = np.zeros(self.length)
+        first = 0
+        for place, section in zip((ask.training, ask.step, ask.evaluation), self._sections, strict=True):
+            marks[first + place % section] = 1
+            first += section
+        return marks
+
+    def put(self, vector: AnyVector, ask: Ask, *, add: bool = False) -> None:
+        """Say in a vector what it was computed for."""
+        tail = as_tensor(vector)[-self.length :]
+        marks = torch.from_numpy(self._of(ask)).to(tail)
+        if add:
+            tail.add_(marks)
+        else:
+            tail.copy_(marks)
+
+    def check(self, total: Vector, ask: Ask, round_: int) -> None:
+        """Whether all of a sum was computed for that."""
+        found = on_host(total[-self.length :]) != 0
+        if (found == (self._of(ask) != 0)).all():
+            return
+        trainings = [str(place + 1) for place in np.flatnonzero(found[: self._sections[0]])]
+        computed = f"training {' and '.join(trainings)}" if trainings else "nothing"
+        raise UsageError(
+            f"round {round_}: ranks did not ask for the same. This one asked for {ask}, and what was computed is for "
+            f"{computed}, or for another step of it. All ranks run the same script: next() of several trainings, and "
+            "step.evaluate(), must come in the same order and equally often on all, also on one that fell behind and "
+            "goes on with a later step. So let them follow from step.round, and not from the rank, from time or from "
+            "a count of your own"
+        )
+
+
+def write_step(vector: np.ndarray[Any, Any], step: int) -> None:
+    """Say behind a model which step it is for.
+
+    >>> vector = np.zeros(7, dtype=np.float32); write_step(vector, 1_000_001); read_step(vector)
+    1000001
+    """
+    for place in range(1, DIGITS + 1):
+        step, vector[-place] = divmod(step, _BASE)
+
+
+def read_step(vector: np.ndarray[Any, Any]) -> int:
+    """Which step a model is for."""
+    return sum(int(vector[-place]) * _BASE ** (place - 1) for place in range(1, DIGITS + 1))

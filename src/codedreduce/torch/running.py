@@ -1,0 +1,99 @@
+"""Batch normalisation over fixed micro-batches: its running statistics, brought together over all of a batch.
+
+In training mode a layer normalises by what its micro-batch has, and remembers a running mean and variance for
+evaluation. Who computes how many micro-batches must not matter; so a pass leaves them as they are, and what it saw
+(mean and variance, as often as there were samples) is added up beside the gradient. After every round, wherever steps
+are taken, each layer is given the average over all micro-batches of the batch, as if it had come in one:
+
+    running = (1 - momentum) running + momentum average
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+_TRACKED = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def normalising(model: torch.nn.Module) -> list[tuple[str, _BatchNorm]]:
+    """The layers that normalise over a batch as it comes, by name."""
+    return [(name, one) for name, one in model.named_modules() if isinstance(one, _BatchNorm) and one.training]
+
+
+class RunningStatistics:
+    """Those of all layers that have some, one after the other: mean, variance, and of how many samples.
+
+    `beside`: other models that a pass may go through, as a generator's goes through the discriminator.
+    """
+
+    def __init__(self, model: torch.nn.Module, beside: Sequence[torch.nn.Module] = ()) -> None:
+        layers = [one for each in (model, *beside) for _, one in normalising(each) if one.running_mean is not None]
+        self._layers = list(dict.fromkeys(layers))
+        self._sizes = [2 * one.num_features + 1 for one in self._layers]
+        self.length = sum(self._sizes)
+        self._seen: dict[_BatchNorm, list[torch.Tensor]] = {}
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Notice what layers see in a pass, and leave what they remember as it is."""
+        self._seen = {}
+        with contextlib.ExitStack() as stack:
+            for layer in self._layers:
+                stack.enter_context(self._watched(layer))
+            yield
+
+    @contextlib.contextmanager
+    def _watched(self, layer: _BatchNorm) -> Iterator[None]:
+        """With a momentum of 1 a layer remembers what it saw last: it does so in other buffers meanwhile."""
+        kept, momentum = {name: layer._buffers[name] for name in _TRACKED}, layer.momentum
+        for name, buffer in kept.items():
+            layer._buffers[name] = torch.zeros_like(cast(torch.Tensor, buffer))
+        layer.momentum = 1.0
+        hook = layer.register_forward_hook(self._notice)
+        try:
+            yield
+        finally:
+            hook.remove()
+            layer.momentum = momentum
+            layer._buffers.update(kept)
+
+    def _notice(self, layer: torch.nn.Module, given: Any, found: Any) -> None:
+        if layer.training:
+            assert isinstance(layer, _BatchNorm)
+            mean, variance = cast(torch.Tensor, layer.running_mean), cast(torch.Tensor, layer.running_var)
+            self._seen.setdefault(layer, []).append(torch.cat([mean, variance]).double())
+
+    def seen(self, samples: int, like: torch.Tensor) -> torch.Tensor:
+        """What was seen in a pass over so many samples. A layer that was called several times saw their average."""
+        parts = [like.new_zeros(0)]
+        for layer, size in zip(self._layers, self._sizes, strict=True):
+            part = like.new_zeros(size)
+            if layer in self._seen:
+                part[:-1] = torch.stack(self._seen[layer]).mean(0) * samples
+                part[-1] = samples
+            parts.append(part)
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def remember(self, totals: np.ndarray[Any, Any]) -> None:
+        """Have the layers remember what was seen of a batch, by whoever computed it."""
+        for layer, part in zip(self._layers, _split(totals, self._sizes), strict=True):
+            if part[-1] == 0:  # it was not used, or not in training
+                continue
+            tracked = cast(torch.Tensor, layer.num_batches_tracked)
+            tracked += 1
+            momentum = 1 / float(tracked) if layer.momentum is None else layer.momentum
+            mean, variance = np.split(part[:-1] / part[-1], 2)
+            for running, now in ((layer.running_mean, mean), (layer.running_var, variance)):
+                buffer = cast(torch.Tensor, running)
+                buffer.lerp_(torch.from_numpy(now).to(buffer), momentum)
+
+
+def _split(totals: np.ndarray[Any, Any], sizes: Sequence[int]) -> list[np.ndarray[Any, Any]]:
+    return np.split(totals, np.cumsum(sizes)[:-1]) if sizes else []

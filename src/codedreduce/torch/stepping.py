@@ -1,0 +1,88 @@
+"""Optimizers that step without gradients, which a loop body took away first, or with those of one round of many.
+
+Plain scripts begin with `zero_grad()`, and accumulate gradients by leaving it out. Here `.grad` is set anew each round.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from codedreduce.errors import UsageError
+
+log = logging.getLogger("codedreduce")
+
+
+class Stepping:
+    """Looks at every optimizer's first step of a round, as long as it is entered.
+
+    The gradients of a round are there when a body begins. A `zero_grad()` at its usual place then leaves nothing to
+    step with, and nothing is ever learnt; so that is refused. Of a body that steps every few rounds it is said once
+    that the other gradients are lost; not if they were not finite, which is why a scaler leaves steps out.
+    """
+
+    def __init__(self) -> None:
+        self.says = True  # on one process of a run
+        self._left_out = 0  # rounds with gradients that nobody stepped with
+        self._given: set[int] = set()
+        self._witness: torch.nn.Parameter | None = None  # one whose gradient is not zero
+        self._stepped: set[int] = set()
+        self._was_finite = False
+        self._round = 0
+
+    def __enter__(self) -> Self:
+        self._hook = register_optimizer_step_pre_hook(self._look)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hook.remove()
+
+    def given(self, round_: int, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """These have the gradients of a round now."""
+        have = [one for one in parameters if one.grad is not None]
+        if self._round not in (0, round_) and not self._stepped and self._was_finite:
+            self._left_out += 1
+        self._round = round_
+        self._given = {id(one) for one in have}
+        self._witness = next((one for one in sorted(have, key=torch.Tensor.numel) if _is_there(one)), None)
+        self._was_finite = self._witness is not None and bool(torch.isfinite(_values(self._witness)).all())
+        self._stepped = set()
+
+    def _look(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if id(optimizer) in self._stepped:
+            return
+        self._stepped.add(id(optimizer))
+        mine = [one for group in optimizer.param_groups for one in group["params"] if id(one) in self._given]
+        if not mine:
+            return
+        if self._left_out and self.says:
+            self.says = False
+            log.warning(
+                "round %d: nobody stepped with the gradients of the last %d rounds, and they are lost: .grad is set "
+                "anew every round. To accumulate, say a larger batch_size= and micro_batch=, or add .grad up yourself",
+                self._round, self._left_out,
+            )  # fmt: skip
+        self._left_out = 0
+        has_lost = any(one is self._witness for one in mine) and not _is_there(self._witness)
+        if has_lost or all(one.grad is None for one in mine):
+            raise UsageError(
+                f"round {self._round}: {type(optimizer).__name__}.step() finds no gradients. They are there when the "
+                "loop body begins, so zero_grad() before the step takes them away: leave it out"
+            )
+
+
+def _is_there(parameter: torch.nn.Parameter | None) -> bool:
+    return parameter is not None and parameter.grad is not None and bool(_values(parameter).any())
+
+
+def _values(parameter: torch.nn.Parameter) -> torch.Tensor:
+    gradient = parameter.grad
+    assert gradient is not None
+    return gradient.coalesce().values() if gradient.is_sparse else gradient

@@ -1,0 +1,170 @@
+"""The trainer: every process runs it, and gradients come from rounds of the whole run.
+
+The loop of Transformers stays as it is. It is given a loader whose inputs are rounds (`Rounds`): when some are asked
+for, this rank computes its part of the batch, by `compute_loss`, and others'; then the gradient of the whole batch is
+where the optimizer looks for it, and `training_step` has nothing left to do.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+import codedreduce.torch as cr
+from codedreduce.errors import UsageError
+from codedreduce.schemes import Scheme, Striped
+from codedreduce.torch.loaders import Counting, Source, read_loader
+from codedreduce.torch.sharing import share
+from codedreduce.training.batches import Function
+from codedreduce.training.samplers import Sampler
+from codedreduce.transformers.arguments import TrainingArguments as OwnArguments
+from codedreduce.transformers.arguments import adopt, lead
+from codedreduce.transformers.losses import ItemLosses
+from codedreduce.transformers.place import Place
+from codedreduce.transformers.rounds import Rounds, Taken
+
+
+class _Counts(TrainerCallback):
+    """Epochs are counted by rounds: a rank that fell behind has not seen all of them."""
+
+    def __init__(self, trainer: CodedReduceTrainer) -> None:
+        self._trainer = trainer
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **of: Any) -> None:
+        rounds = self._trainer._rounds
+        if rounds is not None and state.global_step:
+            epochs, place = divmod(state.global_step - 1, rounds.rounds)
+            state.epoch = epochs + (place + 1) * (len(rounds) // rounds.rounds) / len(rounds)
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **of: Any) -> None:
+        control.should_epoch_stop = False  # it was said to end the epoch, which it has
+
+
+class CodedReduceTrainer(Trainer):
+    """A `Trainer` with exact data-parallel training that does not wait for stragglers; the same arguments.
+
+    A batch has `per_device_train_batch_size` x `gradient_accumulation_steps` samples for each rank. Beside what
+    `Trainer` takes: `scheme` for `codedreduce.torch.join`; `sampler`, and `options` (`micro_batch`, `coupled`, `wire`
+    and the like) for `Cluster.train`.
+    """
+
+    def __init__(
+        self, model: Any = None, args: TrainingArguments | None = None, *more: Any, scheme: Scheme | None = None,
+        sampler: Sampler | Function | None = None, options: dict[str, Any] | None = None, **named: Any,
+    ) -> None:  # fmt: skip
+        self._cluster = cr.join(scheme)
+        if self._cluster.size > 1 and not isinstance(self._cluster.scheme, Striped):
+            raise UsageError(
+                f"{self._cluster.scheme} has its state at the root, and every rank runs the Trainer: use stripes"
+            )
+        self._sampler, self._options = sampler, options or {}
+        self._steps: Generator[cr.Step] | None = None
+        self._source: Source | None = None
+        self._rounds: Rounds | None = None
+        args = args if args is not None else OwnArguments(output_dir="tmp_trainer")
+        adopt(args, self._cluster)
+        super().__init__(model, args, *more, **named)
+        self.callback_handler.callbacks.insert(0, _Counts(self))
+
+    def get_total_train_batch_size(self, args: TrainingArguments) -> int:
+        """Samples of a step over all ranks."""
+        return int(self._train_batch_size * args.gradient_accumulation_steps * self._cluster.size)
+
+    def get_train_dataloader(self) -> Any:
+        """Rounds instead of inputs."""
+        source = read_loader(super().get_train_dataloader(), self._sampler)
+        size = self.get_total_train_batch_size(self.args)
+        self._source = replace(source, batch_size=size)
+        if not self._source.batches:
+            raise UsageError(f"a step has {size} samples over all ranks, and the dataset {source.each_epoch}")
+        parts = self.args.gradient_accumulation_steps
+        self._rounds = Rounds(self._take, source.dataset, self._source.batches, parts)
+        return self._rounds
+
+    def _begin(self) -> Generator[cr.Step]:
+        source, args = self._source, self.args
+        assert source is not None
+        if getattr(self.accelerator, "scaler", None) is not None:
+            raise UsageError("losses are not scaled: use bf16 instead of fp16")
+        accumulates = args.gradient_accumulation_steps > 1
+        options = {
+            "num_workers": source.num_workers, "micro_batch": self._train_batch_size if accumulates else None,
+            **self._options,
+        }  # fmt: skip
+        begun: Any = self._cluster.train(
+            self.model_wrapped, source.dataset, ItemLosses(self), source.batch_size, self.state.max_steps,
+            args.seed if args.data_seed is None else args.data_seed, sampler=source.sampler,
+            drop_last=source.drop_last, collate_fn=Counting(source.collate_fn),
+            state=[self.optimizer, self.lr_scheduler, Place(self)], first_round=self.state.global_step + 1, **options,
+        )  # fmt: skip
+        return begun  # type: ignore[no-any-return]
+
+    def _take(self, has_begun: bool) -> cr.Step | None:
+        """The next round of an epoch, with its gradient; None at the end of the epoch, and of the run."""
+        assert self._rounds is not None
+        if has_begun and self.state.global_step % self._rounds.rounds == 0:
+            self.control.should_epoch_stop = True
+            return None
+        self.model_wrapped.train()
+        if self._steps is None:
+            self._steps = self._begin()
+        step = next(self._steps, None)
+        if step is None:  # the run was ended by who leads it
+            self.control.should_training_stop = True
+        lead(self.args, self._cluster)
+        return step
+
+    def training_step(self, model: torch.nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """The gradient is there; the loss is that of the whole batch."""
+        assert isinstance(inputs, Taken)
+        set_to_train = getattr(self.optimizer, "train", None)  # optimizers without a schedule have two modes
+        if callable(set_to_train):
+            set_to_train()
+        return torch.tensor(inputs.loss, device=self.args.device)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Not counted: no rank sees all inputs."""
+        return 0
+
+    def _init_training_state(self, *args: Any, **named: Any) -> tuple[int, int]:
+        """Rounds go on where a checkpoint ends: there are no inputs to skip."""
+        epochs, _ = super()._init_training_state(*args, **named)
+        return epochs, 0
+
+    def _run_epoch(self, *args: Any, **named: Any) -> None:
+        """Until the rounds of the epoch are over, however many of them this rank saw."""
+        super()._run_epoch(*args, **{**named, "num_update_steps_per_epoch": sys.maxsize})  # type: ignore[no-untyped-call]
+
+    def _inner_training_loop(self, *args: Any, **named: Any) -> Any:
+        try:
+            return super()._inner_training_loop(*args, **named)
+        finally:
+            if self._steps is not None:  # an error
+                self._steps.close()
+                self._steps = None
+
+    def _finalize_training(self, *args: Any, **named: Any) -> Any:
+        """Leave the run with all others; when the one that leads has come, its files are there."""
+        steps, self._steps = self._steps, None
+        if steps is not None:
+            if self.state.global_step >= self.state.max_steps:
+                next(steps, None)
+            steps.close()
+            self._cluster.__exit__(None, None, None)
+        best = share(self._cluster, self.state.best_model_checkpoint)
+        self.state.best_model_checkpoint = best
+        return super()._finalize_training(*args, **named)  # type: ignore[no-untyped-call]
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        """On the rank that leads; others note which one is the best."""
+        if self.is_world_process_zero():
+            super()._save_checkpoint(model, trial)
+        elif self.state.best_global_step:
+            folder = f"checkpoint-{self.state.best_global_step}"
+            self.state.best_model_checkpoint = os.path.join(self._get_output_dir(trial), folder)

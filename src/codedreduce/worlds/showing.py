@@ -1,0 +1,170 @@
+"""What is shown of what the processes of a run print: that of rank 0 as it comes, or everybody's lines with their rank.
+
+Notes of the launcher's own are shown in any case. Where only rank 0 is seen, what others have printed last is kept, and
+shown if they fail; and all of it from the moment that rank 0 is lost, since another leads then.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from codedreduce.errors import UsageError
+
+#: Shows a line of a rank's; shows a text, as it is.
+Say = Callable[[int, str], None]
+Write = Callable[[str], None]
+
+#: Bytes of each other rank that are kept, where only rank 0 is seen.
+KEPT = 8192
+
+
+class Show(Protocol):
+    """Whoever shows it."""
+
+    def took(self, rank: int, data: bytes) -> None:
+        """A process has printed this."""
+
+    def ended(self, rank: int) -> None:
+        """It prints no more."""
+
+    def note(self, rank: int, line: str) -> None:
+        """The launcher has something to say of a process."""
+
+    def last_words(self, rank: int) -> None:
+        """This process has failed: show what it said last, if it has not been shown."""
+
+    def lost_first(self) -> None:
+        """Rank 0 is gone, and the run goes on without it."""
+
+    def close(self) -> None:
+        """It is over."""
+
+
+class EveryLine:
+    """Everybody's lines, with their rank ahead of them."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._begun: dict[int, bytes] = {}  # lines without an end
+
+    def took(self, rank: int, data: bytes) -> None:
+        """Show the lines that are whole."""
+        *lines, self._begun[rank] = (self._begun.get(rank, b"") + data).split(b"\n")
+        for line in lines:
+            self._say(rank, line.decode(errors="replace"))
+
+    def ended(self, rank: int) -> None:
+        """Show what had no end."""
+        if rest := self._begun.pop(rank, b""):
+            self._say(rank, rest.decode(errors="replace"))
+
+    def note(self, rank: int, line: str) -> None:
+        """Show it like a line of the process's own."""
+        self._say(rank, line)
+
+    def last_words(self, rank: int) -> None:
+        """They have been shown."""
+
+    def lost_first(self) -> None:
+        """All are shown already."""
+
+    def close(self) -> None:
+        """Nothing is left to show."""
+
+
+class OnlyFirst:
+    """What rank 0 prints, as it comes, so that a progress bar stays one."""
+
+    def __init__(self, write: Write, say: Say) -> None:
+        self._write = write
+        self._lines = EveryLine(say)
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._is_in_line = False
+        self._kept: dict[int, bytes] = {}
+        self._shows_all = False
+
+    def took(self, rank: int, data: bytes) -> None:
+        """Show it if it is rank 0's, else remember the last of it."""
+        if rank == 0:
+            text = self._decoder.decode(data)
+            if text:
+                self._write(text)
+                self._is_in_line = not text.endswith("\n")
+        elif self._shows_all:
+            self._lines.took(rank, data)
+        else:
+            self._kept[rank] = (self._kept.get(rank, b"") + data)[-KEPT:]
+
+    def ended(self, rank: int) -> None:
+        """Show what had no end, of those that are shown."""
+        self._lines.ended(rank)
+
+    def note(self, rank: int, line: str) -> None:
+        """Show it on a line of its own."""
+        self._end_line()
+        self._lines.note(rank, line)
+
+    def last_words(self, rank: int) -> None:
+        """Show what is remembered of it."""
+        said = self._kept.pop(rank, b"")
+        if said:
+            self._end_line()
+            self._lines.took(rank, said.partition(b"\n")[2] if len(said) == KEPT else said)
+            self._lines.ended(rank)
+
+    def lost_first(self) -> None:
+        """Whoever leads now may be any."""
+        self._end_line()
+        self._shows_all = True
+
+    def close(self) -> None:
+        """Leave the screen at the begin of a line."""
+        self._end_line()
+
+    def _end_line(self) -> None:
+        if self._is_in_line:
+            self._write("\n")
+            self._is_in_line = False
+
+
+class AlsoInFiles:
+    """A file for each process, in a folder, beside what else is shown."""
+
+    def __init__(self, folder: str, beside: Show) -> None:
+        self._folder = Path(folder)
+        self._beside = beside
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot write to {folder!r}: {error.strerror}") from None
+        self._begun: set[int] = set()
+
+    def took(self, rank: int, data: bytes) -> None:
+        """Write it down; whoever reads the file sees it at once."""
+        with (self._folder / f"rank-{rank}.log").open("ab" if rank in self._begun else "wb") as file:
+            file.write(data)
+        self._begun.add(rank)
+        self._beside.took(rank, data)
+
+    def ended(self, rank: int) -> None:
+        """The same."""
+        self._beside.ended(rank)
+
+    def note(self, rank: int, line: str) -> None:
+        """Notes are shown."""
+        self._beside.note(rank, line)
+
+    def last_words(self, rank: int) -> None:
+        """The same."""
+        self._beside.last_words(rank)
+
+    def lost_first(self) -> None:
+        """The others' are in their files; they are shown, too."""
+        self._beside.lost_first()
+
+    def close(self) -> None:
+        """The same."""
+        self._beside.close()

@@ -1,0 +1,108 @@
+"""What a process tells its launcher beside what it prints: that it has come, that it leaves on purpose, why it ends.
+
+A line of JSON each, in a pipe that all processes of a launcher write to. Lines are shorter than what a pipe takes at
+once, so those of two processes do not mix.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from enum import StrEnum
+
+import msgspec
+
+#: Tells a process which of its open files the pipe is.
+PIPE = "CODEDREDUCE_TELLS"
+
+#: Says that steps are told, too: somebody looks on.
+STEPS = "CODEDREDUCE_TELLS_STEPS"
+
+#: Bytes that a pipe takes at once, less what is around a text; characters may need several.
+MOST = 3000
+
+
+class What(StrEnum):
+    """What can be told."""
+
+    JOINS = "joins"  # the script has asked for its place in the run
+    TRAINS = "trains"  # a training is come to
+    LEAVES = "leaves"  # on purpose, and the run goes on
+    ERRS = "errs"  # it ends with an error that says by itself what is wrong
+    STEPS = "steps"  # a round is over
+
+
+class Word(msgspec.Struct, frozen=True):
+    """One of them: who says what; of an error its text, where in the script, and whether it is the user's to mend.
+
+    `about` is a node that the error is about. `step` is what is known of a round.
+    """
+
+    rank: int
+    what: What
+    text: str = ""
+    where: str = ""
+    is_usage: bool = False
+    about: int | None = None
+    step: dict[str, float | list[int]] = {}
+
+
+def tell(word: Word) -> bool:
+    """Let the launcher know, if there is one that listens."""
+    pipe = os.environ.get(PIPE, "")
+    if not pipe.isdigit():
+        return False
+    short = msgspec.structs.replace(word, text=cut(word.text, MOST), where=cut(word.where, 200))
+    try:
+        os.write(int(pipe), msgspec.json.encode(short) + b"\n")
+    except OSError:
+        return False
+    return True
+
+
+def own_rank() -> int:
+    """What the launcher calls this process."""
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdigit() else 0
+
+
+def cut(text: str, most: int) -> str:
+    """The begin of a text, in so many bytes.
+
+    >>> cut("naïve", 3)
+    'na'
+    """
+    return text.encode()[:most].decode(errors="ignore")
+
+
+class Told:
+    """The launcher's end of the pipe."""
+
+    def __init__(self) -> None:
+        self._reads, self.writes = os.pipe()
+        os.set_blocking(self._reads, False)
+        self._unread = b""
+
+    @property
+    def descriptor(self) -> int:
+        """It has something to read when `take` has something to tell."""
+        return self._reads
+
+    def take(self) -> list[Word]:
+        """What was told since last asked."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._reads, 65536):
+                self._unread += data
+        *lines, self._unread = self._unread.split(b"\n")
+        found = []
+        for line in lines:
+            with contextlib.suppress(msgspec.MsgspecError):  # scripts have the pipe, too
+                found.append(msgspec.json.decode(line, type=Word))
+        return found
+
+    def close(self) -> None:
+        """Nobody is listened to any more."""
+        if self._reads >= 0:
+            os.close(self._reads)
+            os.close(self.writes)
+            self._reads = -1

@@ -1,0 +1,387 @@
+"""Two nodes that send chunks in the clear with keyed seals, and somebody between them, or at their doors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import zmq
+
+from codedreduce import Striped
+from codedreduce.errors import JoinRefused
+from codedreduce.protocol import Settings
+from codedreduce.protocol.events import Transmit
+from codedreduce.protocol.messages import PartChunk
+from codedreduce.protocol.rights import rights_at
+from codedreduce.schemes import Piece
+from codedreduce.worlds.buffers import Buffers
+from codedreduce.worlds.protection import Protection
+from codedreduce.worlds.run import Meeting, Run
+from codedreduce.worlds.secrets import Secret
+from codedreduce.worlds.zeromq import mesh as meshes
+from codedreduce.worlds.zeromq.carrier import Arrived, Gone, name_of
+from codedreduce.worlds.zeromq.keys import Guard
+from codedreduce.worlds.zeromq.local import LocalCluster
+from codedreduce.worlds.zeromq.mesh import Mesh
+from codedreduce.worlds.zeromq.rendezvous import Registration
+from codedreduce.worlds.zeromq.sessions import CONTROL, DATA
+from codedreduce.worlds.zeromq.visiting import find
+from tests.proxies import Message, Proxy, body_of, flipped, message
+
+from .test_wire import TREE, meeting, rounds, running
+
+PLAN = Striped(4).plan(samples=60)
+SETTINGS = Settings(length=8)
+
+
+class Member:
+    """A process of a run, as far as its sockets go."""
+
+    def __init__(self, rank: int, secret: Secret, protection: Protection) -> None:
+        self.context: zmq.Context = zmq.Context()
+        self.guard = Guard(self.context, secret)
+        run = Run(meeting=Meeting(run="x", shared_memory=False), plan=PLAN, settings=SETTINGS)
+        rights = rights_at(rank, PLAN)
+        self.mesh = Mesh(self.context, rank, SETTINGS, Buffers(run, rank), rights, self.guard, protection)
+        self.endpoints = self.mesh.listen("tcp://127.0.0.1")
+        self.news: list[object] = []
+
+    def take(self) -> None:
+        self.news += self.mesh.take({*self.mesh.sockets, *self.mesh.monitors})
+
+    def chunks(self) -> list[float]:
+        """The numbers that came, one of each chunk."""
+        arrived = [news for news in self.news if isinstance(news, Arrived) and news.data is not None]
+        for one in arrived:
+            assert one.data is not None
+            assert len(set(one.data.tolist())) == 1, "all its numbers are the same"
+        return [float(one.data[0]) for one in arrived if one.data is not None]
+
+    def gone(self) -> int:
+        return sum(isinstance(news, Gone) for news in self.news)
+
+    def send(self, to: int, number: float) -> None:
+        data = np.full(8, number, dtype=np.float32)
+        part = PartChunk(round=1, unit=0, first=0, last=1, index=0)
+        self.mesh.send(Transmit(to=to, message=part, data=data))
+
+    def close(self) -> None:
+        self.mesh.close()
+        self.guard.close()
+        self.context.destroy(linger=0)
+
+
+class Members:
+    """Some of them; 0 makes the connection for chunks to 1, and so on: it leads through a proxy."""
+
+    def __init__(self, protection: Protection, count: int = 2) -> None:
+        self.secret = Secret.fresh()
+        self.all = [Member(rank, self.secret, protection) for rank in range(count)]
+        self.act: Callable[[bool, list[Message]], list[Message]] = lambda _, messages: messages
+        self.seen: list[Message] = []
+        self.proxy = Proxy(self.all[1].endpoints.data, self._pass_on)
+        for one in self.all:
+            others = {other.mesh.node: other.endpoints for other in self.all if other is not one}
+            if one.mesh.node == 0:
+                others[1] = others[1]._replace(data=self.proxy.address)
+            one.mesh.connect(others)
+        self.until(self.is_up)
+
+    def _pass_on(self, up: bool, messages: list[Message]) -> list[Message]:
+        self.seen += messages if up else ()
+        return self.act(up, messages)
+
+    def is_up(self) -> bool:
+        return all(link.session.is_up for member in self.all for link in member.mesh._links.values())
+
+    def until(self, done: Callable[[], bool], within: float = 10.0) -> None:
+        deadline = time.monotonic() + within
+        while not done():
+            for member in self.all:
+                member.take()
+                member.mesh.look_at_doors()
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    def take_for(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        self.until(lambda: time.monotonic() > end)
+
+    def close(self) -> None:
+        self.proxy.close()
+        for member in self.all:
+            member.close()
+
+
+@pytest.fixture(params=[Protection.AUTHENTICATED])
+def members(request: pytest.FixtureRequest) -> Iterator[Members]:
+    them = Members(request.param)
+    yield them
+    them.close()
+
+
+@pytest.fixture
+def three() -> Iterator[Members]:
+    them = Members(Protection.AUTHENTICATED, 3)
+    yield them
+    them.close()
+
+
+def nothing_but(numbers: list[float], them: Members, *, gone: bool) -> None:
+    """Nothing else came, and if so the session broke; a new one is good."""
+    zero, one = them.all[:2]
+    if gone:
+        them.until(lambda: one.gone() > 0 and zero.gone() > 0)
+        them.act = lambda _, messages: messages
+    them.until(them.is_up)
+    zero.send(1, 99.0)
+    them.until(lambda: 99.0 in one.chunks())
+    assert one.chunks() == [*numbers, 99.0]
+
+
+def test_chunks_can_be_read_and_what_protects_them_cannot(members: Members) -> None:
+    """What each protects from: keys and names of chunks are said where everything is encrypted."""
+    zero, one = members.all
+    zero.send(1, 3.5)
+    members.until(lambda: bool(one.chunks()))
+    said = b"".join(b"".join(one) for one in members.seen)
+    assert np.full(8, 3.5, np.float32).tobytes() in said
+    assert zero.mesh._links[1].own_key not in said
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_chunk_that_was_changed_is_not_taken(members: Members, seed: int) -> None:
+    zero, one = members.all
+    zero.send(1, 1.0)
+    members.until(lambda: one.chunks() == [1.0])
+    random = Random(seed)
+    members.act = lambda up, messages: [flipped(message, random) if up else message for message in messages]
+    for _ in range(3):  # the first may only change how much is waited for
+        zero.send(1, 2.0)
+    nothing_but([1.0], members, gone=True)
+
+
+def test_a_chunk_that_comes_twice_is_taken_once(members: Members) -> None:
+    zero, one = members.all
+    members.act = lambda up, messages: [*messages, *messages] if up else messages
+    zero.send(1, 1.0)
+    nothing_but([1.0], members, gone=True)
+    assert "message 1 of a session where 2 was to come" in one.mesh.unreadable[0][1]
+
+
+def test_a_chunk_of_an_earlier_session_is_not_taken(members: Members) -> None:
+    zero, one = members.all
+    zero.send(1, 1.0)
+    members.until(lambda: one.chunks() == [1.0])
+    old = members.seen[-1]
+    for pair in members.proxy.connections:
+        pair[0].shutdown(2)
+    members.until(lambda: one.gone() > 0 and members.is_up())
+    members.act = lambda up, messages: [old, *messages] if up else messages
+    zero.send(1, 2.0)
+    members.until(lambda: len(one.chunks()) > 1)
+    nothing_but([1.0, 2.0], members, gone=False)
+
+
+def test_chunks_in_another_order_or_with_one_left_out_are_not_taken(members: Members) -> None:
+    zero, one = members.all
+    held: list[Message] = []
+
+    def swap(up: bool, messages: list[Message]) -> list[Message]:
+        if not up:
+            return messages
+        held.extend(messages)
+        return held[1::-1] if len(held) == 2 else []
+
+    members.act = swap
+    zero.send(1, 1.0)
+    zero.send(1, 2.0)
+    nothing_but([], members, gone=True)
+    assert "message 2 of a session where 1 was to come" in one.mesh.unreadable[0][1]
+
+
+def test_a_chunk_that_was_made_up_is_not_taken(members: Members) -> None:
+    zero, one = members.all
+    zero.send(1, 1.0)
+    members.until(lambda: one.chunks() == [1.0])
+    first = bytearray(body_of(members.seen[-1][0]))
+    first[16:24] = (2).to_bytes(8, "big")  # the place that comes next
+    made_up = message(bytes(first), np.full(8, 7.0, np.float32).tobytes())
+    members.act = lambda up, messages: [made_up, *messages] if up else messages
+    zero.send(1, 2.0)
+    nothing_but([1.0], members, gone=True)
+    assert "digest is wrong" in one.mesh.unreadable[0][1]
+
+
+def test_a_chunk_that_is_led_back_or_to_another_is_not_taken(three: Members) -> None:
+    """What 0 sends to 1 is put where 1 sends to 0."""
+    zero, one, _ = three.all
+    zero.send(1, 1.0)
+    three.until(lambda: one.chunks() == [1.0])
+    led_back = three.seen[-1]
+    three.act = lambda up, messages: messages if up else [led_back, *messages]
+    one.send(0, 2.0)
+    three.until(lambda: zero.gone() > 0)
+    three.act = lambda _, messages: messages
+    three.until(three.is_up)
+    assert zero.chunks() == []
+    assert "digest is wrong" in zero.mesh.unreadable[0][1]
+
+
+class Caller:
+    """Somebody without keys who connects to a door under a name."""
+
+    def __init__(self, address: str, name: bytes) -> None:
+        self.context: zmq.Context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        if name:
+            self.socket.setsockopt(zmq.ROUTING_ID, name)
+        self.socket.connect(address)
+
+    def say(self, *messages: Message) -> None:
+        for one in messages:
+            self.socket.send_multipart([body_of(frame) for frame in one])
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("name", [b"", name_of(0), name_of(2), b"\0\0\0\0\1", b"x" * 16, None])
+def test_who_says_again_what_it_has_seen_takes_over_nothing(members: Members, name: bytes | None) -> None:
+    """Called anything, also what the neighbour's connection happens to be called: no connection even breaks."""
+    zero, one = members.all
+    zero.send(1, 1.0)
+    members.until(lambda: one.chunks() == [1.0])
+    caller = Caller(one.endpoints.data, one.mesh._links[0].called[DATA] if name is None else name)
+    caller.say(*members.seen)
+    members.take_for(0.5)
+    one.send(0, 5.0)
+    members.until(lambda: zero.chunks() == [5.0])
+    caller.close()
+    assert not one.gone()
+    assert not zero.gone()
+    assert {sender for sender, _ in one.mesh.unreadable} == (set() if name is None else {None})
+    nothing_but([1.0], members, gone=False)
+
+
+def test_who_comes_with_another_key_after_a_restart_is_recognised(members: Members) -> None:
+    """A node that was started again has drawn other keys; what it opens with before it has told them is no offence."""
+    zero, one = members.all
+    for _ in range(5):
+        zero.close()
+        again = Member(0, members.secret, Protection.AUTHENTICATED)
+        members.all[0] = zero = again
+        zero.mesh.connect({1: one.endpoints._replace(data=members.proxy.address)})
+        one.mesh.move(0, again.endpoints)
+        members.until(members.is_up)
+        zero.send(1, 4.0)
+        members.until(lambda: one.chunks()[-1:] == [4.0])
+        one.news.clear()
+        one.send(0, 6.0)
+        members.until(lambda: zero.chunks() == [6.0])  # noqa: B023
+    assert not one.mesh.unreadable
+
+
+@pytest.mark.parametrize("plane", [CONTROL, DATA])
+@pytest.mark.parametrize("protection", list(Protection))
+def test_a_member_cannot_take_over_another_s_connection(protection: Protection, plane: int) -> None:
+    """It has a key that was named, and calls itself what another is called in the book."""
+    them = Members(protection, 3)
+    try:
+        one = them.all[1]
+        pair = zmq.curve_keypair()
+        one.guard.name(3, pair[0].decode())
+        caller: zmq.Context = zmq.Context()
+        for name in (name_of(0), name_of(2)):
+            talking = caller.socket(zmq.DEALER)
+            talking.setsockopt(zmq.LINGER, 0)
+            talking.setsockopt(zmq.ROUTING_ID, name)
+            if plane == CONTROL or protection is Protection.ENCRYPTED:
+                talking.curve_serverkey = one.endpoints.key.encode()
+                talking.curve_publickey, talking.curve_secretkey = pair
+            talking.connect(one.endpoints[plane])
+            talking.send(b"short")
+        them.until(lambda: bool(one.mesh.unreadable))
+        them.take_for(0.3)
+        caller.destroy(linger=0)
+        assert all(not member.gone() for member in them.all), "nobody's connection broke"
+        assert {sender for sender, _ in one.mesh.unreadable} == {None}
+    finally:
+        them.close()
+
+
+def test_one_that_others_connect_to_cannot_speak_as_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it calls itself to those who come."""
+    mutual = meshes.mutual
+
+    def called_another(context: zmq.Context, address: str, name: bytes, who: str, *others: object) -> object:
+        return mutual(context, address, name_of(0) if who == "node 1" else name, who, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(meshes, "mutual", called_another)
+    them = Members(Protection.ENCRYPTED, 3)
+    try:
+        for one in them.all:
+            for other in them.all:
+                if one is not other:
+                    one.send(other.mesh.node, float(one.mesh.node))
+        them.until(lambda: all(len(one.chunks()) == 2 for one in them.all))
+        for one in them.all:
+            arrived = [news for news in one.news if isinstance(news, Arrived) and news.data is not None]
+            assert sorted((news.sender, float(news.data[0])) for news in arrived if news.data is not None) == [
+                (other.mesh.node, float(other.mesh.node)) for other in them.all if other is not one
+            ]
+    finally:
+        them.close()
+
+
+@pytest.mark.parametrize(("root", "node"), [("encrypted", "authenticated"), ("authenticated", "encrypted")])
+def test_who_sends_chunks_otherwise_than_the_root_is_told(root: str, node: str) -> None:
+    at = meeting(root)
+    with running(TREE, at) as cluster:
+        subject = cluster.run.meeting.subject
+        with pytest.raises(JoinRefused, match=f"node 2 has --wire {node}, and the root --wire {root}"):
+            find(zmq.Context.instance(), at, Registration(at.run, 2, (0,), None, subject, wire=node))
+        rounds(cluster, 5)
+
+
+def test_many_come_together() -> None:
+    """All at once, so that connections are tried again before they are let in."""
+    at = meeting("authenticated")
+    run = Run.of(at, Striped(24).plan(samples=24), 1000)
+    model = np.ones(1000, dtype=np.float32)
+
+    def ones(piece: Piece, model: np.ndarray, round_: int, out: np.ndarray, node: int) -> None:
+        out[:] = model * sum(len(part) for part in piece)
+
+    with LocalCluster(run, ones, member=lambda world: world.aggregate(model)) as cluster:
+        assert cluster.aggregate(model).vector.tobytes() == (24 * model).tobytes()
+        assert len(cluster.processes) == 23
+
+
+def test_what_is_said_of_the_wire_is_handed_on(tmp_path: Path) -> None:
+    """By `codedreduce run`, whether it is said there or in its environment; nonsense is refused."""
+    script = tmp_path / "script.py"
+    script.write_text("import os\nprint('has', os.environ.get('CODEDREDUCE_WIRE'))\n")
+
+    def run(*options: str, **said: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "codedreduce", "run", "-n", "2", "--output", "all", *options, str(script)]
+        environment = {**os.environ, **said}
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+
+    assert run().stdout.count("has None") == 2
+    assert run("--wire", "authenticated").stdout.count("has authenticated") == 2
+    assert run(CODEDREDUCE_WIRE="authenticated").stdout.count("has authenticated") == 2
+    assert run("--wire", "encrypted", CODEDREDUCE_WIRE="authenticated").stdout.count("has encrypted") == 2
+    wrong = run("--wire", "bfloat16")
+    assert wrong.returncode == 2
+    assert "--wire must be encrypted or authenticated, got 'bfloat16'" in wrong.stderr
+    assert run("--wire", "authenticated", "--insecure").returncode == 2

@@ -1,0 +1,162 @@
+"""Runs at one port, one after the other: a process of the earlier that was stopped, and goes on, is not in the later.
+
+Also two processes that are told to be one rank.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from codedreduce.worlds.addresses import free_port
+
+from .test_launcher import wait_until
+
+RANKS, STEPS = 3, 60
+
+SCRIPT = """
+import hashlib, os, sys, time
+import torch
+import torch.nn.functional as F
+import codedreduce.torch as cr
+from codedreduce import Striped
+
+steps, pause, out, seed = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+torch.manual_seed(0)
+data = torch.utils.data.TensorDataset(torch.randn(96, 20), torch.randint(0, 3, (96,)))
+torch.manual_seed(seed)
+model = torch.nn.Linear(20, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def losses(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+with open(out, "a") as file, cr.join(Striped(3)) as cluster:
+    print("up", file=file, flush=True)
+    for step in cluster.train(model, data, losses, batch_size=48, steps=steps, state=[optimizer]):
+        optimizer.step()
+        print("round", step.round, file=file, flush=True)
+        time.sleep(pause)
+    bits = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    print("end", hashlib.sha1(bits).hexdigest(), file=file, flush=True)
+"""
+
+
+class Ranks:
+    """Processes of a run at a port, as launchers start them that give it no name."""
+
+    def __init__(self, folder: Path, port: int, seed: int, pause: float = 0.0) -> None:
+        folder.mkdir()
+        self.folder, self.arguments, self.seed = folder, (str(STEPS), str(pause)), str(seed)
+        self.environment = {
+            **os.environ, "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1", "CODEDREDUCE_ORPHANED_AFTER": "60",
+        }  # fmt: skip
+        self.rank_is = "RANK"  # what the launcher calls it
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+
+    def start(self, rank: int | None, name: str = "") -> subprocess.Popen[str]:
+        """One of them; or a process that is alone."""
+        name = name or str(rank)
+        command = [sys.executable, "-c", SCRIPT, *self.arguments, str(self.folder / name), self.seed]
+        environment = {**self.environment, self.rank_is: str(rank)} if rank is not None else dict(os.environ)
+        self.processes[name] = subprocess.Popen(command, env=environment, text=True, stderr=subprocess.PIPE)
+        return self.processes[name]
+
+    def told(self, name: str) -> list[str]:
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    def kill(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+            if process.stderr is not None:
+                process.stderr.close()
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[list[Ranks]]:
+    port = free_port()
+    made = [Ranks(tmp_path / "earlier", port, 1, pause=0.5), Ranks(tmp_path / "later", port, 2)]
+    yield made
+    for run in made:
+        run.kill()
+
+
+def test_a_worker_of_an_earlier_run_is_not_in_the_next_at_the_same_port(runs: list[Ranks]) -> None:
+    earlier, later = runs
+    for rank in range(RANKS):
+        earlier.start(rank)
+    assert wait_until(lambda: "round 3" in earlier.told("1"), 200)
+    stale = earlier.processes["1"]
+    stale.send_signal(signal.SIGSTOP)
+    for rank in (0, 2):
+        earlier.processes[str(rank)].kill()
+        earlier.processes[str(rank)].wait()
+    later.start(0)
+    later.start(2)
+    assert wait_until(lambda: "up" in later.told("0") and "up" in later.told("2"), 200)
+    time.sleep(1.0)  # rank 1 of the new run is late
+    stale.send_signal(signal.SIGCONT)
+    time.sleep(2.0)  # the old one has every chance
+    assert not [line for line in later.told("0") if "round" in line], "the run must wait for its own rank 1"
+    later.start(1)
+    ends = {}
+    for rank in range(RANKS):
+        code = later.processes[str(rank)].wait(timeout=200)
+        assert code == 0, later.processes[str(rank)].communicate()[1]
+        assert later.told(str(rank))[1:-1] == [f"round {round_}" for round_ in range(1, STEPS + 1)]
+        ends[rank] = later.told(str(rank))[-1]
+    assert later.start(None, name="alone").wait(timeout=200) == 0
+    assert set(ends.values()) == {later.told("alone")[-1]}, "and its gradients were of no other model"
+    assert "a process of an earlier run has come to tcp://127.0.0.1" in later.processes["0"].communicate()[1]
+
+
+def test_a_second_process_of_a_rank_is_refused_on_both_sides(runs: list[Ranks]) -> None:
+    run, _ = runs
+    run.arguments = ("100000", "0.5")  # it is killed, and does not end before, however long the second takes to come
+    for rank in range(RANKS):
+        run.start(rank)
+    assert wait_until(lambda: "round 2" in run.told("1"), 200)
+    second = run.start(1, name="second")
+    assert second.wait(timeout=200) == 1
+    _, said = second.communicate()
+    assert "codedreduce: node 1 is taken: a process of it is in the run" in said
+    assert "Traceback" not in said
+    assert run.told("second") == ["up"], "it took no part"
+    before = len(run.told("1"))
+    assert wait_until(lambda: len(run.told("1")) > before + 1), "and the first one does as before"
+    first = run.processes["0"]
+    first.kill()
+    assert "a second process has come as node 1, and is not let in" in first.communicate()[1]
+
+
+def test_a_later_launch_does_not_join_a_root_that_holds_its_port(runs: list[Ranks]) -> None:
+    """Where the launcher says which launch it is: nobody of it is taken for one who comes back."""
+    earlier, later = runs
+    for run, job in ((earlier, "77"), (later, "78")):
+        run.environment |= {"SLURM_NTASKS": str(RANKS), "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0"}
+        del run.environment["WORLD_SIZE"]
+        run.rank_is = "SLURM_PROCID"
+    later.environment["CODEDREDUCE_ROOT_WITHIN"] = "3"
+    for rank in range(RANKS):
+        earlier.start(rank)
+    assert wait_until(lambda: "round 2" in earlier.told("0"), 200)
+    earlier.processes["1"].kill()  # its place is free
+    earlier.processes["1"].wait()
+    for rank in (0, 1):
+        assert later.start(rank).wait(timeout=200) == 1
+        said = later.processes[str(rank)].communicate()[1]
+        assert "belongs to another run: end what is left of that, or choose another MASTER_PORT" in said, said
+        assert "Traceback" not in said
+        assert not [line for line in later.told(str(rank)) if "round" in line]
+    before = len(earlier.told("0"))
+    assert wait_until(lambda: len(earlier.told("0")) > before + 1, 200), "and that goes on"
