@@ -30,6 +30,7 @@ from codedreduce.schemes.names import DEFAULT_WORKERS, parse_scheme, parse_tree
 from codedreduce.units import seconds as parse_seconds
 from codedreduce.worlds.delays import parse_delays
 from codedreduce.worlds.launcher import Launch, launch, python_command
+from codedreduce.worlds.placement import Placement
 from codedreduce.worlds.secrets import INSECURE_VARIABLE
 from codedreduce.worlds.showing import AlsoInFiles, EveryLine, OnlyFirst, Show
 
@@ -107,10 +108,12 @@ def run(
         parse_delays(inject, workers=shape.workers, unit=1.0, seed=0)
         variables["CODEDREDUCE_INJECT"] = inject
     processes = shape.workers + (0 if is_striped else 1)
+    lab = chosen_lab(in_lab, lab_name, processes)
     what = Launch(
         command=python_command(script, arguments or [], is_module=is_module), count=processes, variables=variables,
-        has_root=not is_striped, at_first=start, port=port, site=chosen_lab(in_lab, lab_name, processes),
-        times=restarts if restarts is not None else (None if restart else 0), grace=parse_seconds(grace),
+        has_root=not is_striped, at_first=start, port=port, grace=parse_seconds(grace),
+        placement=Placement.at(lab, processes) if lab is not None else None,
+        times=restarts if restarts is not None else (None if restart else 0),
     )  # fmt: skip
     launch(what, _shown(output, has_root=not is_striped))
 

@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from codedreduce.errors import CodedReduceError, UsageError
-from codedreduce.worlds.addresses import free_port
 from codedreduce.worlds.gpu_sharing import sharing_gpus
 from codedreduce.worlds.output import Output
+from codedreduce.worlds.placement import Placement, Starter
 from codedreduce.worlds.private import tidy
-from codedreduce.worlds.processes import Processes, is_stopped
 from codedreduce.worlds.reasons import Reasons
 from codedreduce.worlds.restarts import Restarts, ordinal
 from codedreduce.worlds.secrets import (
@@ -36,7 +35,6 @@ from codedreduce.worlds.secrets import (
     is_insecure,
 )
 from codedreduce.worlds.showing import Show
-from codedreduce.worlds.site import Site, meeting_at
 from codedreduce.worlds.telling import What, Word
 
 #: Seconds that the rest have to leave when the run is over, and that the last words of a failed one may take.
@@ -51,7 +49,7 @@ LATE = 60.0
 class Launch:
     """What is started: a command in so many processes, ranks 0 to `count` less one.
 
-    All on this machine, or each on its node of a site. Over a tree rank 0 is the `root`. `at_first` are started, the
+    All on this machine, or where a placement says. Over a tree rank 0 is the `root`. `at_first` are started, the
     others may be by hand. `times` bounds how often processes that died are started again: None does not, 0 is never.
     Told to end by SIGTERM, all have `grace` seconds to hand over. The first interrupt is rank 0's to end the run by,
     or with `ends_at_interrupt` ends all at once, and is raised.
@@ -63,7 +61,7 @@ class Launch:
     has_root: bool = False
     at_first: int | None = None
     port: int = 0
-    site: Site | None = None
+    placement: Placement | None = None
     times: int | None = 0
     grace: float = 30.0
     ends_at_interrupt: bool = False
@@ -73,30 +71,25 @@ class Launch:
             raise UsageError(f"a run needs at least one process, got {self.count}")
         if self.at_first is not None and not 1 <= self.at_first <= self.count:
             raise UsageError(f"of {self.count} processes 1 to {self.count} are started at first, not {self.at_first}")
+        if self.placement is not None and len(self.placement.addresses) != self.count:
+            raise UsageError(f"{self.count} processes need as many places, got {len(self.placement.addresses)}")
+
+    @property
+    def places(self) -> Placement:
+        """Where they are."""
+        return self.placement or Placement.here(self.count)
 
     def environment(self, run: str) -> dict[str, str]:
         """What all processes are told."""
-        if self.site is None:
-            host, port = "127.0.0.1", self.port or free_port()
-        else:
-            host, port = self.site.host, self.port or meeting_at(self.site).port
         said = {
-            "WORLD_SIZE": str(self.count), "MASTER_ADDR": host, "MASTER_PORT": str(port), "CODEDREDUCE_RUN": run,
+            "WORLD_SIZE": str(self.count), **self.places.meets_at(self.port), "CODEDREDUCE_RUN": run,
             "CODEDREDUCE_GRACE": f"{self.grace:g}",
         }  # fmt: skip
-        if self.site is not None:
-            said["CODEDREDUCE_ALSO_AT"] = ",".join(self.site.address(rank) for rank in range(self.count))
         return {**said, **self.variables}
 
     def names_of(self, rank: int) -> dict[str, str]:
-        """What a process is told of itself, as torchrun does; each node of a site is a machine of its own."""
-        here = (str(rank), str(self.count)) if self.site is None else ("0", "1")
-        return {"RANK": str(rank), "LOCAL_RANK": here[0], "LOCAL_WORLD_SIZE": here[1]}
-
-    @property
-    def here(self) -> int:
-        """How many processes this machine has, as they see it."""
-        return self.count if self.site is None else 1
+        """What a process is told of itself, as torchrun does."""
+        return {"RANK": str(rank), **self.places.names_of(rank)}
 
     @property
     def may_grow(self) -> bool:
@@ -123,11 +116,11 @@ Hear = Callable[[Word], None]
 def launch(what: Launch, show: Show, hear: Hear = lambda word: None) -> None:
     """Run it; `show` gets what the processes print. An error says why it failed, once for all that say the same."""
     run = f"codedreduce-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    processes = Processes(what.site.enter if what.site is not None else None)
+    processes = what.places.starter()
     output = Output(show)
     try:
         said = what.environment(run)
-        with sharing_gpus(what.here, {**os.environ, **said}, lambda words: show.note(0, words)) as told:
+        with sharing_gpus(what.places.here_alone, {**os.environ, **said}, lambda words: show.note(0, words)) as told:
             try:
                 _LookingAfter(what, processes, output, {**said, **told}, hear).until_it_is_over()
             finally:
@@ -141,7 +134,7 @@ class _LookingAfter:
     """What a launcher knows of its processes, and does about them."""
 
     def __init__(
-        self, what: Launch, processes: Processes, output: Output, variables: dict[str, str], hear: Hear
+        self, what: Launch, processes: Starter, output: Output, variables: dict[str, str], hear: Hear
     ) -> None:  # fmt: skip
         self._what = what
         self._processes = processes
@@ -189,9 +182,9 @@ class _LookingAfter:
     def _start(self, rank: int) -> None:
         times = self._restarts.times(rank)
         again = {"CODEDREDUCE_RESTARTED": str(times)} if times else {}
+        usual = {"OMP_NUM_THREADS": "1", **os.environ} if self._what.places.inherits else {}
         environment = {
-            "OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1", **self._variables, **self._secret,
-            **self._what.names_of(rank), **again,
+            **usual, "PYTHONUNBUFFERED": "1", **self._variables, **self._secret, **self._what.names_of(rank), **again,
         }  # fmt: skip
         self._output.add(rank, self._processes.spawn(rank, self._what.command, environment))
         self._began[rank] = time.monotonic()
@@ -324,8 +317,8 @@ class _LookingAfter:
             return True
         if self._deadline is None and self._first_through is not None and not self._what.has_root:
             begun_late = self._first_through - LATE
-            pids = self._processes.pids
-            if all(begin > begun_late or is_stopped(pids[rank]) for rank, begin in self._began.items()):
+            stopped = self._processes.is_stopped
+            if all(begin > begun_late or stopped(rank) for rank, begin in self._began.items()):
                 self._deadline = now + 3 * GRACE
         return self._deadline is not None and now > self._deadline
 
@@ -338,16 +331,14 @@ class _LookingAfter:
             raise CodedReduceError("interrupted")
         self._due.clear()
         for rank in [0] if 0 in self._began else list(self._began):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._processes.pids[rank], signal.SIGINT)
+            self._processes.signal(rank, signal.SIGINT)
 
     def _tell_others_to_end(self) -> None:
         self._told_others = True
         self._due.clear()
         self._deadline = time.monotonic() + self._what.grace
         for rank in self._began:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._processes.pids[rank], signal.SIGTERM)
+            self._processes.signal(rank, signal.SIGTERM)
 
     @contextlib.contextmanager
     def _told_by_signal(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
-from subprocess import Popen
+from typing import IO
 
 from codedreduce.worlds.showing import Show
 
@@ -15,17 +15,16 @@ class Output:
     def __init__(self, show: Show) -> None:
         self.show = show
         self._selector = selectors.DefaultSelector()
-        self._processes: dict[int, Popen[bytes]] = {}
+        self._printed: dict[int, IO[bytes]] = {}
 
-    def add(self, rank: int, process: Popen[bytes]) -> None:
+    def add(self, rank: int, printed: IO[bytes]) -> None:
         """Read what a process prints; one that had this rank before has been read to its end."""
-        assert process.stdout is not None
-        if rank in self._processes:
+        if rank in self._printed:
             self._read(rank)
             self._forget(rank)
-        os.set_blocking(process.stdout.fileno(), False)
-        self._selector.register(process.stdout, selectors.EVENT_READ, rank)
-        self._processes[rank] = process
+        os.set_blocking(printed.fileno(), False)
+        self._selector.register(printed, selectors.EVENT_READ, rank)
+        self._printed[rank] = printed
 
     def pass_on(self, timeout: float) -> None:
         """Pass on what is printed within that time."""
@@ -34,33 +33,31 @@ class Output:
 
     def pass_on_rest(self) -> None:
         """Pass on what is there."""
-        for rank in list(self._processes):
+        for rank in list(self._printed):
             self._read(rank)
 
     def close(self) -> None:
         """Let go of all pipes."""
-        for rank in list(self._processes):
+        for rank in list(self._printed):
             self._forget(rank)
         self._selector.close()
         self.show.close()
 
     def _forget(self, rank: int) -> None:
         """Of a process that others it started may still print for."""
-        stdout = self._processes.pop(rank).stdout
-        assert stdout is not None
-        if stdout in self._selector.get_map():
-            self._selector.unregister(stdout)
+        printed = self._printed.pop(rank)
+        if printed in self._selector.get_map():
+            self._selector.unregister(printed)
             self.show.ended(rank)
-        stdout.close()
+        printed.close()
 
     def _read(self, rank: int) -> None:
-        stdout = self._processes[rank].stdout
-        assert stdout is not None
-        if stdout not in self._selector.get_map():
+        printed = self._printed[rank]
+        if printed not in self._selector.get_map():
             return
-        data = stdout.read()
+        data = printed.read()
         if data:
             self.show.took(rank, data)
         elif data == b"":  # it has ended, or closed it
-            self._selector.unregister(stdout)
+            self._selector.unregister(printed)
             self.show.ended(rank)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import IO
 
 from codedreduce.errors import UsageError
 from codedreduce.worlds.telling import PIPE, Told, Word
@@ -31,8 +32,8 @@ class Processes:
         """The process id of each."""
         return {number: process.pid for number, process in self._spawned.items()}
 
-    def spawn(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """Run a command; what it prints comes through its pipe. Again, if the one of that number has ended."""
+    def spawn(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> IO[bytes]:
+        """Run a command; what it prints can be read. Again, if the one of that number has ended."""
         parent = os.getpid()
 
         def begin() -> None:
@@ -50,7 +51,17 @@ class Processes:
             raise UsageError(f"cannot start {command[0]!r}: {error.strerror}") from None
         self._spawned[number] = process
         self._seen_end.discard(number)
-        return process
+        assert process.stdout is not None
+        return process.stdout
+
+    def signal(self, number: int, what: int) -> None:
+        """Send a process a signal, if it is there."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._spawned[number].pid, what)
+
+    def is_stopped(self, number: int) -> bool:
+        """Whether a process is paused: it cannot end by itself."""
+        return is_stopped(self._spawned[number].pid)
 
     def take_told(self) -> list[Word]:
         """What commands have told since last asked."""
