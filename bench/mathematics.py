@@ -70,13 +70,14 @@ def planning_time(depth: int) -> dict[str, Any]:
 
 def rounding_growth(n: int, s: int) -> dict[str, Any]:
     """How far the worst tolerated set lets rounding errors grow: our cyclic codes, and random ones of three seeds."""
-    growth: dict[str, Any] = {"n": n, "s": s, "chosen": round(cyclic(n, s).amplification(), 1), "random": []}
-    for seed in range(3):
+
+    def growth(seed: int | None) -> float | str:
         try:
-            growth["random"].append(round(cyclic(n, s, seed=seed).amplification(), 1))
+            return round(cyclic(n, s, seed=seed).amplification(), 1)
         except CodeError:
-            growth["random"].append("refused")
-    return growth
+            return "refused"
+
+    return {"n": n, "s": s, "chosen": growth(None), "random": [growth(seed) for seed in range(3)]}
 
 
 def main() -> None:

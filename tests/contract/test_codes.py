@@ -37,6 +37,8 @@ def test_cyclic_drawn_at_random(n: int, s: int, seed: int) -> None:
 def test_cyclic_stays_under_its_error_for_fresh_gradients_and_sets(n: int) -> None:
     random = np.random.default_rng(1000 + n)
     for s in range(min(6, n)):
+        if (n, s) == (30, 5):  # refused: see below
+            continue
         code = cyclic(n, s)
         gradients = random.standard_normal((n, 40)).astype(np.float32)
         truth = gradients.astype(np.float64).sum(axis=0)
@@ -50,6 +52,12 @@ def test_cyclic_stays_under_its_error_for_fresh_gradients_and_sets(n: int) -> No
 def test_cyclic_is_refused_where_float32_is_lost() -> None:
     with pytest.raises(CodeError, match=r"relative error .*use repetition\(60, 12\)"):
         cyclic(60, 12)
+
+
+def test_whether_a_code_is_refused_follows_from_its_growth_and_not_from_a_machine() -> None:
+    """Tried out on sums, this one came to 0.9e-4 with one machine's linear algebra and to 1.3e-4 with another's."""
+    with pytest.raises(CodeError, match=r"relative error 1\.2e-04 .*use repetition\(30, 5\)"):
+        cyclic(30, 5)
 
 
 def test_random_draws_are_worse_than_chosen_frequencies() -> None:

@@ -21,8 +21,11 @@ import numpy as np
 from codedreduce.codes.code import GradientCode, Vector, check_tolerance
 from codedreduce.errors import CodeError
 
-#: The largest float32 relative error of a decoded sum that a cyclic code may show over its tolerated sets.
+#: The largest float32 relative error of a decoded sum that a cyclic code may have over its tolerated sets.
 LARGEST_ERROR = 1e-4
+
+#: How far a float32 number may be from what it stands for, relative to it.
+ROUNDING = 2.0**-24
 
 #: Random draws tried for a given seed before the code is refused.
 DRAWS = 32
@@ -51,7 +54,9 @@ def cyclic(n: int, s: int, seed: int | None = None) -> GradientCode:
     draws = (_draw(n, s, H) for H in candidates)
     # compared coarsely, the first wins: the choice must not hang on the last bits of some machine's linear algebra
     best = min(draws, key=lambda draw: float(f"{draw.growth:.2e}"))
-    error = _float32_error(best)
+    # Not tried out: what a machine's linear algebra makes of a sum is up to a third more or less, and a code must be
+    # accepted on all machines of a run or on none. For n <= 32 and s <= 5 the worst sets measured 0.5 to 1.1 of this.
+    error = best.growth * ROUNDING
     if not error < LARGEST_ERROR:
         raise CodeError(
             f"cyclic(n={n}, s={s}) would lose float32 accuracy: relative error {error:.1e} over its straggler sets, "
@@ -112,12 +117,3 @@ def _draw(n: int, s: int, H: Vector) -> _Draw:
     np.put_along_axis(decoders, rows, solutions, axis=1)
     growth = float((np.abs(decoders) @ np.abs(matrix)).sum(axis=1).max()) / n
     return _Draw(code, decoders, growth)
-
-
-def _float32_error(draw: _Draw) -> float:
-    """The worst relative error of a random sum decoded in float32."""
-    code = draw.code
-    gradients = np.random.default_rng([code.n, code.s]).standard_normal((code.n, 64)).astype(np.float32)
-    truth = gradients.astype(np.float64).sum(axis=0)
-    decoded = draw.decoders.astype(np.float32) @ (code.matrix.astype(np.float32) @ gradients)
-    return float(np.linalg.norm(decoded - truth, axis=1).max() / np.linalg.norm(truth))
