@@ -4,7 +4,7 @@ python -m bench.gpu [--out bench/results/gpu.json] [--steps 10] [--sides "plain|
 
 All processes share the GPU, by MPS or (in turn) without it, and the ranks' vectors lie in its memory or (host) pass
 through the host's. Each side is a run of its own, started anew; first rounds are told apart from the rest. A
-stalled run has one rank that stalls for nine steps in one of four rounds.
+stalled run has one rank that stalls for nine steps in one of four rounds. At the end, how fast vectors are added there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from torch import nn
 import codedreduce.torch as cr
 from bench.measure import save
 from codedreduce import Striped
+from codedreduce.torch.device.sums import add_up
 from codedreduce.worlds.addresses import free_port
 from codedreduce.worlds.gpu_sharing import sharing_gpus
 
@@ -189,6 +190,33 @@ def coded(steps: int, out: str) -> None:
             diary.write(model, out)
 
 
+def summing(vectors: int = 8, length: int = 124_000_000, repeats: int = 20) -> dict[str, float]:
+    """Seconds that the sum of some vectors takes, and a copy of one, in turns; and their bytes a second."""
+    terms = [torch.randn(length, device=DEVICE) for _ in range(vectors)]
+    out = torch.empty_like(terms[0])
+
+    def seconds(act: Callable[[], object]) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        act()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1000
+
+    sums, copies = [], []
+    for _ in range(repeats):
+        sums.append(seconds(lambda: add_up(terms, out)))
+        copies.append(seconds(lambda: out.copy_(terms[0])))
+    found = {"sum": statistics.median(sums), "copy": statistics.median(copies), "first": sums[0]}
+    found["speed"] = ((vectors + 1) / found["sum"]) / (2 / found["copy"])
+    print(
+        f"the sum of {vectors} vectors {1000 * found['sum']:.2f} ms (the first {1000 * found['first']:.0f}), a copy of "
+        f"one {1000 * found['copy']:.2f} ms: {100 * found['speed']:.0f} % of its speed",
+        flush=True,
+    )
+    return found
+
+
 @contextlib.contextmanager
 def processes(count: int, settings: dict[str, str], arguments: list[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
     port = str(free_port())
@@ -262,7 +290,8 @@ def main() -> None:
             calm = found[side.removesuffix(", stalls")]["step"]
             more["CODEDREDUCE_INJECT"] = f"worker:2:0.25:{9 * calm:.3f}s"
         found[side] = run(side, options.steps, more)
-    save(options.out, {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "sides": found})
+    about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    save(options.out, {**about, "summing": summing(), "sides": found})
 
 
 if __name__ == "__main__":

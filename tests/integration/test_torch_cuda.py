@@ -107,3 +107,16 @@ def test_sums_in_one_pass(count: int, dtype: torch.dtype) -> None:
     assert out.cpu().numpy().tobytes() == expected.tobytes()
     add_up(vectors, vectors[0])
     assert np.array_equal(vectors[0].cpu().numpy(), expected)
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 11])
+@pytest.mark.parametrize("to", [torch.float32, torch.bfloat16])
+def test_narrow_numbers_are_added_wide_and_rounded_once(count: int, to: torch.dtype) -> None:
+    """As on the host, to the bit."""
+    vectors = [torch.randn(100_003, device="cuda").bfloat16() for _ in range(count)]
+    expected = vectors[0].cpu().float()
+    for vector in vectors[1:]:
+        expected += vector.cpu().float()
+    out = torch.empty(100_003, dtype=to, device="cuda")
+    add_up(vectors, out)
+    assert torch.equal(out.cpu(), expected.to(to))

@@ -8,6 +8,7 @@ mostly sending; as long as the work itself while there is no history.
   Whoever answers is alive, and what it has not begun can be taken from it without doing anything twice.
 - Half of it later a rank that answers and has not begun is taken to be stuck: others do all of its work. That is a
   vector more on a helper's link, so a rank is not taken to be stuck before it is late by half of what a vector takes.
+  Where a unit is one block nobody can be seen to have begun: there it is all of the margin.
 - When all of it has passed, or as much as the quicker ranks usually are apart, and as much as they began late in this
   round, a rank that does not answer is taken to be stuck, too. One that answers that it is at an earlier round is given
   twice as long.

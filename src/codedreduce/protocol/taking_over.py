@@ -57,6 +57,8 @@ class TakingOver:
     ) -> None:  # fmt: skip
         self._plan = plan
         self._own = own
+        # A unit that is one block shows nothing before it is done: who answers may well be at it.
+        self._not_begun = NOT_BEGUN if plan.blocks > 1 else SILENT
         self._standing = standing
         self._pace = pace
         self._links = links
@@ -292,7 +294,7 @@ class TakingOver:
             self._say(hand.rank, Tell(generation=self._generation, round=self.round), now, actions)
             return max(lateness.answers_by(hand, now), lateness.at(hand, SILENT)) if hand.asked is not None else now
         if not hand.has_begun:
-            due = lateness.at(hand, NOT_BEGUN if self._standing.is_current(hand.rank) else BEHIND)
+            due = lateness.at(hand, self._not_begun if self._standing.is_current(hand.rank) else BEHIND)
             return due if now < due else self._relieve(hand, now, actions, is_stuck=True)
         return self._relieve(hand, now, actions, is_stuck=lateness.seems_stuck(hand, now))
 

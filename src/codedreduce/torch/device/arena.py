@@ -8,6 +8,7 @@ stripe.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -189,12 +190,14 @@ class DeviceArena:
         return region
 
     def close(self) -> None:
-        """Let go of all of it."""
-        torch.cuda.synchronize(self._device)
+        """Let go of all of it; a device that has failed has done so, and its error is another's to tell."""
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.synchronize(self._device)
         with self._changing:
             for place in self._places.values():
                 for region in place.opened.values():
-                    (cuda.free if place is self._own else cuda.close_handle)(region.address)
+                    with contextlib.suppress(cuda.CudaError):
+                        (cuda.free if place is self._own else cuda.close_handle)(region.address)
                 os.close(place.file)
             self._places.clear()
 

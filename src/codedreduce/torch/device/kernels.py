@@ -14,18 +14,19 @@ BLOCK = 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _add_all(addresses, out, length, COUNT: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _add_all(addresses, like, out, length, WIDE: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = places < length
-    total = tl.load(tl.load(addresses).to(out.dtype) + places, mask=inside)
+    total = tl.load(tl.load(addresses).to(like.dtype) + places, mask=inside).to(WIDE)
     for number in tl.static_range(1, COUNT):
-        total += tl.load(tl.load(addresses + number).to(out.dtype) + places, mask=inside)
-    tl.store(out + places, total, mask=inside)
+        total += tl.load(tl.load(addresses + number).to(like.dtype) + places, mask=inside).to(WIDE)
+    tl.store(out + places, total.to(out.dtype.element_ty), mask=inside)
 
 
 def add_all(vectors: Sequence[torch.Tensor], out: torch.Tensor) -> None:
-    """Add vectors in the order given, each number in a register."""
+    """Add vectors of one type in the order given, each number in a register; narrow ones are rounded at the end."""
     addresses = torch.tensor([one.data_ptr() for one in vectors], dtype=torch.int64).to(out.device)
     grid = (triton.cdiv(out.numel(), BLOCK),)
     with torch.cuda.device(out.device) if out.is_cuda else contextlib.nullcontext():
-        _add_all[grid](addresses, out, out.numel(), COUNT=len(vectors), BLOCK=BLOCK)
+        wide = tl.float64 if vectors[0].dtype == torch.float64 else tl.float32
+        _add_all[grid](addresses, vectors[0], out, out.numel(), WIDE=wide, COUNT=len(vectors), BLOCK=BLOCK)

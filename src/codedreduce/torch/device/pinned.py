@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -51,10 +52,11 @@ class PinnedArena(Arena):
             self._whole.add(slot)
 
     def close(self) -> None:
-        """Let go of all arenas."""
+        """Let go of all arenas; a device that has failed has let go of them, and its error is another's to tell."""
         for address in self._kept.values():
             if address:
-                cuda.let_move(address)
+                with contextlib.suppress(cuda.CudaError):
+                    cuda.let_move(address)
         self._kept.clear()
         super().close()
 

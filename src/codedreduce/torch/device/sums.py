@@ -8,8 +8,11 @@ from typing import Any
 
 import torch
 
-#: Types that kernels are made for.
-FUSED = (torch.float32, torch.float64)
+#: What kernels are made for: the type of all vectors, and that of their sum.
+FUSED = {
+    (torch.float32, torch.float32), (torch.float64, torch.float64), (torch.bfloat16, torch.float32),
+    (torch.bfloat16, torch.bfloat16),
+}  # fmt: skip
 
 
 def add_up(vectors: Sequence[torch.Tensor], out: torch.Tensor) -> None:
@@ -25,9 +28,10 @@ def add_up(vectors: Sequence[torch.Tensor], out: torch.Tensor) -> None:
             out.copy_(vectors[0])
         return
     is_narrow = any(one.dtype == torch.bfloat16 for one in (out, *vectors))
-    is_alike = all(one.dtype == out.dtype for one in vectors)
-    fused = _fused() if out.device.type == "cuda" and is_alike and out.dtype in FUSED else None
-    if fused is not None and len(vectors) > 2:
+    is_alike = all(one.dtype == vectors[0].dtype for one in vectors)
+    fits = is_alike and (vectors[0].dtype, out.dtype) in FUSED and (is_narrow or len(vectors) > 2)
+    fused = _fused() if out.device.type == "cuda" and fits else None
+    if fused is not None:
         fused(vectors, out)
         return
     if is_narrow:
