@@ -12,7 +12,7 @@ from pathlib import Path
 
 from codedreduce.lab import Lab
 
-from .clusters import found, start
+from .clusters import Names, found
 
 CONFIGURATION = """
 ClusterName=test
@@ -42,9 +42,6 @@ NodeName=c[1-{last}] CPUs=1 RealMemory=1000 State=UNKNOWN
 PartitionName=main Nodes=c[1-{last}] Default=YES MaxTime=INFINITE State=UP
 """
 
-#: Be at a node in name, too, and know the others' names.
-AT_NODE = 'mount --make-rprivate / && mount --bind "$1" /etc/hosts && hostname "$2" && shift 2 && exec "$@"'
-
 
 class Slurm:
     """It is up when `is_up`."""
@@ -54,8 +51,7 @@ class Slurm:
         self._running: list[subprocess.Popen[str]] = []
         (folder / "state").mkdir(parents=True)
         folder.chmod(0o755)
-        names = "".join(f"{lab.address(node)} c{node}\n" for node in range(lab.nodes))
-        (folder / "hosts").write_text("127.0.0.1 localhost\n" + names)
+        self._names = Names(lab, folder / "hosts")
         (folder / "munge.key").write_bytes(os.urandom(1024))
         (folder / "munge.key").chmod(0o600)
         (folder / "slurm.conf").write_text(
@@ -74,8 +70,7 @@ class Slurm:
 
     def at(self, node: int, command: list[str], **options: object) -> subprocess.Popen[str]:
         """Run a program at a node."""
-        there = ["unshare", "--mount", "--uts", "sh", "-c", AT_NODE, "sh", str(self.folder / "hosts"), f"c{node}"]
-        return start(self._lab, node, [*there, *command], **{"env": self.environment, **options})
+        return self._names.start(node, command, **{"env": self.environment, **options})
 
     def ask(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run one of Slurm's commands where the controller is, to its end."""

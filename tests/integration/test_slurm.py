@@ -42,7 +42,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     with a_lab("s", 4) as lab:
         made = Slurm(lab, tmp_path_factory.mktemp("slurm") / "slurm")
         try:
-            assert wait_until(made.is_up), (made.folder / "daemons.log").read_text()
+            assert wait_until(made.is_up, 120), (made.folder / "daemons.log").read_text()
             yield made
         finally:
             made.close()
@@ -111,7 +111,7 @@ class Step:
 
     def pid(self, rank: int) -> int:
         path = self.folder / f"computed-{rank}-0"
-        assert wait_until(lambda: path.exists() or self.process.poll() is not None, 60), self.said.read_text()
+        assert wait_until(lambda: path.exists() or self.process.poll() is not None, 120), self.said.read_text()
         assert path.exists(), self.said.read_text()
         return int(path.read_text())
 
@@ -121,9 +121,9 @@ def test_srun_needs_nothing_set_and_a_killed_task_does_not_end_the_others(slurm:
     try:
         pids = [step.pid(rank) for rank in range(3)]
         os.kill(pids[0], signal.SIGKILL)  # who leads
-        assert wait_until(lambda: "task 0: Killed" in step.said.read_text())
+        assert wait_until(lambda: "task 0: Killed" in step.said.read_text(), 120)
         (tmp_path / "stop").touch()
-        step.process.wait(60)
+        step.process.wait(120)
     finally:
         step.process.kill()
     for rank in (1, 2):
@@ -137,9 +137,9 @@ def test_sigusr1_ahead_of_the_limit_leaves_a_checkpoint(slurm: Slurm, tmp_path: 
     try:
         for rank in range(3):
             step.pid(rank)
-        assert wait_until((tmp_path / "three").exists)
+        assert wait_until((tmp_path / "three").exists, 120)
         assert slurm.ask("scancel", "--signal=USR1", f"--name={tmp_path.name}").returncode == 0
-        code = step.process.wait(60)
+        code = step.process.wait(120)
     finally:
         step.process.kill()
     assert code == 143, step.said.read_text()
@@ -148,7 +148,7 @@ def test_sigusr1_ahead_of_the_limit_leaves_a_checkpoint(slurm: Slurm, tmp_path: 
 
 def test_without_a_secret_it_is_said_how_to_have_one(slurm: Slurm, tmp_path: Path) -> None:
     step = Step(slurm, tmp_path, CODEDREDUCE_SECRET="", XDG_CONFIG_HOME=str(tmp_path))
-    assert step.process.wait(60) != 0
+    assert step.process.wait(120) != 0
     said = step.said.read_text()
     assert "where machines share your home folder that is all" in said
     assert "export CODEDREDUCE_SECRET=$(openssl rand -hex 32)" in said

@@ -35,7 +35,7 @@ def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Sshd]]:
     with a_lab("h", 5) as lab:
         sshd = Sshd(lab, tmp_path_factory.mktemp("ssh") / "keys", [1, 2, 3])
         try:
-            assert wait_until(sshd.answers)
+            assert wait_until(sshd.answers, 120)
             yield lab, sshd
         finally:
             sshd.close()
@@ -67,13 +67,13 @@ class Running:
     def pid(self, rank: int, times: int = 0) -> int:
         """Wait for a process to have computed."""
         path = self.folder / f"computed-{rank}-{times}"
-        assert wait_until(lambda: path.exists() or self.process.poll() is not None), self.said.read_text()
+        assert wait_until(lambda: path.exists() or self.process.poll() is not None, 120), self.said.read_text()
         assert path.exists(), self.said.read_text()
         return int(path.read_text())
 
     def stop(self) -> str:
         (self.folder / "stop").touch()
-        assert self.process.wait(60) == 0, self.said.read_text()
+        assert self.process.wait(120) == 0, self.said.read_text()
         return self.said.read_text()
 
     def model(self) -> tuple[int, np.ndarray]:
@@ -86,7 +86,7 @@ class Running:
             lines = [line for node in (1, 2, 3) for line in commands_in(self.lab, node)]
             return [line for line in lines if "codedreduce" in line or "script.py" in line]
 
-        return wait_until(lambda: not is_left())
+        return wait_until(lambda: not is_left(), 120)
 
 
 @over_ssh
@@ -141,9 +141,9 @@ def test_nothing_is_left_when_the_launcher_ends(ssh: tuple[Lab, Sshd], tmp_path:
     run = Running(*ssh, tmp_path, "--hosts", "n1,n2", more=more)
     try:
         run.pid(0), run.pid(1)
-        assert wait_until((tmp_path / "three").exists)
+        assert wait_until((tmp_path / "three").exists, 120)
         run.process.send_signal(how)
-        assert run.process.wait(60) == (-9 if how is signal.SIGKILL else 143)
+        assert run.process.wait(120) == (-9 if how is signal.SIGKILL else 143)
     finally:
         run.process.kill()
     assert run.nothing_is_left()
