@@ -52,7 +52,7 @@ def digits(folder: Path) -> Path:
     """The example, with checkpoints, and the bits it ends with in a file a rank."""
     text = EXAMPLE.read_text()
     for old, new in (
-        ("steps=240)", 'steps=120, state=[optimizer], checkpoint=sys.argv[1] + "/kept", every=1000)'),
+        ("steps=240)", 'steps=120, num_workers=1, state=[optimizer], checkpoint=sys.argv[1] + "/kept", every=1000)'),
         ("        optimizer.step()\n", f"        optimizer.step(){IN_THE_MIDDLE}"),
         ("import torch\n", "import hashlib, os, sys, time\nfrom pathlib import Path\nimport torch\n"),
     ):

@@ -42,19 +42,18 @@ def said_by_mpi(environment: Mapping[str, str], control: Callable[[], str] = hyd
     >>> said_by_mpi({"PMI_RANK": "1", "PMI_SIZE": "4"}, control=lambda: "login1:34645")
     {'RANK': '1', 'WORLD_SIZE': '4', 'MASTER_ADDR': 'login1', 'MASTER_PORT': '30645'}
     """
-    if "OMPI_COMM_WORLD_RANK" in environment and "OMPI_COMM_WORLD_SIZE" in environment:
+    is_open_mpi = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"} <= environment.keys()
+    if is_open_mpi:
         said = {"RANK": environment["OMPI_COMM_WORLD_RANK"], "WORLD_SIZE": environment["OMPI_COMM_WORLD_SIZE"]}
         is_local = environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == said["WORLD_SIZE"]
-        find = _at_open_mpi
-    elif "PMI_RANK" in environment and "PMI_SIZE" in environment:
+    elif {"PMI_RANK", "PMI_SIZE"} <= environment.keys():
         said = {"RANK": environment["PMI_RANK"], "WORLD_SIZE": environment["PMI_SIZE"]}
         is_local = environment.get("MPI_LOCALNRANKS") == said["WORLD_SIZE"]
-        find = lambda environment: _at_hydra(control())  # noqa: E731
     else:
         return {}
     if said["WORLD_SIZE"] == "1" or {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
         return said
-    host, port = find(environment)
+    host, port = _at_open_mpi(environment) if is_open_mpi else _at_hydra(control())
     if is_local:
         host = "127.0.0.1"
     return {**said, **({"MASTER_ADDR": host} if host else {}), **({"MASTER_PORT": port} if port else {})}
