@@ -128,6 +128,8 @@ def test_open_mpis_first_rank_must_be_there() -> None:
     with pytest.raises(UsageError, match="name this machine first in the hostfile"):
         said_by_mpi({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0"})
     assert said_by_mpi({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0", DAEMON: OPEN_MPI[MPIEXEC]})["RANK"] == "0"
+    alone = {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
+    assert said_by_mpi(alone)["MASTER_ADDR"] == "127.0.0.1", "all are on one machine, wherever that is"
 
 
 @pytest.mark.parametrize(

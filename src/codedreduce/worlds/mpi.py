@@ -56,6 +56,8 @@ def said_by_mpi(environment: Mapping[str, str], control: Callable[[], str] = hyd
     host, port = _at_open_mpi(environment) if is_open_mpi else _at_hydra(control())
     if is_local:
         host = "127.0.0.1"
+    elif is_open_mpi:
+        _check_first(environment)
     return {**said, **({"MASTER_ADDR": host} if host else {}), **({"MASTER_PORT": port} if port else {})}
 
 
@@ -66,15 +68,19 @@ def named_by_mpi(environment: Mapping[str, str], control: Callable[[], str] = hy
     return [control()] if "PMI_RANK" in environment else []
 
 
-def _at_open_mpi(environment: Mapping[str, str]) -> tuple[str, str]:
-    """The address of the machine that mpiexec runs on, and a port of this launch; either may not be known."""
+def _check_first(environment: Mapping[str, str]) -> None:
+    """Refuse a rank 0 that is not where the others look for it."""
     mpiexec, daemon = environment.get(MPIEXEC, ""), environment.get(DAEMON, "")
     if environment["OMPI_COMM_WORLD_RANK"] == "0" and mpiexec != daemon and "MASTER_ADDR" not in environment:
         raise UsageError(
             "rank 0 is on another machine than mpiexec, and the others cannot know on which: name this machine first "
             "in the hostfile, or set both for all (mpiexec -x MASTER_ADDR=... -x MASTER_PORT=...)"
         )
-    found = re.search(r"tcp://([0-9.]+)", mpiexec)
+
+
+def _at_open_mpi(environment: Mapping[str, str]) -> tuple[str, str]:
+    """The address of the machine that mpiexec runs on, and a port of this launch; either may not be known."""
+    found = re.search(r"tcp://([0-9.]+)", environment.get(MPIEXEC, ""))
     namespace = environment.get("PMIX_NAMESPACE", "")
     port = str(derived_port(zlib.crc32(namespace.encode()))) if namespace else ""
     return (found[1] if found else ""), port
