@@ -264,7 +264,7 @@ def test_launchers_that_do_not_say_where_the_root_is() -> None:
 
 
 def test_launches_at_one_port_are_told_apart_where_a_launcher_says_which_it_is() -> None:
-    at = {"MASTER_ADDR": "host", "MASTER_PORT": "29500", "CODEDREDUCE_INSECURE": "1"}
+    at = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "CODEDREDUCE_INSECURE": "1"}
     slurm = {**at, "SLURM_NTASKS": "4", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"}
 
     def name(**environment: str) -> str:
@@ -294,9 +294,9 @@ def test_torchrun_listens_at_its_port_itself() -> None:
     here = read_membership({**base, "LOCAL_WORLD_SIZE": "3"})
     assert here is not None
     assert here.meeting.address == f"ipc://{run_folder('codedreduce-none-29500')}/book"
-    several = read_membership({**base, "LOCAL_WORLD_SIZE": "1"})
+    several = read_membership({**base, "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "10.0.0.1"})
     assert several is not None
-    assert several.meeting.address == "tcp://host:29501"
+    assert several.meeting.address == "tcp://10.0.0.1:29501"
 
 
 def test_train_writes_model_and_log(tmp_path: Path) -> None:

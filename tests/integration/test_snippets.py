@@ -66,13 +66,13 @@ def python_snippets() -> list[Fence]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """Every command line of a block without a language, and every one in the text, with its place."""
+    """Every command line of a block without a language, of a batch script and in the text, with its place."""
     found = [
         (fence.place, line.partition("  #")[0].strip())
         for fence in FENCES
-        if fence.language in ("", "sh")
+        if fence.language in ("", "sh", "bash")
         for line in fence.text.splitlines()
-        if line.strip()
+        if line.strip() and not (fence.language == "bash" and line.startswith("#"))
     ]
     for document in DOCUMENTS:
         text = re.sub(r"^( *)```.*?^\1```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -86,7 +86,7 @@ COMMANDS = commands()
 
 def test_every_block_is_of_a_kind_that_is_tested() -> None:
     """Mermaid is compared with the tables it is drawn from (test_protocol); the others are tested here."""
-    assert {fence.language for fence in FENCES} <= {"python", "diff", "", "sh", "mermaid"}
+    assert {fence.language for fence in FENCES} <= {"python", "diff", "", "sh", "bash", "mermaid"}
     names = [fence.place.partition(":")[0] for fence in python_snippets()]
     assert names.count("README.md") >= 2
     assert "pytorch.md" in names
@@ -110,7 +110,7 @@ def test_command(place: str, line: str) -> None:
     if check is not None:
         check(words)
     else:
-        assert program in {"torchrun", "diff", "pip"}, f"{place}: say here how {program!r} is tested"
+        assert program in {"torchrun", "mpiexec", "srun", "diff", "pip"}, f"{place}: say here how {program!r} is tested"
         check_files(words)
 
 

@@ -22,7 +22,7 @@ LAYERS = (
     {"schemes"},
     {"protocol"},
     {"worlds"},
-    {"worlds/simulated", "worlds/zeromq"},
+    {"worlds/simulated", "worlds/ssh", "worlds/zeromq"},
     {"training"},
     {"torch/device"},
     {"torch", "lab"},

@@ -1,14 +1,17 @@
-"""`codedreduce run`: start a script as all processes of a run on this machine."""
+"""`codedreduce run`: start a script as all processes of a run, on this machine or on others."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from codedreduce.cli.hosts import Hosts, OnHosts, Python, Ssh
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
 from codedreduce.cli.options import (
     Audit,
@@ -74,12 +77,16 @@ def run(
     wire: Wire = None,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
+    hosts: Hosts = None,
+    python: Python = None,
+    ssh: Ssh = None,
 ) -> None:
     """Start all processes of a run, show what rank 0 prints, and end them all when it is over.
 
     In stripes every process computes and steps; over a tree there is a root beside the workers, which alone steps.
     """
-    least, count = parse_workers(workers, DEFAULT_WORKERS)
+    on_hosts = OnHosts.chosen(hosts, python, ssh, in_lab=in_lab)
+    least, count = parse_workers(workers, on_hosts.slots if on_hosts is not None else DEFAULT_WORKERS)
     scheme = scheme or ("striped" if tree is None else "coded-reduce")
     tree = tree or _usual_tree(scheme, count, stragglers)
     shape = parse_tree(tree, stragglers)
@@ -115,7 +122,12 @@ def run(
         placement=Placement.at(lab, processes) if lab is not None else None,
         times=restarts if restarts is not None else (None if restart else 0),
     )  # fmt: skip
-    launch(what, _shown(output, has_root=not is_striped))
+    with contextlib.ExitStack() as stack:
+        if on_hosts is not None:
+            placement = stack.enter_context(on_hosts.placed(processes, port))
+            command = [on_hosts.way.python, *what.command[1:]]
+            what = replace(what, command=command, placement=placement, port=placement.port)
+        launch(what, _shown(output, has_root=not is_striped))
 
 
 def _usual_tree(scheme: str, count: int, stragglers: int) -> str:

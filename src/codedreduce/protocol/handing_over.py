@@ -112,7 +112,7 @@ class HandingOver:
             self._office.leave()
             self._electing.lose(now, actions)
         else:
-            self.goes_on = bool(self._office.leading.present())
+            self.goes_on = False  # others that are there were told to leave, too
             self._vanish(self._why, actions)
 
     def _wait_for_leader(self, now: float, actions: list[AnyAction]) -> None:

@@ -80,10 +80,6 @@ class Leading:
         """Whether everyone who is in has begun the first round."""
         return self._roster.all_ready
 
-    def present(self) -> list[int]:
-        """The ranks that are in."""
-        return self._roster.present()
-
     def lacking(self) -> list[int]:
         """The ranks that are not in."""
         return self._roster.lacking()

@@ -63,7 +63,9 @@ class Kept:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        is_leaving = kind is not None and issubclass(kind, Leaving)
+        is_leaving = isinstance(error, Leaving)
+        if isinstance(error, Leaving) and error.code and self._checkpoints is None:
+            self._take_over()  # the run ends with this process, which came to lead a moment ago
         if is_leaving and self._checkpoints is not None and self._round > self._written:
             self.after(self._round, is_last=True)
             self._tell(f"told to leave: a checkpoint after round {self._round} is written")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from codedreduce.errors import SchemeError, UsageError
@@ -13,16 +13,11 @@ from codedreduce.schemes import Plan, RingPlan, Scheme, Striped, StripedPlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.addresses import is_loopback, numeric
 from codedreduce.worlds.failures import REFUSE, check_nonfinite
+from codedreduce.worlds.launched import NEEDED, named_by_launcher, refuse_half, said_by_launcher
 from codedreduce.worlds.protection import find_protection
 from codedreduce.worlds.run import Meeting
 from codedreduce.worlds.secrets import find_secret, is_insecure
-
-NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-#: Rank and size as MPI launchers and Slurm name them; the root's address must be given beside them.
-OTHER_NAMES = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"),
-)  # fmt: skip
+from codedreduce.worlds.slurm import another_host, times_requeued
 
 #: How long to wait for what, in seconds: the variable, the field of the meeting, and what holds without it.
 WAITS = (
@@ -42,7 +37,7 @@ class Membership:
 
     In stripes a run begins when the `least` are in, and has `size` ranks at most. `replan_after`: seconds that more
     lost than tolerated are waited for. `units`: how many a batch is cut into in stripes, if not one a rank.
-    `restarted`: how often this process was started again.
+    `restarted`: how often this process was started again, or its job of Slurm's requeued.
     """
 
     rank: int
@@ -99,15 +94,10 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
     >>> read_membership({}) is None
     True
     """
-    translated, launch = _translated(environment), tuple(_launch(environment))
-    environment = {**translated, **environment}
+    launch = named_by_launcher(environment)
+    environment = {**said_by_launcher(environment), **environment}
     if not all(name in environment for name in NEEDED):
-        several = environment.get("WORLD_SIZE", "1") != "1" and "RANK" in environment
-        if several:
-            raise UsageError(
-                "the launcher says which rank this is, but not where the root is: set MASTER_ADDR and MASTER_PORT to "
-                "an address of rank 0's machine and a free port there, the same for all ranks"
-            )
+        refuse_half(environment)
         return None
     rank, size = int(_number(environment, "RANK")), int(_number(environment, "WORLD_SIZE"))
     if not 0 <= rank < size:
@@ -120,7 +110,7 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
         least=least,
         replan_after=_at_least(0, environment, "CODEDREDUCE_REPLAN_AFTER", 10.0),
         units=units_said(environment),
-        restarted=int(_at_least(0, environment, "CODEDREDUCE_RESTARTED", 0)),
+        restarted=int(_at_least(0, environment, "CODEDREDUCE_RESTARTED", 0)) + times_requeued(environment),
         size=size,
         meeting=_meeting(environment, launch),
         scheme=_scheme(environment),
@@ -190,11 +180,11 @@ def _scheme(environment: Mapping[str, str]) -> Scheme | None:
     )
 
 
-def _meeting(environment: Mapping[str, str], launch: tuple[str, ...]) -> Meeting:
+def _meeting(environment: Mapping[str, str], launch: list[str]) -> Meeting:
     host, port = environment["MASTER_ADDR"], int(_number(environment, "MASTER_PORT"))
     meeting = Meeting(
         run=environment.get("CODEDREDUCE_RUN", "-".join(["codedreduce", str(port), *launch])),
-        host=numeric(host),
+        host=host,
         port=port,
         same_machine=is_loopback(host),
         shared_memory=_is_said(environment, "CODEDREDUCE_SHARED_MEMORY"),
@@ -209,32 +199,12 @@ def _meeting(environment: Mapping[str, str], launch: tuple[str, ...]) -> Meeting
     )
     if "TORCHELASTIC_RUN_ID" in environment:
         meeting = _beside_torchrun(meeting, environment)
+    meeting = replace(meeting, host=numeric(meeting.host, another_host(environment)))
     if is_insecure(environment):
         return replace(meeting, insecure=True)
     if not meeting.port:  # its sockets are files that only this user can reach
         return meeting
     return replace(meeting, secret=find_secret(environment, make=meeting.same_machine and not meeting.also))
-
-
-def _launch(environment: Mapping[str, str]) -> Iterator[str]:
-    """What tells this launch from others at the same port, where a launcher says so to all processes alike.
-
-    A process whose RANK was set by hand may be of another launch than the rest, and says nothing; nor does a job of
-    Slurm's that has several parts, each with a number of its own.
-    """
-    if "TORCHELASTIC_RUN_ID" in environment:
-        said = [environment["TORCHELASTIC_RUN_ID"]]  # "none", if the user gave none
-    elif "RANK" in environment:
-        said = []
-    elif "OMPI_COMM_WORLD_RANK" in environment:
-        said = [environment.get("PMIX_NAMESPACE", "")]
-    elif "SLURM_STEP_ID" in environment and not any(name.startswith("SLURM_HET_") for name in environment):
-        said = [environment.get("SLURM_JOB_ID", ""), environment["SLURM_STEP_ID"]]
-    else:
-        said = []
-    for one in said:
-        if found := re.sub(r"[^A-Za-z0-9]", "", one):
-            yield found
 
 
 def _beside_torchrun(meeting: Meeting, environment: Mapping[str, str]) -> Meeting:
@@ -244,12 +214,3 @@ def _beside_torchrun(meeting: Meeting, environment: Mapping[str, str]) -> Meetin
         run = f"codedreduce-{name}-{meeting.port}"
         return replace(meeting, run=run, host="127.0.0.1", port=0, same_machine=True)
     return replace(meeting, port=int(_number(environment, "CODEDREDUCE_PORT", meeting.port + 1)))
-
-
-def _translated(environment: Mapping[str, str]) -> dict[str, str]:
-    for rank, size in OTHER_NAMES:
-        if rank == "SLURM_PROCID" and "SLURM_STEP_ID" not in environment:
-            continue  # a batch script that was not started by srun is one process
-        if rank in environment and size in environment:
-            return {"RANK": environment[rank], "WORLD_SIZE": environment[size]}
-    return {}

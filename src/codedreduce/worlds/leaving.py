@@ -1,5 +1,7 @@
 """Leaving on purpose: SIGTERM asks a process of a run to hand over and go, as spot machines do before they are taken.
 
+Under Slurm SIGUSR1 does, too: it is what jobs are usually sent ahead of their limit (`--signal=USR1@120`).
+
 Workers of a tree go after their round, ranks when others do their part; the run goes on, and they end with code 0. Who
 alone has the state, the root of a tree or the only rank, ends with 143, after a checkpoint if there is a folder for
 them. Whoever is not through after some seconds is ended, and a second SIGTERM ends at once.
@@ -12,13 +14,22 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 
 from codedreduce.worlds.telling import What, Word, tell
 
 #: The exit code of a process that was told to end, and did.
 TOLD_TO_END = 128 + signal.SIGTERM
+
+
+def signals_to_leave(environment: Mapping[str, str]) -> tuple[signal.Signals, ...]:
+    """By which signals a process is told to leave.
+
+    >>> [one.name for one in signals_to_leave({"SLURM_JOB_ID": "7"})]
+    ['SIGTERM', 'SIGUSR1']
+    """
+    return (signal.SIGTERM, signal.SIGUSR1) if "SLURM_JOB_ID" in environment else (signal.SIGTERM,)
 
 
 class Leaving(SystemExit):
@@ -34,25 +45,29 @@ class Asked:
     def __init__(self, grace: float, leave: Callable[[], None]) -> None:
         self._grace = grace
         self._leave = leave
+        self._hears: list[signal.Signals] = []
         self.is_in = False
         self.to_leave = False
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Hear SIGTERM for a while, if this is the thread that can and nobody else does."""
-        is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        hears = is_free and threading.current_thread() is threading.main_thread()
-        if hears:
-            signal.signal(signal.SIGTERM, self._hear)
+        """Hear the signals for a while, if this is the thread that can, those that nobody else hears."""
+        can_hear = threading.current_thread() is threading.main_thread()
+        free = [one for one in signals_to_leave(os.environ) if signal.getsignal(one) is signal.SIG_DFL]
+        self._hears = free if can_hear else []
+        for one in self._hears:
+            signal.signal(one, self._hear)
         try:
             yield
         finally:
-            if hears:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for one in self._hears:
+                signal.signal(one, signal.SIG_DFL)
             self._leave = _nothing  # whoever is asked has this, and would be kept by it
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the next one ends it
+        signal.signal(number, signal.SIG_DFL)  # the next one ends it
+        if self.to_leave:  # by another signal: Slurm sends SIGTERM at the limit, some time after SIGUSR1
+            return
         self.to_leave = True
         if not self.is_in:
             raise Leaving(TOLD_TO_END)

@@ -88,8 +88,10 @@ class Meeting:
         if self.port and self.secret is None and not self.insecure:
             raise UsageError(
                 f"the run meets at {self.address}, where others may come, and there is no secret to tell them by: make "
-                "one with `codedreduce secret` and give it to all processes (CODEDREDUCE_SECRET_FILE or "
-                "CODEDREDUCE_SECRET), or say that everybody may be in (--insecure, CODEDREDUCE_INSECURE=1)"
+                "one with `codedreduce secret` (where machines share your home folder that is all), or hand one to all "
+                "processes (CODEDREDUCE_SECRET_FILE or CODEDREDUCE_SECRET, in a batch script: export "
+                "CODEDREDUCE_SECRET=$(openssl rand -hex 32)), or say that everybody may be in (--insecure, "
+                "CODEDREDUCE_INSECURE=1)"
             )
 
 

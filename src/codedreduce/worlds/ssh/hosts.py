@@ -1,0 +1,77 @@
+"""Hosts as people write them: a:4,b:4 for four processes on each, or a file with one host a line."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from codedreduce.errors import UsageError
+
+_HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine as ssh is told of it, and how many processes it takes."""
+
+    name: str
+    slots: int = 1
+
+    def __post_init__(self) -> None:
+        if not _HOST.fullmatch(self.name):
+            raise UsageError(f"a host is written as NAME, NAME:SLOTS or USER@NAME:SLOTS; got {self.name!r}")
+        if self.slots < 1:
+            raise UsageError(f"a host takes one process at least, and {self.name} is given {self.slots}")
+
+    @classmethod
+    def parse(cls, text: str) -> Host:
+        """One of them; a hostfile may say `slots=4`, as mpiexec's do.
+
+        >>> Host.parse("ann@gpu1:4"), Host.parse("gpu2 slots=2"), Host.parse("gpu3")
+        (Host(name='ann@gpu1', slots=4), Host(name='gpu2', slots=2), Host(name='gpu3', slots=1))
+        """
+        match = re.fullmatch(r"(\S+?)(?::(\d+)|\s+slots=(\d+))?", text.strip())
+        if match is None:
+            raise UsageError(f"a host is written as NAME, NAME:SLOTS or USER@NAME:SLOTS; got {text.strip()!r}")
+        return cls(match[1], int(match[2] or match[3] or 1))
+
+
+def parse_hosts(text: str) -> tuple[Host, ...]:
+    """All of them, of a list or of a file; one that is named twice takes as many more.
+
+    >>> parse_hosts("a:4,b,a")
+    (Host(name='a', slots=5), Host(name='b', slots=1))
+    """
+    found: dict[str, int] = {}
+    for one in _lines_of(text) if os.path.isfile(text) else text.split(","):
+        host = Host.parse(one)
+        found[host.name] = found.get(host.name, 0) + host.slots
+    if not found:
+        raise UsageError(f"{text!r} names no host; write --hosts a:4,b:4, or a file with one host a line")
+    return tuple(Host(name, slots) for name, slots in found.items())
+
+
+def _lines_of(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.partition("#")[0].strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(f"the hosts in {path!r} cannot be read: {why}") from None
+    return [line for line in lines if line]
+
+
+def laid_out(hosts: tuple[Host, ...], processes: int) -> tuple[int, ...]:
+    """Which host each rank is on: the first takes the first ranks.
+
+    >>> laid_out((Host("a", 2), Host("b", 2)), 3)
+    (0, 0, 1)
+    """
+    slots = sum(host.slots for host in hosts)
+    if processes > slots:
+        raise UsageError(
+            f"the run has {processes} processes, and the hosts take {slots}: say fewer with -n, or more with "
+            f"--hosts {hosts[0].name}:{hosts[0].slots + processes - slots},..."
+        )
+    return tuple(index for index, host in enumerate(hosts) for _ in range(host.slots))[:processes]
