@@ -107,3 +107,17 @@ def test_rank_0_is_killed_and_comes_back(tmp_path: Path, undisturbed: str) -> No
     (leader,) = roots
     times = {int(round_): float(when) for when, round_, *_ in processes.told(leader)[:-1]}
     assert times[11] - times[10] < 10, "and the next round comes soon"
+
+
+def test_all_others_are_killed_at_once_and_the_last_goes_on_alone(tmp_path: Path, undisturbed: str) -> None:
+    processes = Processes(tmp_path)
+    for rank in range(RANKS):
+        processes.start(rank, pause=0.02)
+    while len(processes.told(RANKS - 1)) < 10:
+        assert processes.running[RANKS - 1].poll() is None
+        time.sleep(0.05)
+    for rank in reversed(range(RANKS - 1)):
+        processes.running[rank].kill()
+    codes = processes.wait()
+    assert codes == {**dict.fromkeys(range(RANKS - 1), -signal.SIGKILL), RANKS - 1: 0}
+    assert processes.told(RANKS - 1)[-1] == ["end", undisturbed, "True"]

@@ -97,6 +97,16 @@ def test_a_death_that_is_heard_of_late_is_not_that_of_the_process_that_came_sinc
     assert one.living() == {0, 1}
 
 
+def test_a_voter_whose_process_was_not_known_at_first_is_known_to_be_dead_when_it_is() -> None:
+    one = Voting(2, OLD, range(3))
+    one.learn(Voters(made_in=0, number=0, ranks=((0, OLD), (1, 0), (2, OLD))), (), anyhow=True)
+    one.learn(Voters(made_in=0, number=1, ranks=((0, OLD), (1, OLD), (2, OLD))), ())
+    one.died(1)
+    one.died(0)
+    assert one.living() == {2}
+    assert one.is_enough({2})
+
+
 def test_earlier_voters_are_not_gone_back_to() -> None:
     one = voting(0)
     later = Voters(made_in=2, number=2, ranks=((0, OLD), (1, OLD)))

@@ -99,8 +99,8 @@ class Voting:
         for rank, process in self._named():
             if rank == self._node and process and process != self._process:
                 self._dead.add((rank, process))
-            elif rank not in lost:
-                self._met.setdefault(rank, process)
+            elif rank not in lost and not self._met.get(rank):  # 0: whose process was not known to who said so
+                self._met[rank] = process
 
     # -- on a rank that leads
 
