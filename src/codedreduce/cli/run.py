@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
+from codedreduce.cli.on_ray import Address, DryRun, On, Resources, SaidOfRay, SpreadOver, Within, launch_on_ray
 from codedreduce.cli.options import (
     Audit,
     OnExcess,
@@ -74,11 +76,20 @@ def run(
     wire: Wire = None,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
+    on: On = None,
+    address: Address = None,
+    resources: Resources = None,
+    spread_over: SpreadOver = None,
+    within: Within = "60s",
+    dry_run: DryRun = False,
 ) -> None:
     """Start all processes of a run, show what rank 0 prints, and end them all when it is over.
 
     In stripes every process computes and steps; over a tree there is a root beside the workers, which alone steps.
     """
+    said_of_ray = SaidOfRay(
+        on=on, address=address, resources=resources, spread_over=spread_over, within=within, dry_run=dry_run
+    )  # fmt: skip
     least, count = parse_workers(workers, DEFAULT_WORKERS)
     scheme = scheme or ("striped" if tree is None else "coded-reduce")
     tree = tree or _usual_tree(scheme, count, stragglers)
@@ -115,7 +126,15 @@ def run(
         placement=Placement.at(lab, processes) if lab is not None else None,
         times=restarts if restarts is not None else (None if restart else 0),
     )  # fmt: skip
-    launch(what, _shown(output, has_root=not is_striped))
+    show = _shown(output, has_root=not is_striped)
+    if on is None:
+        launch(what, show)
+        return
+    if lab is not None or start is not None:
+        raise UsageError("a cluster places all processes itself: --lab and --start are not for --on ray")
+    again = what if restart or restarts is not None else replace(what, times=None, only_lost=True)
+    least = least if least < count else processes
+    launch_on_ray(said_of_ray, again, chosen.plan(samples=10**6), least, show)
 
 
 def _usual_tree(scheme: str, count: int, stragglers: int) -> str:
