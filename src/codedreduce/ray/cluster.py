@@ -95,9 +95,7 @@ def _why_not(where: str, error: Exception) -> str:
     if "ersion mismatch" in text:
         return f"the Ray cluster at {where} has another version: {text}"
     if where == "auto":
-        return (
-            f"no Ray cluster was found here; start one with `ray start --head`, or say where it is: --address ({text})"
-        )
+        return f"no Ray cluster was found here ({text}); start one with `ray start --head`, or say its --address"
     return f"cannot come to the Ray cluster at {where}: {text}"
 
 

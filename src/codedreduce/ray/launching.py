@@ -85,9 +85,8 @@ def launch(
         only_lost=True, ends_at_interrupt=True,
     )  # fmt: skip
     wanted = Wanted(least=least, count=count, resources=resources or {}, spread_over=spread_over, within=within)
-    on = OnRay(
-        wanted=wanted, plan=Striped(count).plan(samples=SAMPLES), address=address, given=cloudpickle.dumps((function, args))
-    )  # fmt: skip
+    given = cloudpickle.dumps((function, args))
+    on = OnRay(wanted=wanted, plan=Striped(count).plan(samples=SAMPLES), address=address, given=given)
     with watching(live) as watch:
         show = EveryLine(watch.say) if output == "all" else OnlyFirst(watch.write, watch.say)
         returned = launch_on(on, what, show, watch.hear)
@@ -141,9 +140,7 @@ def _placement(actors: Actors, wanted: Wanted) -> Placement:
     if wanted.least == wanted.count and len({about.node for about in abouts}) == 1:
         actors.only_node = abouts[0].node
         addresses = ["127.0.0.1"] * wanted.count
-    addresses += [addresses[0]] * (
-        wanted.count - wanted.least
-    )  # of those that come later; they are told where they are
+    addresses += [addresses[0]] * (wanted.count - wanted.least)  # who comes later is told where that is when it does
     return Placement(addresses=tuple(addresses), starter=lambda: actors, port=abouts[0].port, inherits=False)
 
 

@@ -33,9 +33,8 @@ class Metrics:
         keys = tuple(self._tags)
         self._rounds = Counter("codedreduce_rounds", "Rounds that are over", keys)
         self._saved = Counter("codedreduce_seconds_saved", "Seconds that were not waited for late ranks", keys)
-        self._late = Counter(
-            "codedreduce_late", "Rounds told of in which a rank's work was done by others", (*keys, "rank")
-        )
+        late = "Rounds told of in which a rank's work was done by others"
+        self._late = Counter("codedreduce_late", late, (*keys, "rank"))
         self._seconds = Histogram("codedreduce_round_seconds", "Seconds of the rounds told of", BORDERS, keys)
         self._loss = Gauge("codedreduce_loss", "Of the latest round", keys)
         self._round = Gauge("codedreduce_round", "The latest round", keys)

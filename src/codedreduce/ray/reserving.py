@@ -1,7 +1,7 @@
 """Places for the ranks of a run, which Ray sets aside: all that a run needs to begin together, or none of them.
 
-What is set aside for one that is lost Ray sets aside again, as soon as some node has it. Those that a run can do without
-are asked for one by one, and come when there is room: an autoscaler sees what is missing.
+What is set aside for one that is lost Ray sets aside again, as soon as some node has it. Those that a run can do
+without are asked for one by one, and come when there is room: an autoscaler sees what is missing.
 """
 
 from __future__ import annotations

@@ -17,12 +17,16 @@ from enum import Enum, auto
 from typing import IO, Any
 
 from codedreduce.errors import UsageError
-from codedreduce.ray.actors import About, RankActor, Report, versions
+from codedreduce.ray.actors import About, RankActor, Report
 from codedreduce.ray.reserving import Reservation
+from codedreduce.ray.there import cannot_be_there, check_versions, local_names
 from codedreduce.worlds.telling import What, Word
 
 #: Seconds that are waited for an answer at a time, that actors have to come up where a place is set aside, and to end.
 TURN, UP_WITHIN, END_WITHIN = 0.1, 60.0, 3.0
+
+#: Shows what there is to say of a rank.
+Note = Callable[[int, str], None]
 
 #: As if a signal had killed it: what a launcher is told of a rank whose actor or node is lost.
 LOST = -int(signal.SIGKILL)
@@ -64,10 +68,9 @@ class Bringing:
 class Actors:
     """The ranks of a run."""
 
-    def __init__(
-        self, ray: Any, reservation: Reservation, bringing: Bringing, note: Callable[[int, str], None]
-    ) -> None:
+    def __init__(self, ray: Any, reservation: Reservation, bringing: Bringing, note: Note) -> None:
         self._ray, self._reservation, self._bringing, self._note = ray, reservation, bringing, note
+        self._notes: list[tuple[int, str]] = []  # for the launcher's own thread to show
         self._kind = ray.remote(RankActor)
         self._actors: dict[int, Any] = {}
         self._abouts: dict[int, About] = {}
@@ -95,7 +98,7 @@ class Actors:
             try:
                 about = self._ray.get(ready[0])
             except Exception as error:
-                raise UsageError(_cannot_be_there(f"node {spot.address} ({spot.node[:8]})", error)) from None
+                raise UsageError(cannot_be_there(f"node {spot.address} ({spot.node[:8]})", error)) from None
             check_versions(about)
             self._abouts[rank] = about
         self._thread.start()
@@ -134,6 +137,9 @@ class Actors:
         """What ranks have told since last asked."""
         with self._lock:
             told, self._told = self._told, []
+            notes, self._notes = self._notes, []
+        for rank, words in notes:
+            self._note(rank, words)
         return told
 
     def newly_ended(self) -> list[tuple[int, int]]:
@@ -192,7 +198,7 @@ class Actors:
             self._lost(life, error)
             return
         except errors.RayError as error:
-            self._fail(life, _cannot_be_there(f"rank {life.rank}'s node", error))
+            self._fail(life, cannot_be_there(f"rank {life.rank}'s node", error))
             return
         if life.stage is Stage.PLACED:
             self._start(life, answer)
@@ -214,6 +220,9 @@ class Actors:
     def _start(self, life: Life, about: About) -> None:
         """It has its place: start the command there."""
         self._abouts[life.rank] = about
+        first = self._reservation.spots[life.rank : life.rank + 1]
+        if about.node not in [spot.node for spot in first]:
+            self._notes.append((life.rank, f"(has a place on {self._where(life.rank)})"))
         try:
             check_versions(about)
             if self.only_node is not None and about.node != self.only_node:
@@ -283,41 +292,3 @@ class Actors:
         if life.printed >= 0:
             os.close(life.printed)
             life.printed = -1
-
-
-def local_names(rank: int, gpus: Mapping[int, tuple[str, ...]]) -> dict[str, str]:
-    """What a rank is told of itself on its node, as torchrun does, given the GPUs that Ray gave to all there.
-
-    Where each has one, all are seen by all, and LOCAL_RANK says which is whose. Otherwise a rank sees its own.
-
-    >>> local_names(5, {2: ("0",), 5: ("3",)})
-    {'LOCAL_RANK': '1', 'LOCAL_WORLD_SIZE': '2', 'CUDA_VISIBLE_DEVICES': '0,3'}
-    >>> local_names(5, {2: ("0",), 5: ("0",)})
-    {'LOCAL_RANK': '0', 'LOCAL_WORLD_SIZE': '1', 'CUDA_VISIBLE_DEVICES': '0'}
-    >>> local_names(5, {2: (), 5: ()})
-    {'LOCAL_RANK': '1', 'LOCAL_WORLD_SIZE': '2'}
-    """
-    ranks, all_of_them = sorted(gpus), [one for other in sorted(gpus) for one in gpus[other]]
-    names = {"LOCAL_RANK": str(ranks.index(rank)), "LOCAL_WORLD_SIZE": str(len(ranks))}
-    if not all_of_them:
-        return names
-    if len(set(all_of_them)) == len(ranks) and all(len(one) == 1 for one in gpus.values()):
-        return {**names, "CUDA_VISIBLE_DEVICES": ",".join(all_of_them)}
-    return {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "CUDA_VISIBLE_DEVICES": ",".join(gpus[rank])}
-
-
-def check_versions(about: About) -> None:
-    """Refuse a node that has another version of something than the driver."""
-    for name, version in versions().items():
-        if about.versions.get(name) != version:
-            raise UsageError(
-                f"node {about.address} ({about.node[:8]}) has {name} {about.versions.get(name)}, and the driver "
-                f"{version}: install the same on all nodes"
-            )
-
-
-def _cannot_be_there(where: str, error: Exception) -> str:
-    """Why an actor is not what it should be, in a line: on its node something cannot be imported, or is older."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    why = lines[-1].strip() if lines else type(error).__name__
-    return f"{where} cannot run codedreduce {versions()['codedreduce']}: {why}; install the same on all nodes"
