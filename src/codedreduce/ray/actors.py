@@ -40,6 +40,13 @@ class About(NamedTuple):
     versions: dict[str, str]
 
 
+class Brought(NamedTuple):
+    """What ranks are started with beside their command: from where, and for a function, with what and found where."""
+
+    folder: str
+    path: tuple[str, ...] = ()
+
+
 class Report(NamedTuple):
     """What has happened to a rank since the last one; `at` counts what it has printed so far."""
 
@@ -79,12 +86,12 @@ class RankActor:
         )  # fmt: skip
 
     async def start(
-        self, command: Sequence[str], environment: Mapping[str, str], folder: str, given: bytes | None
+        self, command: Sequence[str], environment: Mapping[str, str], brought: Brought, given: bytes | None
     ) -> str:
         """Run a command; why that cannot be, if it cannot. A function that is given lies in this process's memory."""
         self._held, self._at, self._told, self._ended, self._is_silent = b"", 0, [], None, False
-        if os.path.isdir(folder):  # else where Ray has put what it was told to bring along
-            os.chdir(folder)
+        if os.path.isdir(brought.folder):  # else where Ray has put what it was told to bring along
+            os.chdir(brought.folder)
         if len(command) > 1 and command[1].endswith(".py") and not os.path.exists(command[1]):
             return f"there is no script {command[1]!r}, seen from {os.getcwd()}"
         self._forget_memory()
@@ -95,7 +102,7 @@ class RankActor:
                 file.write(given)
             words += [f"/proc/{os.getpid()}/fd/{one}" for one in self._memory]
         own = {name: value for name, value in os.environ.items() if name not in RAYS_OWN}
-        self._printed = self._processes.spawn(0, words, {**own, "PYTHONPATH": _path(), **environment})
+        self._printed = self._processes.spawn(0, words, {**own, "PYTHONPATH": _path(brought.path), **environment})
         os.set_blocking(self._printed.fileno(), False)
         return ""
 
@@ -169,7 +176,8 @@ class RankActor:
         self._memory = []
 
 
-def _path() -> str:
-    """Where this process finds modules, as Ray has arranged it, less what is Ray's own."""
+def _path(brought: tuple[str, ...]) -> str:
+    """Where this process finds modules, as Ray has arranged it, less what is Ray's own; then where the driver does."""
     rays = os.path.dirname(ray.__file__)
-    return os.pathsep.join(one for one in sys.path if one and not one.startswith(rays))
+    own = [one for one in sys.path if one and not one.startswith(rays)]
+    return os.pathsep.join(dict.fromkeys([*own, *(one for one in brought if os.path.isdir(one))]))

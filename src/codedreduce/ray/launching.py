@@ -15,7 +15,7 @@ from codedreduce.ray.cluster import connected
 from codedreduce.ray.metrics import Metrics
 from codedreduce.ray.placing import Spot
 from codedreduce.ray.reserving import Reservation, Wanted
-from codedreduce.ray.starter import Actors, Bringing
+from codedreduce.ray.starter import Actors
 from codedreduce.schemes import Plan, Striped
 from codedreduce.torch.live import watching
 from codedreduce.worlds.delays import parse_delays
@@ -101,7 +101,7 @@ def launch_on(on: OnRay, what: Launch, show: Show, hear: Hear = lambda word: Non
     with connected(on.address) as ray:
         reservation = Reservation(ray, on.wanted, on.plan)
         given = ray.put(on.given) if on.given is not None else None
-        actors = Actors(ray, reservation, Bringing(given=given), show.note)
+        actors = Actors(ray, reservation, show.note, given)
         metrics = Metrics(on.tags)
         try:
             reservation.wait(lambda words: show.note(0, words))
@@ -118,7 +118,6 @@ def launch_on(on: OnRay, what: Launch, show: Show, hear: Hear = lambda word: Non
         finally:
             actors.end(0.0)
             reservation.release()
-            metrics.close()
         return actors.returned
 
 

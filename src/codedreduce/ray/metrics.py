@@ -58,7 +58,3 @@ class Metrics:
         before, self._before[name] = self._before[name], now
         if now > before:
             counter.inc(now - before, self._tags)
-
-    def close(self) -> None:
-        """Show no loss of a run that is over."""
-        self._loss.set(0.0, self._tags)

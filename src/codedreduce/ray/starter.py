@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import IO, Any
 
 from codedreduce.errors import UsageError
-from codedreduce.ray.actors import About, RankActor, Report
+from codedreduce.ray.actors import About, Brought, RankActor, Report
 from codedreduce.ray.reserving import Reservation
 from codedreduce.ray.there import cannot_be_there, check_versions, local_names
 from codedreduce.worlds.telling import What, Word
@@ -57,19 +58,13 @@ class Life:
     is_stopped: bool = True  # until it runs
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bringing:
-    """What every rank is started with beside its command: where the driver is, and the function that it is to call."""
-
-    folder: str = field(default_factory=os.getcwd)
-    given: Any = None  # Ray's reference to it
-
-
 class Actors:
     """The ranks of a run."""
 
-    def __init__(self, ray: Any, reservation: Reservation, bringing: Bringing, note: Note) -> None:
-        self._ray, self._reservation, self._bringing, self._note = ray, reservation, bringing, note
+    def __init__(self, ray: Any, reservation: Reservation, note: Note, given: Any = None) -> None:
+        self._ray, self._reservation, self._note = ray, reservation, note
+        self._given = given  # Ray's reference to the function that ranks are to call, if it is that
+        self._brought = Brought(os.getcwd(), tuple(filter(None, sys.path)) if given is not None else ())
         self._notes: list[tuple[int, str]] = []  # for the launcher's own thread to show
         self._kind = ray.remote(RankActor)
         self._actors: dict[int, Any] = {}
@@ -232,7 +227,7 @@ class Actors:
             return
         environment = {**life.environment, **self._said_there(life.rank)}
         life.stage = Stage.STARTED
-        life.asked = life.actor.start.remote(life.command, environment, self._bringing.folder, self._bringing.given)
+        life.asked = life.actor.start.remote(life.command, environment, self._brought, self._given)
 
     def _said_there(self, rank: int) -> dict[str, str]:
         """What a rank is told of where it is now: where the run can be met, who is beside it, and which GPUs it has."""
