@@ -13,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from codedreduce.lab import Lab
 
 #: Bytes of a raylet's store of objects: as little as Ray lets it have. No vector goes through it.
 STORE = 80_000_000
@@ -104,8 +106,14 @@ def raylets(nodes: list[dict[str, Any]], *, site: str = "") -> Iterator[Raylets]
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def main(nodes: list[dict[str, Any]]) -> None:
+def main(nodes: list[dict[str, Any]], site: str) -> None:
     """Have a cluster, and do what is said."""
+    lab = Lab.find(site) if site else None
+    if lab is not None:
+        lab.enter(0)
+        for number, one in enumerate(nodes):
+            one["node_ip_address"] = lab.address(number)
+
     import ray
     from ray.cluster_utils import Cluster
 
@@ -114,7 +122,9 @@ def main(nodes: list[dict[str, Any]]) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={**usual, "include_dashboard": False, **head})
     there = [cluster.head_node]
     try:
-        there += [cluster.add_node(**usual, **one) for one in others]
+        for number, one in enumerate(others, start=1):
+            with lab.at(number) if lab is not None else nullcontext():
+                there.append(cluster.add_node(**{**usual, **one}))
         _say(cluster.address)
         for line in sys.stdin:
             match json.loads(line):
@@ -141,4 +151,4 @@ def _say(what: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(json.loads(sys.argv[1]), sys.argv[2])

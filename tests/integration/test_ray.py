@@ -85,11 +85,15 @@ def cluster() -> Iterator[Raylets]:
 class Command:
     """A command that runs beside the test, and what it has printed."""
 
-    def __init__(self, *words: str, folder: Path) -> None:
+    def __init__(self, *words: str, folder: Path, within: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self.lines: list[str] = []
         self._process = subprocess.Popen(
-            [sys.executable, *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ
+            [*within, sys.executable, *words],
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=os.environ,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

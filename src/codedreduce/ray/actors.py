@@ -15,7 +15,6 @@ from typing import IO, NamedTuple
 
 import ray
 
-import codedreduce
 from codedreduce.worlds.addresses import free_port
 from codedreduce.worlds.processes import Processes
 from codedreduce.worlds.telling import Word
@@ -60,8 +59,8 @@ class Report(NamedTuple):
 
 def versions() -> dict[str, str]:
     """Of what all nodes must have alike."""
-    found = {"codedreduce": codedreduce.__version__, "ray": ray.__version__, "Python": platform.python_version()}
-    return {**found, "Python": found["Python"].rpartition(".")[0]}
+    own = str(sys.modules["codedreduce"].__version__)  # the package that this file is in, whichever that is
+    return {"codedreduce": own, "ray": ray.__version__, "Python": platform.python_version().rpartition(".")[0]}
 
 
 class RankActor:

@@ -43,7 +43,7 @@ def assign(groups: Sequence[Sequence[int]], domains: Sequence[str]) -> tuple[int
     of a group in one domain, this one has none (Gale and Ryser, for 0-1 matrices with given sums).
 
     >>> assign([(0,), (1, 2), (3, 4)], ["a", "a", "b", "b", "c"])
-    (2, 0, 3, 1, 4)
+    (4, 0, 2, 1, 3)
     """
     free: dict[str, list[int]] = {}
     for place, domain in enumerate(domains):
