@@ -181,7 +181,7 @@ if __name__ == "__main__":
     ray.init(address=sys.argv[2], log_to_driver=False)
     stalls = "rank:1:0.5:0.2s"
     print("returned", launch(train, sys.argv[3], workers=(2, 4), live=False, inject=stalls), flush=True)
-    run = f'run="{ray.get_runtime_context().get_job_id()}-1"'
+    run = f'run="{ray.get_runtime_context().get_job_id()}-'
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         text = urllib.request.urlopen(sys.argv[4]).read().decode()
@@ -219,6 +219,46 @@ def test_two_runs_at_once_of_which_one_grows(cluster: Raylets, script: Path, bit
     for name in ("round_seconds_count", "seconds_saved_total", "late_total"):
         assert metrics[f"ray_codedreduce_{name}"] > 0
     cluster.remove(added)
+
+
+TUNES = """
+import os, sys
+import ray
+from ray import tune
+
+sys.path.insert(0, sys.argv[1])
+
+
+def trial(config):
+    from codedreduce.ray import launch
+    from trains import train
+
+    tune.report({"bits": launch(train, config["folder"], workers=2, variables={"CODEDREDUCE_UNITS": "4"})})
+
+
+if __name__ == "__main__":
+    os.environ["PYTHONPATH"] = sys.argv[1]
+    ray.init(address=sys.argv[2], log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": sys.argv[1]}})
+    space = {"folder": tune.grid_search(sys.argv[4:])}
+    run = tune.RunConfig(storage_path=sys.argv[3], verbose=0)
+    found = tune.Tuner(tune.with_resources(trial, {"CPU": 0}), param_space=space, run_config=run).fit()
+    print("found", *sorted(one.metrics["bits"] for one in found), flush=True)
+"""
+
+
+def test_trials_of_tune_launch_runs_at_once(cluster: Raylets, script: Path, bits: str, tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for folder in folders:
+        folder.mkdir()
+    path = tmp_path / "tunes.py"
+    path.write_text(TUNES)
+    words = [str(script.parent), cluster.address, str(tmp_path / "kept"), *map(str, folders)]
+    command = Command(str(path), *words, folder=folders[0])
+    for folder in folders:
+        command.until((folder / "in-1-0").exists)
+    (folders[1] / "hurry").touch()
+    assert command.ends() == 0, command.text
+    assert f"found {bits} {bits}" in command.text
 
 
 def test_placements_and_what_cannot_be_had(cluster: Raylets, script: Path, tmp_path: Path) -> None:

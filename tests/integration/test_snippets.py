@@ -110,7 +110,7 @@ def test_command(place: str, line: str) -> None:
     if check is not None:
         check(words)
     else:
-        assert program in {"torchrun", "diff", "pip"}, f"{place}: say here how {program!r} is tested"
+        assert program in {"torchrun", "diff", "pip", "ray"}, f"{place}: say here how {program!r} is tested"
         check_files(words)
 
 

@@ -5,6 +5,7 @@ At most ten rounds a second are told of; rounds and seconds that were saved are 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,23 +14,19 @@ from codedreduce.worlds.telling import What, Word
 #: Seconds of a round, where histograms have their borders.
 BORDERS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]
 
-#: What tells runs apart: its number among those of this process, unless it is given another name.
+#: What tells runs apart: the number of Ray's job, and one of its own.
 RUN = "run"
-
-_runs = 0
 
 
 class Metrics:
     """Those of one run, kept by the process that launched it."""
 
     def __init__(self, tags: Mapping[str, str]) -> None:
-        global _runs
-        _runs += 1
         import ray
         from ray.util.metrics import Counter, Gauge, Histogram
 
         job = ray.get_runtime_context().get_job_id()
-        self._tags = {RUN: f"{job}-{_runs}", **tags}
+        self._tags = {RUN: f"{job}-{uuid.uuid4().hex[:6]}", **tags}
         keys = tuple(self._tags)
         self._rounds = Counter("codedreduce_rounds", "Rounds that are over", keys)
         self._saved = Counter("codedreduce_seconds_saved", "Seconds that were not waited for late ranks", keys)
