@@ -4,7 +4,8 @@ python -m bench.clusters [--out bench/results/clusters.json] [--repeats 3]
 
 All raylets are on this machine. Rounds: 20 ranks in stripes, 0.1 s of computing each, on one node of Ray's (memory is
 shared, as under `codedreduce run`) and on four (TCP, encrypted). Start-up is from the command to the end of round 1; a
-round is the median of those after the 10th, at rank 0. The three take turns; the figures are medians of the repeats.
+round is the median of those after the 10th, at rank 0. Beside them, the same processes without Ray: as `codedreduce run`
+starts them, and the same by TCP, as if they were on several machines. All take turns; figures are medians of repeats.
 
 A lost node: 4 ranks on nodes of their own, 0.2 s of computing, one node to spare; a node is taken away (its raylet is
 killed) when step 25 is over. Ray Train runs a TorchTrainer with Gloo and DistributedDataParallel, max_failures=3, and a
@@ -29,11 +30,12 @@ from typing import Any
 
 from bench.measure import ratio, save
 
-RANKS, ROUNDS, WARM = 20, 60, 10
+RANKS, ROUNDS, WARM = 20, 50, 10
 COMPUTE, COMPUTE_OF_FEW = 0.1, 0.2
 FEW, STEPS, LOST_AFTER, CHECKPOINT_EVERY = 4, 60, 25, 10
 STORE = 100_000_000
 WITHIN = 180.0
+BY_TCP = "--by-tcp"
 
 
 # -- what ranks run
@@ -184,8 +186,24 @@ def until(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -> Non
         time.sleep(0.02)
 
 
+def by_tcp(folder: str, steps: str, compute: str) -> None:
+    """What `codedreduce run` does for processes at an address that is not this machine's alone."""
+    from codedreduce.worlds.addresses import own_address
+    from codedreduce.worlds.launcher import Launch, launch
+    from codedreduce.worlds.placement import Placement
+    from codedreduce.worlds.processes import Processes
+    from codedreduce.worlds.showing import OnlyFirst
+
+    places = Placement(addresses=(own_address("192.0.2.1", 1),) * RANKS, starter=Processes)
+    said = {"CODEDREDUCE_TREE": f"{RANKS}x1", "CODEDREDUCE_SCHEME": "striped"}
+    words = [sys.executable, "-m", "bench.clusters", "--rank", folder, steps, compute]
+    launch(Launch(command=words, count=RANKS, variables=said, placement=places), OnlyFirst(print, print))
+
+
 def words_for(count: int, folder: Path, steps: int, compute: float, address: str = "") -> list[str]:
     """The command, here or on a cluster."""
+    if address == BY_TCP:
+        return [sys.executable, "-m", "bench.clusters", BY_TCP, str(folder), str(steps), str(compute)]
     on = ["--on", "ray", "--address", address] if address else []
     script = ["-m", "bench.clusters", "--rank", str(folder), str(steps), str(compute)]
     return [sys.executable, "-m", "codedreduce", "run", "-n", str(count), *on, *script]
@@ -242,6 +260,9 @@ def main() -> None:
     if sys.argv[1:2] == ["--rank"]:
         codedreduce_rank(Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
         return
+    if sys.argv[1:2] == [BY_TCP]:
+        by_tcp(*sys.argv[2:5])
+        return
     if sys.argv[1:2] == ["--train"]:
         ray_train_driver(*sys.argv[2:4])
         return
@@ -249,19 +270,26 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    found: dict[str, list[tuple[float, float]]] = {"here": [], "one node": [], "four nodes": []}
     with cluster(RANKS) as one, cluster(5, 5, 5, 5) as four:
-        sides = {"here": "", "one node": one.address, "four nodes": four.address}
+        sides = {"here": "", "one node": one.address, "here by TCP": BY_TCP, "four nodes": four.address}
+        found: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
         for _ in range(options.repeats):
             for side, address in sides.items():
                 found[side].append(rounds(address))
                 print(f"{side:12} start-up {found[side][-1][0]:6.1f} s, round {found[side][-1][1]:.4f} s", flush=True)
     results: dict[str, Any] = {"ranks": RANKS, "compute": COMPUTE}
-    for side, measured in found.items():
-        ups, each = ([pair[which] for pair in measured] for which in (0, 1))
-        here_ups, here = ([pair[which] for pair in found["here"]] for which in (0, 1))
-        results[side] = {"start_up": statistics.median(ups), "round": statistics.median(each),
-                         "start_up_over_here": ratio(ups, here_ups), "round_over_here": ratio(each, here)}  # fmt: skip
+    for side, beside in (
+        ("here", "here"),
+        ("one node", "here"),
+        ("here by TCP", "here"),
+        ("four nodes", "here by TCP"),
+    ):
+        ups, each = ([pair[which] for pair in found[side]] for which in (0, 1))
+        other_ups, other = ([pair[which] for pair in found[beside]] for which in (0, 1))
+        results[side] = {
+            "start_up": statistics.median(ups), "round": statistics.median(each), "beside": beside,
+            "start_up_over": ratio(ups, other_ups), "round_over": ratio(each, other),
+        }  # fmt: skip
         print(side, results[side])
     for name, with_train in (("codedreduce", False), ("Ray Train", True)):
         lost = [a_node_is_lost(with_train) for _ in range(options.repeats)]

@@ -19,8 +19,9 @@ from codedreduce.worlds.addresses import free_port
 from codedreduce.worlds.processes import Processes
 from codedreduce.worlds.telling import Word
 
-#: Seconds that a look takes if nothing happens; bytes that are passed on at a time.
-LOOK, AT_ONCE = 2.0, 1 << 18
+#: Seconds that a look takes if nothing happens, and in which what a rank tells is gathered; what it prints is passed on
+#: at once, so many bytes at a time.
+LOOK, GATHER, AT_ONCE = 5.0, 0.3, 1 << 18
 
 #: Variables that Ray has for its own workers, which a rank's process is none of.
 RAYS_OWN = ("RAY_JOB_ID", "RAY_RAYLET_PID")
@@ -113,6 +114,9 @@ class RankActor:
             if not self._has_news():
                 await self._until_something_happens()
                 self._take()
+                if self._told and not self._held and self._ended is None:
+                    await asyncio.sleep(GATHER)
+                    self._take()
             told, self._told = self._told, []
             is_over = self._ended is not None and not self._read()
             stopped = self._ended is None and self._processes.is_stopped(0)
