@@ -4,8 +4,8 @@ python -m bench.clusters [--out bench/results/clusters.json] [--repeats 3]
 
 All raylets are on this machine. Rounds: 20 ranks in stripes, 0.1 s of computing each, on one node of Ray's (memory is
 shared, as under `codedreduce run`) and on four (TCP, encrypted). Start-up is from the command to the end of round 1; a
-round is the median of those after the 10th, at rank 0. Beside them, the same processes without Ray: as `codedreduce run`
-starts them, and the same by TCP, as if they were on several machines. All take turns; figures are medians of repeats.
+round is the median of those after the 10th, at rank 0. Beside them, the same processes without Ray: as `codedreduce
+run` starts them, and by TCP, as if they were on several machines. All take turns; figures are medians of repeats.
 
 A lost node: 4 ranks on nodes of their own, 0.2 s of computing, one node to spare; a node is taken away (its raylet is
 killed) when step 25 is over. Ray Train runs a TorchTrainer with Gloo and DistributedDataParallel, max_failures=3, and a

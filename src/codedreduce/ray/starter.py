@@ -24,7 +24,7 @@ from codedreduce.ray.there import cannot_be_there, check_versions, local_names
 from codedreduce.worlds.telling import What, Word
 
 #: Seconds that are waited for an answer at a time, that actors have to come up where a place is set aside, and to end.
-TURN, UP_WITHIN, END_WITHIN = 0.1, 60.0, 3.0
+TURN, UP_WITHIN, END_WITHIN = 0.1, 120.0, 3.0
 
 #: Shows what there is to say of a rank.
 Note = Callable[[int, str], None]
@@ -160,6 +160,15 @@ class Actors:
     # What the thread does
 
     def _attend(self) -> None:
+        try:
+            self._attend_until_over()
+        except Exception as error:  # nobody would hear of any rank again
+            with self._lock:
+                for life in self._lives.values():
+                    if life.stage is not Stage.OVER:
+                        self._fail(life, f"Ray cannot be asked any more: {error}")
+
+    def _attend_until_over(self) -> None:
         while not self._over.is_set():
             with self._lock:
                 asked = {life.asked: life for life in self._lives.values() if life.asked is not None}
