@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import permutations
+from itertools import accumulate, permutations
 
 import pytest
 from hypothesis import given
@@ -22,10 +22,10 @@ def together(groups: list[tuple[int, ...]], domains: list[str], places: tuple[in
 
 @st.composite
 def situations(draw: st.DrawFn, most: int) -> tuple[list[tuple[int, ...]], list[str]]:
-    """Ranks in groups of one size, and as many places in some domains."""
-    size = draw(st.integers(1, 3))
-    count = draw(st.integers(1, most // size)) * size
-    groups = [tuple(range(first, first + size)) for first in range(0, count, size)]
+    """Ranks in groups, and as many places in some domains."""
+    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=most // 3))
+    ends = list(accumulate(sizes))
+    groups, count = [tuple(range(end - size, end)) for size, end in zip(sizes, ends, strict=True)], ends[-1]
     return groups, draw(st.lists(st.sampled_from("abcd"), min_size=count, max_size=count))
 
 
