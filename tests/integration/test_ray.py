@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -302,6 +303,11 @@ def test_no_cluster_is_there(script: Path, monkeypatch: pytest.MonkeyPatch, tmp_
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("codedreduce: there is no Ray cluster at 127.0.0.1:9 (connection refused)")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        threading.Thread(target=lambda: other.accept()[0].sendall(b"HTTP/1.1 400 no\r\n\r\n"), daemon=True).start()
+        done = codedreduce("run", "--on", "ray", "--address", f"127.0.0.1:{other.getsockname()[1]}", str(script))
+    assert done.returncode == 2
+    assert "who answers there is not ray" in done.stderr
     for words, said in (
         (("--on", "moon"), "--on names where processes are started: ray; got 'moon'"),
         (("--address", "a:1"), "--address is for a cluster"),

@@ -20,6 +20,10 @@ VARIABLE = "RAY_ADDRESS"
 #: Seconds in which somebody must answer at an address.
 ANSWERS_WITHIN = 5.0
 
+#: How HTTP/2 begins, with settings of which none are said; and the kind of a frame that has some (RFC 9113, 3.4, 6.5).
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+SETTINGS = 4
+
 #: What Ray counts of every node beside what ranks ask for.
 NOT_ASKED_FOR = ("object_store_memory", "memory")
 
@@ -82,12 +86,22 @@ def _check_answers(where: str) -> None:
     if not host or not port.isdigit():
         raise UsageError(f"the address of a Ray cluster is HOST:PORT, got {where!r}")
     try:
-        socket.create_connection((host, int(port)), timeout=ANSWERS_WITHIN).close()
+        with socket.create_connection((host, int(port)), timeout=ANSWERS_WITHIN) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") == "0":
+                _check_speaks(connection)
     except (OSError, OverflowError) as error:
         why = str(getattr(error, "strerror", None) or error).lower()
         raise UsageError(
             f"there is no Ray cluster at {where} ({why}); start one with: ray start --head --port={port}"
         ) from None
+
+
+def _check_speaks(connection: socket.socket) -> None:
+    """Ray's head speaks HTTP/2: greeted, it answers with its settings."""
+    connection.sendall(GREETING)
+    answer = connection.recv(9, socket.MSG_WAITALL)
+    if len(answer) < 9 or answer[3] != SETTINGS:
+        raise OSError("who answers there is not Ray")
 
 
 def _why_not(where: str, error: Exception) -> str:
