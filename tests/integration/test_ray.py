@@ -234,7 +234,8 @@ def trial(config):
     from codedreduce.ray import launch
     from trains import train
 
-    tune.report({"bits": launch(train, config["folder"], workers=2, variables={"CODEDREDUCE_UNITS": "4"})})
+    half, units = {"CPU": 0.5}, {"CODEDREDUCE_UNITS": "4"}
+    tune.report({"bits": launch(train, config["folder"], workers=2, resources=half, variables=units)})
 
 
 if __name__ == "__main__":
@@ -242,7 +243,7 @@ if __name__ == "__main__":
     ray.init(address=sys.argv[2], log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": sys.argv[1]}})
     space = {"folder": tune.grid_search(sys.argv[4:])}
     run = tune.RunConfig(storage_path=sys.argv[3], verbose=0)
-    found = tune.Tuner(tune.with_resources(trial, {"CPU": 0}), param_space=space, run_config=run).fit()
+    found = tune.Tuner(tune.with_resources(trial, {"CPU": 0.01}), param_space=space, run_config=run).fit()
     print("found", *sorted(one.metrics["bits"] for one in found), flush=True)
 """
 

@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 
 pytestmark = [needs_lab, pytest.mark.timeout(240)]
 
-RANKS, STEPS, NUMBERS = 3, 150, 200_000
+RANKS, STEPS, NUMBERS = 3, 100, 100_000
 
 SCRIPT = f"""
 import hashlib, os, sys, time

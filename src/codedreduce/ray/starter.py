@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import IO, Any
@@ -242,11 +242,19 @@ class Actors:
         """What a rank is told of where it is now: where the run can be met, who is beside it, and which GPUs it has."""
         said = {}
         if self.only_node is None:
-            addresses = [self._abouts[one].address for one in sorted(self._abouts)]
-            said["CODEDREDUCE_ALSO_AT"] = ",".join(dict.fromkeys(addresses))
+            said["CODEDREDUCE_ALSO_AT"] = ",".join(dict.fromkeys(self._meets_at(rank)))
         node = self._abouts[rank].node
         beside = [one for one in sorted(self._abouts) if self._abouts[one].node == node]
         return {**said, **local_names(rank, {one: self._abouts[one].gpus for one in beside})}
+
+    def _meets_at(self, rank: int) -> Iterator[str]:
+        """Where a rank may meet the others: where the run began, and where they are now.
+
+        A rank answers there for those who come later. Rank 0 would wait to be found, so it is not told of a place that
+        the others did not know when they began: it looks for them instead.
+        """
+        yield from (spot.address for spot in self._reservation.spots)
+        yield from (self._abouts[one].address for one in sorted(self._abouts) if one != rank or rank)
 
     def _take(self, life: Life, report: Report) -> None:
         start = len(report.printed) - (report.at - life.seen)
