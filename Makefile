@@ -53,7 +53,7 @@ docs: $(VENV)/.development
 
 $(VENV)/.bench: $(VENV)/.development
 	@echo "installing the peers that benchmarks compare with ..."
-	@$(PIP) --editable '.[dev,lightning,transformers,bench]'
+	@$(PIP) --editable '.[dev,lightning,transformers,ray,bench]'
 	@touch $@
 
 clean:
@@ -72,5 +72,5 @@ $(VENV)/.runtime: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.development: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing codedreduce and its development tools ..."
-	@$(PIP) --editable '.[dev,lightning,transformers]'
+	@$(PIP) --editable '.[dev,lightning,transformers,ray]'
 	@touch $@ $(VENV)/.runtime

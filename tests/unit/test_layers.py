@@ -26,7 +26,7 @@ LAYERS = (
     {"training"},
     {"torch/device"},
     {"torch", "lab"},
-    {"lightning", "transformers"},
+    {"lightning", "ray", "transformers"},
     {"chaos", "comparison"},
     {"report"},
     {"__init__"},

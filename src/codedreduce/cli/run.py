@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +12,7 @@ from rich.console import Console
 
 from codedreduce.cli.hosts import Hosts, OnHosts, Python, Ssh
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
+from codedreduce.cli.on_ray import Address, DryRun, On, Resources, SaidOfRay, SpreadOver, Within, launch_on_ray
 from codedreduce.cli.options import (
     Audit,
     OnExcess,
@@ -80,12 +80,21 @@ def run(
     hosts: Hosts = None,
     python: Python = None,
     ssh: Ssh = None,
+    on: On = None,
+    address: Address = None,
+    resources: Resources = None,
+    spread_over: SpreadOver = None,
+    within: Within = "60s",
+    dry_run: DryRun = False,
 ) -> None:
     """Start all processes of a run, show what rank 0 prints, and end them all when it is over.
 
     In stripes every process computes and steps; over a tree there is a root beside the workers, which alone steps.
     """
     on_hosts = OnHosts.chosen(hosts, python, ssh, in_lab=in_lab)
+    said_of_ray = SaidOfRay(
+        on=on, address=address, resources=resources, spread_over=spread_over, within=within, dry_run=dry_run
+    )  # fmt: skip
     least, count = parse_workers(workers, on_hosts.slots if on_hosts is not None else DEFAULT_WORKERS)
     scheme = scheme or ("striped" if tree is None else "coded-reduce")
     tree = tree or _usual_tree(scheme, count, stragglers)
@@ -122,12 +131,19 @@ def run(
         placement=Placement.at(lab, processes) if lab is not None else None,
         times=restarts if restarts is not None else (None if restart else 0),
     )  # fmt: skip
-    with contextlib.ExitStack() as stack:
-        if on_hosts is not None:
-            placement = stack.enter_context(on_hosts.placed(processes, port))
+    show = _shown(output, has_root=not is_striped)
+    if on is not None:
+        if lab is not None or start is not None or on_hosts is not None:
+            raise UsageError("a cluster places all processes itself: --lab, --hosts and --start are not for --on ray")
+        again = what if restart or restarts is not None else replace(what, times=None, only_lost=True)
+        least = least if least < count else processes
+        launch_on_ray(said_of_ray, again, chosen.plan(samples=10**6), least, show)
+    elif on_hosts is not None:
+        with on_hosts.placed(processes, port) as placement:
             command = [on_hosts.way.python, *what.command[1:]]
-            what = replace(what, command=command, placement=placement, port=placement.port)
-        launch(what, _shown(output, has_root=not is_striped))
+            launch(replace(what, command=command, placement=placement, port=placement.port), show)
+    else:
+        launch(what, show)
 
 
 def _usual_tree(scheme: str, count: int, stragglers: int) -> str:

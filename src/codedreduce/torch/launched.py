@@ -29,10 +29,18 @@ def main(given: str, returned: str) -> int:
         tell(Word(own_rank(), What.ERRS, f"{type(error).__name__}: {error}", where, about=own_rank()))
         return 1
     if own_rank() == 0:
-        beside = Path(f"{returned}.part")
-        beside.write_bytes(cloudpickle.dumps(result))
-        os.replace(beside, returned)
+        _leave(cloudpickle.dumps(result), returned)
     return 0
+
+
+def _leave(result: bytes, path: str) -> None:
+    """All of it, or nothing. What is there already is memory of whoever started this, who waits for its end."""
+    if os.path.exists(path):
+        Path(path).write_bytes(result)
+        return
+    beside = Path(f"{path}.part")
+    beside.write_bytes(result)
+    os.replace(beside, path)
 
 
 if __name__ == "__main__":

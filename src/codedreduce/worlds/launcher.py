@@ -50,7 +50,8 @@ class Launch:
     """What is started: a command in so many processes, ranks 0 to `count` less one.
 
     All on this machine, or where a placement says. Over a tree rank 0 is the `root`. `at_first` are started, the
-    others may be by hand. `times` bounds how often processes that died are started again: None does not, 0 is never.
+    others may be by hand. `times` bounds how often processes that died are started again: None does not, 0 is never;
+    `only_lost` are those that were killed, and not those that ended with an error.
     Told to end by SIGTERM, all have `grace` seconds to hand over. The first interrupt is rank 0's to end the run by,
     or with `ends_at_interrupt` ends all at once, and is raised.
     """
@@ -63,6 +64,7 @@ class Launch:
     port: int = 0
     placement: Placement | None = None
     times: int | None = 0
+    only_lost: bool = False
     grace: float = 30.0
     ends_at_interrupt: bool = False
 
@@ -264,7 +266,8 @@ class _LookingAfter:
             self._judge_after_the_end(rank, code, how)
             return
         try:
-            pause = self._restarts.pause_after(rank, lived) if not self._interrupts else None
+            may_help = not self._interrupts and (code < 0 or not self._what.only_lost)
+            pause = self._restarts.pause_after(rank, lived) if may_help else None
             if pause is not None:
                 self._output.show.last_words(rank)
         except CodedReduceError as error:

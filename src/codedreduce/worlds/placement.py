@@ -74,8 +74,8 @@ class Placement:
 
     @property
     def here_alone(self) -> int:
-        """How many processes this machine has, as they see it."""
-        return len(self.addresses) if self.is_here else 1
+        """How many processes this machine has, as they see it; who shares a machine elsewhere inherits nothing."""
+        return len(self.addresses) if self.is_here and self.inherits else 1
 
     def meets_at(self, port: int) -> dict[str, str]:
         """Where all find each other, at that port or the placement's own."""

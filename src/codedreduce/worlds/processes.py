@@ -63,6 +63,11 @@ class Processes:
         """Whether a process is paused: it cannot end by itself."""
         return is_stopped(self._spawned[number].pid)
 
+    @property
+    def told_at(self) -> int:
+        """A file that has something to read when `take_told` has something to tell."""
+        return self._told.descriptor
+
     def take_told(self) -> list[Word]:
         """What commands have told since last asked."""
         return self._told.take()

@@ -102,8 +102,8 @@ def _answers(directory: Directory, run: Run, node: int) -> bool:
     opened = {place: directory.open(place) for place in places}
     if not is_first or Opened.HERE in opened.values():
         return is_first
-    if isinstance(run.plan, StripedPlan) and Opened.TAKEN in opened.values():
-        return False  # the run may go on without the first, which comes back
+    if isinstance(run.plan, StripedPlan) and (Opened.TAKEN in opened.values() or run.meeting.goes_on):
+        return False  # the run may go on without the first, which comes back, perhaps where nobody would look for it
     why = "address already in use" if Opened.TAKEN in opened.values() else "cannot assign requested address"
     raise UsageError(f"the root cannot listen at {' or '.join(places)}: {why}; choose another port")
 

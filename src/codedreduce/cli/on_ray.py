@@ -1,0 +1,95 @@
+"""`codedreduce run --on ray`: what is said of a cluster, and a run on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from codedreduce._extras import require
+from codedreduce.errors import UsageError
+from codedreduce.schemes import Plan
+from codedreduce.units import seconds as parse_seconds
+from codedreduce.worlds.launcher import Launch
+from codedreduce.worlds.showing import Show
+
+On = Annotated[str | None, typer.Option("--on", help="Where processes are started: ray, the nodes of a Ray cluster.")]
+Address = Annotated[str | None, typer.Option(help="Of the cluster's head, HOST:6379; without it, the one found here.")]
+Resources = Annotated[str | None, typer.Option(help="What each process has on --on ray: GPU=1,CPU=4; CPU=1 at first.")]
+SpreadOver = Annotated[
+    str | None, typer.Option(help="A label of the nodes (rack, zone): what fails as one, if not a node.")
+]
+Within = Annotated[str, typer.Option(help="How long a cluster has to find places for all.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show where processes would be on the cluster, and end.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaidOfRay:
+    """What was said on the command line."""
+
+    on: str | None
+    address: str | None
+    resources: str | None
+    spread_over: str | None
+    within: str
+    dry_run: bool
+
+    def __post_init__(self) -> None:
+        if self.on not in (None, "ray"):
+            raise UsageError(f"--on names where processes are started: ray; got {self.on!r}")
+        if self.on is None:
+            given = {
+                "--address": self.address, "--resources": self.resources, "--spread-over": self.spread_over,
+                "--dry-run": self.dry_run,
+            }  # fmt: skip
+            for name, value in given.items():
+                if value:
+                    raise UsageError(f"{name} is for a cluster: say --on ray, too")
+
+
+def parse_resources(text: str | None) -> dict[str, float]:
+    """As people write them.
+
+    >>> parse_resources("GPU=1,CPU=0.5"), parse_resources(None)
+    ({'GPU': 1.0, 'CPU': 0.5}, {})
+    """
+    found = {}
+    for one in (text or "").split(","):
+        name, is_said, much = one.strip().partition("=")
+        if not name and not is_said:
+            continue
+        try:
+            found[name] = float(much)
+        except ValueError:
+            raise UsageError(f"--resources are NAME=NUMBER, with commas between them; got {one!r}") from None
+    return found
+
+
+def launch_on_ray(said: SaidOfRay, what: Launch, plan: Plan, least: int, show: Show) -> None:
+    """Start them on the cluster, or show where they would be."""
+    require("ray", extra="ray")
+    from codedreduce.ray.launching import OnRay, launch_on, placement_of, portable
+    from codedreduce.ray.reserving import Wanted
+
+    wanted = Wanted(
+        least=least, count=what.count, resources=parse_resources(said.resources), spread_over=said.spread_over,
+        within=parse_seconds(said.within),
+    )  # fmt: skip
+    on = OnRay(wanted=wanted, plan=plan, address=said.address)
+    if not said.dry_run:
+        launch_on(on, replace(what, command=portable(list(what.command))), show)
+        return
+    spots, wrong = placement_of(on, lambda words: show.note(0, words))
+    table = Table("rank", "node", *([said.spread_over] if said.spread_over else []))
+    for rank, spot in enumerate(spots):
+        where = f"{spot.address} ({spot.node[:8]})"
+        table.add_row(str(rank), where, *([spot.domain.partition(" ")[2]] if said.spread_over else []))
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    if what.count > least:
+        console.print(f"up to {what.count - least} more as places come")
+    for words in wrong:
+        console.print(words, markup=False)

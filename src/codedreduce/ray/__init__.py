@@ -1,0 +1,26 @@
+"""Ray: ranks as actors on the nodes of a cluster, which Ray places, and which take each other's place as everywhere.
+
+    from codedreduce.ray import launch
+
+    accuracy = launch(train, workers=(4, 12), resources={"GPU": 1})
+
+or `codedreduce run --on ray SCRIPT`. docs/clusters.md tells more. What `launch` needs is loaded when it is first asked
+for: an actor does without.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from codedreduce.ray.launching import launch
+
+__all__ = ["launch"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from codedreduce.ray import launching
+
+    return getattr(launching, name)

@@ -1,0 +1,46 @@
+"""What a rank is told of the node that it is on, and whether that node will do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from codedreduce.errors import UsageError
+from codedreduce.ray.actors import About, versions
+
+
+def local_names(rank: int, gpus: Mapping[int, tuple[str, ...]]) -> dict[str, str]:
+    """What a rank is told of itself on its node, as torchrun does, given the GPUs that Ray gave to all there.
+
+    Where each has one, all are seen by all, and LOCAL_RANK says which is whose. Otherwise a rank sees its own.
+
+    >>> local_names(5, {2: ("0",), 5: ("3",)})
+    {'LOCAL_RANK': '1', 'LOCAL_WORLD_SIZE': '2', 'CUDA_VISIBLE_DEVICES': '0,3'}
+    >>> local_names(5, {2: ("0",), 5: ("0",)})
+    {'LOCAL_RANK': '0', 'LOCAL_WORLD_SIZE': '1', 'CUDA_VISIBLE_DEVICES': '0'}
+    >>> local_names(5, {2: (), 5: ()})
+    {'LOCAL_RANK': '1', 'LOCAL_WORLD_SIZE': '2'}
+    """
+    ranks, all_of_them = sorted(gpus), [one for other in sorted(gpus) for one in gpus[other]]
+    names = {"LOCAL_RANK": str(ranks.index(rank)), "LOCAL_WORLD_SIZE": str(len(ranks))}
+    if not all_of_them:
+        return names
+    if len(set(all_of_them)) == len(ranks) and all(len(one) == 1 for one in gpus.values()):
+        return {**names, "CUDA_VISIBLE_DEVICES": ",".join(all_of_them)}
+    return {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "CUDA_VISIBLE_DEVICES": ",".join(gpus[rank])}
+
+
+def check_versions(about: About) -> None:
+    """Refuse a node that has another version of something than the driver."""
+    for name, version in versions().items():
+        if about.versions.get(name) != version:
+            raise UsageError(
+                f"node {about.address} ({about.node[:8]}) has {name} {about.versions.get(name)}, and the driver "
+                f"{version}: install the same on all nodes"
+            )
+
+
+def cannot_be_there(where: str, error: Exception) -> str:
+    """Why an actor is not what it should be, in a line: on its node something cannot be imported, or is older."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    why = lines[-1].strip() if lines else type(error).__name__
+    return f"{where} cannot run codedreduce {versions()['codedreduce']}: {why}; install the same on all nodes"
