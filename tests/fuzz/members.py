@@ -188,6 +188,7 @@ class Two:
         """The node leaves, if it has not; what it died of is raised."""
         self.driver.leave("enough")
         self._orders.put(None)
+        self.rogue.close()  # before its guard, of which its connections ask
         for guard in (self._guard, self._other_guard):
             if guard is not None:
                 guard.close()
