@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
 
 from codedreduce.errors import UsageError
-from codedreduce.worlds.placement import Placement
+from codedreduce.worlds.launcher import Launch, launch
+from codedreduce.worlds.showing import Show
 from codedreduce.worlds.ssh import Host, Way, open_hosts, parse_hosts
 
 #: How hosts are come to, if --ssh does not say.
@@ -60,8 +59,8 @@ class OnHosts:
         """How many processes they take."""
         return sum(host.slots for host in self.hosts)
 
-    @contextmanager
-    def placed(self, processes: int, port: int) -> Iterator[Placement]:
-        """So many processes on these hosts, as long as this is entered."""
-        with open_hosts(self.hosts, processes, self.way, port) as placement:
-            yield placement
+    def launch(self, what: Launch, show: Show) -> None:
+        """Run it on these hosts, by the Python that is there."""
+        with open_hosts(self.hosts, what.count, self.way, what.port) as placement:
+            command = [self.way.python, *what.command[1:]]
+            launch(replace(what, command=command, placement=placement, port=placement.port), show)

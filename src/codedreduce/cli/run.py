@@ -107,22 +107,18 @@ def run(
     _check(is_striped, excess, least, count, start)
     if restarts is not None and restarts < 0:
         raise UsageError(f"processes are started again 0 times or more, got {restarts}")
+    if insecure and wire is not None:
+        raise UsageError("--wire says how a secret protects chunks, and --insecure that there is none")
+    if inject is not None:
+        parse_delays(inject, workers=shape.workers, unit=1.0, seed=0)
     variables = {
         "CODEDREDUCE_TREE": tree, "CODEDREDUCE_STRAGGLERS": str(stragglers), "CODEDREDUCE_SCHEME": scheme,
         "CODEDREDUCE_ORDER": order, **_said_of_excess(excess), **said_of_wire(wire),
-        **_said_of_audits(Auditing(audit, quarantine)),
+        **_said_of_audits(Auditing(audit, quarantine)), **({INSECURE_VARIABLE: "1"} if insecure else {}),
+        **({"CODEDREDUCE_LEAST": str(least)} if least < count else {}),
+        **({"CODEDREDUCE_UNITS": str(units)} if units is not None else {}),
+        **({"CODEDREDUCE_INJECT": inject} if inject is not None else {}),
     }  # fmt: skip
-    if insecure:
-        if wire is not None:
-            raise UsageError("--wire says how a secret protects chunks, and --insecure that there is none")
-        variables[INSECURE_VARIABLE] = "1"
-    if least < count:
-        variables["CODEDREDUCE_LEAST"] = str(least)
-    if units is not None:
-        variables["CODEDREDUCE_UNITS"] = str(units)
-    if inject is not None:
-        parse_delays(inject, workers=shape.workers, unit=1.0, seed=0)
-        variables["CODEDREDUCE_INJECT"] = inject
     processes = shape.workers + (0 if is_striped else 1)
     lab = chosen_lab(in_lab, lab_name, processes)
     what = Launch(
@@ -139,9 +135,7 @@ def run(
         least = least if least < count else processes
         launch_on_ray(said_of_ray, again, chosen.plan(samples=10**6), least, show)
     elif on_hosts is not None:
-        with on_hosts.placed(processes, port) as placement:
-            command = [on_hosts.way.python, *what.command[1:]]
-            launch(replace(what, command=command, placement=placement, port=placement.port), show)
+        on_hosts.launch(what, show)
     else:
         launch(what, show)
 
