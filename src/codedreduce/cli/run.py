@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from codedreduce.cli.hosts import Hosts, OnHosts, Python, Ssh
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
@@ -189,7 +190,7 @@ def _printer(*, has_root: bool) -> Callable[[int, str], None]:
 
     def say(rank: int, line: str) -> None:
         who = "root" if rank == 0 and has_root else str(rank)
-        console.print(f"[{who}] ", style="bold" if rank == 0 else group_colour(rank), end="")
-        console.print(line)
+        ahead = (f"[{who}] ", "bold" if rank == 0 else group_colour(rank))
+        console.print(Text.assemble(ahead, line))  # at once: others print there, too
 
     return say
