@@ -34,6 +34,7 @@ from codedreduce.worlds.zeromq.rendezvous import Registration
 from codedreduce.worlds.zeromq.sessions import CONTROL, DATA
 from codedreduce.worlds.zeromq.visiting import find
 from tests.proxies import Message, Proxy, body_of, flipped, message
+from tests.waiting import PATIENCE
 
 from .test_wire import TREE, meeting, rounds, running
 
@@ -101,7 +102,7 @@ class Members:
     def is_up(self) -> bool:
         return all(link.session.is_up for member in self.all for link in member.mesh._links.values())
 
-    def until(self, done: Callable[[], bool], within: float = 10.0) -> None:
+    def until(self, done: Callable[[], bool], within: float = PATIENCE) -> None:
         deadline = time.monotonic() + within
         while not done():
             for member in self.all:
@@ -375,7 +376,7 @@ def test_what_is_said_of_the_wire_is_handed_on(tmp_path: Path) -> None:
     def run(*options: str, **said: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "codedreduce", "run", "-n", "2", "--output", "all", *options, str(script)]
         environment = {**os.environ, **said}
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False)
 
     assert run().stdout.count("has None") == 2
     assert run("--wire", "authenticated").stdout.count("has authenticated") == 2

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from codedreduce.worlds.addresses import free_port
-
-from .test_launcher import wait_until
+from tests.waiting import wait_until
 
 RANKS, STEPS = 3, 60
 

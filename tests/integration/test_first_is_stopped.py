@@ -6,36 +6,51 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 
 from codedreduce import Striped
 from codedreduce.training import LogisticRegression, synthetic, train
+from tests.waiting import PATIENCE, wait_until
 
 ROUNDS = 150
 
 SCRIPT = """
-import sys
+import os, sys
 import numpy as np
 from codedreduce import Striped
 from codedreduce.training import LogisticRegression, synthetic, train
+
+class Noting(LogisticRegression):
+    # each process writes down how many blocks it has computed
+
+    def evaluate(self, *given):
+        with open(f"{sys.argv[3]}/blocks-{os.getpid()}", "a") as file:
+            file.write(".")
+        return super().evaluate(*given)
 
 def say(log):
     print("round", log.round, flush=True)
 
 found = train(
-    LogisticRegression(), synthetic(240, 20, seed=1), scheme=Striped(4), rounds=int(sys.argv[1]), batch=120, seed=2,
+    Noting(), synthetic(240, 20, seed=1), scheme=Striped(4), rounds=int(sys.argv[1]), batch=120, seed=2,
     inject="stalls:0.9:0.05s", on_round=say,
 )
 np.save(sys.argv[2], found.parameters)
 """
 
 
+def computed(folder: Path) -> int:
+    """Blocks, of all rounds and processes."""
+    return sum(path.stat().st_size for path in folder.glob("blocks-*"))
+
+
 def test_the_first_process_is_stopped_and_goes_on_where_the_others_are(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(ROUNDS), str(tmp_path / "model.npy")], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SCRIPT, str(ROUNDS), str(tmp_path / "model.npy"), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None
@@ -44,9 +59,10 @@ def test_the_first_process_is_stopped_and_goes_on_where_the_others_are(tmp_path:
             seen.append(int(line.split()[1]))
             if len(seen) == 5:
                 os.kill(process.pid, signal.SIGSTOP)
-                time.sleep(8)
+                before = computed(tmp_path)
+                assert wait_until(lambda: computed(tmp_path) > before + 200), "the others go on, with another leader"
                 os.kill(process.pid, signal.SIGCONT)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
         process.wait()

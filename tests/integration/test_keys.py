@@ -41,6 +41,7 @@ from codedreduce.worlds.zeromq.node import Node
 from codedreduce.worlds.zeromq.rendezvous import Registration
 from codedreduce.worlds.zeromq.visiting import find
 from tests.sums import sums
+from tests.waiting import PATIENCE
 
 TREE = CodedReduce(Tree.regular(fanout=2, depth=2), 1).plan(samples=60)
 STRIPES = Striped(4).plan(samples=60)
@@ -61,7 +62,7 @@ def rounds(world: World, count: int = ROUNDS, model: np.ndarray = MODEL) -> None
 
 def meeting(**said: object) -> Meeting:
     run = f"codedreduce-{os.getpid()}-{time.monotonic_ns()}"
-    of = {"secret": Secret.fresh(), "root_within": 20.0, **said}
+    of = {"secret": Secret.fresh(), "root_within": PATIENCE, **said}
     return Meeting(run=run, port=free_port(), same_machine=False, shared_memory=False, **of)  # type: ignore[arg-type]
 
 
@@ -165,13 +166,11 @@ def test_a_wrong_secret_is_said_within_seconds_and_the_run_does_not_notice(plan:
             except BaseException as error:
                 said.append(error)
 
-        begin = time.monotonic()
         coming = threading.Thread(target=come)
         coming.start()
         rounds(cluster, 5)
-        coming.join(timeout=30)
+        coming.join(timeout=PATIENCE)
         assert not coming.is_alive()
-        assert time.monotonic() - begin < 20
         rounds(cluster, ROUNDS - 7)
     (error,) = said
     assert isinstance(error, JoinRefused)
@@ -210,7 +209,7 @@ def test_a_killed_worker_comes_back_with_a_new_key() -> None:
         for node in (1, 5):
             before = cluster.processes[node]
             os.kill(before, signal.SIGKILL)
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE
             while late(cluster) or cluster.processes.get(node, before) == before:
                 assert time.monotonic() < deadline, "it is used again"
 
@@ -250,7 +249,7 @@ def members() -> Iterator[list[Member]]:
         member.close()
 
 
-def meet(members: list[Member], within: float = 10.0) -> None:
+def meet(members: list[Member], within: float = PATIENCE) -> None:
     deadline = time.monotonic() + within
     while not all(link.session.is_up for member in members for link in member.mesh._links.values()):
         for member in members:
@@ -291,7 +290,7 @@ def test_a_member_speaks_only_for_itself(members: list[Member], stranger: Strang
     port = int(members[0].endpoints[plane].rpartition(":")[2])
     key = members[0].endpoints.key.encode()
     stranger.talk(port, called=name_of(1), server_key=key, pair=pair)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while not members[0].mesh.unreadable:
         assert [news for news in members[0].take() if getattr(news, "message", None) is not None] == []
         assert time.monotonic() < deadline
@@ -430,7 +429,7 @@ def test_the_secret_is_in_no_argument_title_or_word(tmp_path: Path) -> None:
     script.write_text(SHOWS)
     command = [sys.executable, "-m", "codedreduce", "run", "-n", "1:3", "--start", "2", str(script), str(sign)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while not sign.exists():
             assert time.monotonic() < deadline
             assert run.poll() is None
@@ -439,7 +438,7 @@ def test_the_secret_is_in_no_argument_title_or_word(tmp_path: Path) -> None:
         secrets = {child.environ()["CODEDREDUCE_SECRET"] for child in children}
         (secret,) = secrets
         titles = [" ".join([*(one.info["cmdline"] or ()), one.info["name"]]) for one in psutil.process_iter(SHOWN)]
-        said = run.communicate(timeout=60)[0]
+        said = run.communicate(timeout=PATIENCE)[0]
     assert len(secret) >= 40
     assert any(str(script) in title for title in titles)
     assert not [title for title in titles if secret in title]
@@ -456,7 +455,7 @@ def test_a_run_of_its_own_has_a_secret_of_its_own(tmp_path: Path) -> None:
     found = set()
     for more in ([], [], ["--insecure"]):
         command = [sys.executable, "-m", "codedreduce", "run", "-n", "2", "--output", "all", *more, str(script)]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
         assert run.returncode == 2, "nobody joined, and that is said"
         words = {line.rpartition("has ")[2] for line in run.stdout.splitlines()}
         assert len(words) == 1, "the same for all processes"
@@ -470,7 +469,7 @@ def test_the_command_makes_a_secret_and_says_where(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "codedreduce", "secret"]
 
     def run(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, *more], capture_output=True, text=True, timeout=60, env=environment)
+        return subprocess.run([*command, *more], capture_output=True, text=True, timeout=PATIENCE, env=environment)
 
     path = tmp_path / "codedreduce" / "secret"
     made = run()

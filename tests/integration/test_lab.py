@@ -14,8 +14,9 @@ from codedreduce.lab import Lab, check_available
 from codedreduce.lab.lab import labs
 from codedreduce.lab.namespaces import processes_in
 from tests.command import codedreduce
+from tests.waiting import wait_until
 
-from .test_launcher import script, wait_until
+from .test_launcher import script
 
 try:
     check_available()

@@ -11,8 +11,9 @@ import nbformat
 from nbclient import NotebookClient
 
 from codedreduce.errors import UsageError
+from tests.waiting import PATIENCE, wait_until
 
-from .test_launcher import nobody_runs, wait_until
+from .test_launcher import nobody_runs
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 
@@ -70,9 +71,9 @@ def test_errors_and_interrupts_end_all_processes(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, str(path), str(tmp_path)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    assert wait_until(lambda: all((tmp_path / f"up-{rank}").exists() for rank in range(2)), 90)
+    assert wait_until(lambda: all((tmp_path / f"up-{rank}").exists() for rank in range(2)))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, out + err
     assert "[1] RuntimeError: my own bug with 3" in out, "with where it was, above that"
     assert "raised CodedReduceError rank 1: RuntimeError: my own bug with 3 (script.py, line 8)" in out

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from codedreduce.worlds.arena import arenas_of
 from codedreduce.worlds.environment import read_membership
 from codedreduce.worlds.private import run_folder
 from tests.command import codedreduce
+from tests.waiting import PATIENCE, wait_until
 
 SCRIPT = """
 import os, sys
@@ -40,14 +40,6 @@ def script(folder: Path, before: str = "", rounds: int = 8) -> str:
     path = folder / "script.py"
     path.write_text(SCRIPT.format(before=before, rounds=rounds))
     return str(path)
-
-
-def wait_until(condition, within: float = 30.0) -> bool:
-    """Whether something came to be; nothing is decided by how long it took."""
-    deadline = time.monotonic() + within
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return bool(condition())
 
 
 def nobody_runs(name: str) -> bool:
@@ -72,7 +64,7 @@ def test_a_module_whose_output_goes_to_files(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "codedreduce", "run", "-n", "2", "--output", str(tmp_path / "logs"), "-m"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run(
-        [*command, "package.script"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        [*command, "package.script"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.startswith("local 0 2\nloss"), "rank 0's is shown, as it is"
@@ -158,9 +150,14 @@ def test_a_process_in_another_pid_namespace_is_told_why_it_cannot_join(tmp_path:
             stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         root = subprocess.run(
-            [sys.executable, path], env={**base, "RANK": "0"}, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, path],
+            env={**base, "RANK": "0"},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
         )
-        out, _ = worker.communicate(timeout=60)
+        out, _ = worker.communicate(timeout=PATIENCE)
         assert (root.returncode, worker.returncode) == (code, code), root.stdout + root.stderr + out
         assert message in root.stdout + root.stderr
 
@@ -201,7 +198,7 @@ def test_interrupting_leaves_a_result_and_nobody_behind(tmp_path: Path) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(Path(path + ".five").exists)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, out + err
     assert "interrupted True" in out
     assert nobody_runs(path)
@@ -223,7 +220,12 @@ def test_a_worker_without_a_root(tmp_path: Path) -> None:
         "CODEDREDUCE_ROOT_WITHIN": "0.3",
     }  # fmt: skip
     run = subprocess.run(
-        [sys.executable, script(tmp_path)], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, script(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert run.returncode == 1
     assert "got no answer from the root at tcp://127.0.0.1:1 within 0.3 s" in run.stderr
@@ -325,7 +327,7 @@ def test_interrupted_training_leaves_a_usable_model(tmp_path: Path) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: len(arenas_of(f"codedreduce-{process.pid}-")) == 7)  # root and workers are up
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, out + err
     assert "interrupted after" in out
     assert "Traceback" not in err

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.clusters import Names, Sshd, a_lab, found, needs
-
-from .test_launcher import wait_until
+from tests.waiting import wait_until
 
 SECRET = "a secret of more than twenty characters"
 

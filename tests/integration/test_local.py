@@ -30,6 +30,7 @@ from codedreduce.worlds.zeromq.node import Node
 from codedreduce.worlds.zeromq.rendezvous import Registration
 from codedreduce.worlds.zeromq.visiting import find
 from tests.fuzz.strangers import doors
+from tests.waiting import PATIENCE
 
 SCHEME = CodedReduce(Tree.regular(fanout=2, depth=2), 1)
 PLAN = SCHEME.plan(samples=60)
@@ -172,7 +173,7 @@ def test_a_worker_that_is_asked_to_go_finishes_its_round(node: int) -> None:
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
                 break
         assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-        heard = time.monotonic() + 30  # by way of its parent
+        heard = time.monotonic() + PATIENCE  # by way of its parent
         while time.monotonic() < heard and not cluster.journal.of_kind("dead"):
             expect_whole_batch(cluster.sum_of(MODEL).vector)
         for _ in range(20):
@@ -234,7 +235,7 @@ def test_rubbish_at_the_door_changes_nothing() -> None:
             rogue.close(linger=100)
         for _ in range(5):
             expect_whole_batch(cluster.sum_of(MODEL).vector)
-        meeting = replace(cluster.run.meeting, root_within=5.0)
+        meeting = replace(cluster.run.meeting, root_within=PATIENCE)
         with pytest.raises(UsageError, match="belongs to another run"):
             find(context, meeting, Registration("somebody else's", 9, (0,), None))
 
@@ -271,7 +272,5 @@ def test_memory_does_not_grow() -> None:
 
 def test_forty_workers_come_and_go() -> None:
     scheme = CodedReduce(Tree.balanced(workers=40, fanout=4, stragglers=1), 1)
-    begin = time.monotonic()
     with LocalCluster.of(scheme.plan(samples=80), counting, SETTINGS) as cluster:
         np.testing.assert_array_equal(cluster.sum_of(MODEL).vector, 80 * MODEL)
-    assert time.monotonic() - begin < 60

@@ -31,6 +31,7 @@ from codedreduce.worlds.zeromq.mesh import Mesh
 from codedreduce.worlds.zeromq.rendezvous import Directory, Opened, Registration
 from codedreduce.worlds.zeromq.visiting import find
 from tests.raw import put
+from tests.waiting import PATIENCE
 
 from .test_transport import after_a_cut, until
 
@@ -211,19 +212,23 @@ def test_a_machine_hears_who_is_gone_and_back_and_leaves_without_the_first(ranks
     driver = Driver(machine, them.meshes.pop(2), notes.append, orphaned_after=0.2)  # type: ignore[arg-type]
     driver._met |= {0, 1}
     driver.start()
-    assert machine.happened.get(timeout=5.0) == happening.Started()
+    assert machine.happened.get(timeout=PATIENCE) == happening.Started()
     them.end(1)
-    assert machine.happened.get(timeout=5.0) == happening.PeerLost(peer=1)
+    assert machine.happened.get(timeout=PATIENCE) == happening.PeerLost(peer=1)
     them.start(1, them.endpoints[1])
     them.connect(1)
     them.until(lambda found: Reached(2) in found[1])
-    assert machine.happened.get(timeout=5.0) == happening.PeerFound(peer=1)
+    assert machine.happened.get(timeout=PATIENCE) == happening.PeerFound(peer=1)
     them.meshes[1].send(Transmit(to=2, message=Offer(round=2, task=3)))
-    assert machine.happened.get(timeout=5.0) == happening.Received(sender=1, message=Offer(round=2, task=3), data=None)
+    assert machine.happened.get(timeout=PATIENCE) == happening.Received(
+        sender=1, message=Offer(round=2, task=3), data=None
+    )
     them.end(0)
-    assert machine.happened.get(timeout=5.0) == happening.PeerLost(peer=0)
-    assert machine.happened.get(timeout=5.0) == happening.Leave(reason="node 0 has been gone for 0.2 s", at_once=True)
-    driver.join(timeout=5.0)
+    assert machine.happened.get(timeout=PATIENCE) == happening.PeerLost(peer=0)
+    assert machine.happened.get(timeout=PATIENCE) == happening.Leave(
+        reason="node 0 has been gone for 0.2 s", at_once=True
+    )
+    driver.join(timeout=PATIENCE)
     assert not driver.is_alive()
     assert driver.failure is None
     (note,) = [note for note in notes if isinstance(note, happening.Note)]
@@ -304,7 +309,7 @@ def test_garbage_costs_its_sender_the_connection_and_holds_nobody_up(
 def opened(context: Context, meeting: Meeting, **of: int) -> Directory:
     """A book of addresses that is open where its run meets."""
     directory = Directory(context, meeting, **of)
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + PATIENCE
     while directory.open(meeting.address) is not Opened.HERE:  # one that was closed takes a moment to go
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -318,7 +323,7 @@ def where(rank: int) -> Endpoints:
 @pytest.mark.parametrize("seed", range(3))
 def test_everyone_is_told_where_everyone_listens(seed: int) -> None:
     """Whatever the order in which they come."""
-    meeting = Meeting(run=f"codedreduce-{os.getpid()}-{seed}", all_within=10.0, root_within=5.0)
+    meeting = Meeting(run=f"codedreduce-{os.getpid()}-{seed}", all_within=PATIENCE, root_within=PATIENCE)
     context: Context = zmq.Context()
     directory = opened(context, meeting)
     directory.add(0, where(0))
@@ -335,11 +340,11 @@ def test_everyone_is_told_where_everyone_listens(seed: int) -> None:
     try:
         for thread in threads:
             thread.start()
-            assert directory.socket.poll(5000)
+            assert directory.socket.poll(1000 * PATIENCE)
             directory.serve()
         found[0] = directory.wait_for(others_of(0), lambda: None)
         for thread in threads:
-            thread.join(timeout=5.0)
+            thread.join(timeout=PATIENCE)
         assert found == {rank: {peer: where(peer) for peer in others_of(rank)} for rank in range(5)}
     finally:
         directory.close()
@@ -365,7 +370,7 @@ def test_who_waits_in_vain_is_told_for_whom() -> None:
     try:
         with pytest.raises(CodedReduceError, match=r"nodes 2, 3 did not come up within 0.3 s"):
             directory.wait_for((1, 2, 3), lambda: None)
-        thread.join(timeout=5.0)
+        thread.join(timeout=PATIENCE)
         assert [str(error) for error in failures] == ["nodes 2, 3 did not come up within 0.3 s"]
     finally:
         directory.close()
@@ -379,7 +384,7 @@ def test_enough_begin_and_a_late_one_is_found(ranks: Callable[[int], Ranks]) -> 
     for rank, mesh in them.meshes.items():
         mesh.expect([late])
         began = time.monotonic()
-        mesh.wait_until_connected(5.0, lambda: None, Gathering(lambda missing: list(missing) == [late], began))
+        mesh.wait_until_connected(PATIENCE, lambda: None, Gathering(lambda missing: list(missing) == [late], began))
         assert list(mesh.take(())) == [Gone(late)]
         mesh.send(Transmit(to=late, message=Offer(round=1, task=rank)))
     them.endpoints[late] = them.start(late, f"ipc://@codedreduce-{os.getpid()}-{time.monotonic_ns()}")

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from codedreduce.worlds.addresses import free_port
+from tests.waiting import PATIENCE
 
 #: Opens and closes the sockets of a node, one after the other, at one port: strangers come at every moment of that.
 OPENS_AND_CLOSES = """
@@ -65,7 +66,7 @@ def test_what_is_no_greeting_is_turned_away(kind: str, what: str) -> None:
     for stranger in strangers:
         stranger.start()
     try:
-        assert process.wait(timeout=60) == 0, "the process was ended"
+        assert process.wait(timeout=PATIENCE) == 0, "the process was ended"
     finally:
         process.kill()
         for stranger in strangers:

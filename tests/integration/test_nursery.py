@@ -22,8 +22,7 @@ from codedreduce.training.loop import Job, reference_run
 from codedreduce.worlds.arena import arenas_of
 from codedreduce.worlds.journal import RoundLog
 from codedreduce.worlds.nursery import Nursery
-
-from .test_launcher import wait_until
+from tests.waiting import wait_until
 
 TREE = CodedReduce(Tree.regular(fanout=2, depth=2), 1)
 

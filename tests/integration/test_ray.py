@@ -16,21 +16,22 @@ import pytest
 
 from tests.command import codedreduce
 from tests.raylets import Raylets, raylets
+from tests.waiting import LINGER, PATIENCE
 
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
-pytestmark = pytest.mark.timeout(240)
-
 STEPS = 400
 
-#: Every rank leaves its bits in a file. Rounds are slow until somebody says that they may hurry.
+#: Every rank leaves its bits in a file. Rounds last until the test says that they may hurry.
 SCRIPT = f"""
 import hashlib, os, sys, time
 import torch
 import torch.nn.functional as F
 import codedreduce.torch as cr
 
+
+{LINGER}
 
 def train(folder):
     torch.manual_seed(1)
@@ -46,8 +47,7 @@ def train(folder):
         for step in cluster.train(model, data, losses, batch_size=96, steps={STEPS}, state=[optimizer], seed=3):
             optimizer.step()
             open(f"{{folder}}/in-{{cluster.rank}}-{{times}}", "w").close()
-            if not os.path.exists(f"{{folder}}/hurry"):
-                time.sleep(0.1)
+            linger(f"{{folder}}/hurry", {STEPS} - step.round)
             if step.round % 10 == 0 and cluster.is_root:
                 print("round", step.round, flush=True)
     bits = hashlib.sha1(b"".join(one.detach().numpy().tobytes() for one in model.parameters())).hexdigest()
@@ -72,7 +72,7 @@ def bits(script: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Those of four processes on this machine."""
     folder = tmp_path_factory.mktemp("local")
     (folder / "hurry").touch()
-    done = codedreduce("run", "-n", "4", str(script), str(folder), timeout=100)
+    done = codedreduce("run", "-n", "4", str(script), str(folder), timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return (folder / "bits-0").read_text()
 
@@ -108,7 +108,7 @@ class Command:
         return "".join(self.lines)
 
     def until(self, happened: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + PATIENCE
         while not happened():
             assert self._process.poll() is None, f"it has ended: {self.text}"
             assert time.monotonic() < deadline, f"it did not happen: {self.text}"
@@ -120,7 +120,7 @@ class Command:
 
     def ends(self) -> int:
         (self.folder / "hurry").touch()
-        code = self._process.wait(timeout=90)
+        code = self._process.wait(timeout=PATIENCE)
         self._reader.join()
         return code
 
@@ -265,7 +265,7 @@ def test_trials_of_tune_launch_runs_at_once(cluster: Raylets, script: Path, bits
 
 def test_placements_and_what_cannot_be_had(cluster: Raylets, script: Path, tmp_path: Path) -> None:
     on = ("run", "--on", "ray", "--address", cluster.address)
-    shown = codedreduce(*on, "--tree", "2x1", "--dry-run", "--spread-over", "rack", str(script), timeout=100)
+    shown = codedreduce(*on, "--tree", "2x1", "--dry-run", "--spread-over", "rack", str(script), timeout=PATIENCE)
     assert shown.returncode == 0, shown.stderr
     racks = [line.split()[-2] for line in shown.stdout.splitlines() if "192" in line or "(" in line]
     assert sorted(racks[1:]) == ["r0", "r1"], shown.stdout
@@ -294,7 +294,7 @@ def test_a_node_with_another_version_is_named(script: Path, tmp_path: Path) -> N
     init = other / "codedreduce" / "__init__.py"
     init.write_text(init.read_text().replace(f'__version__ = "{package.__version__}"', '__version__ = "0.0.9"'))
     with raylets([{"num_cpus": 0}, {"env_vars": {"PYTHONPATH": str(other)}}]) as found:
-        done = codedreduce("run", "-n", "1", "--on", "ray", "--address", found.address, str(script), timeout=100)
+        done = codedreduce("run", "-n", "1", "--on", "ray", "--address", found.address, str(script), timeout=PATIENCE)
         assert done.returncode == 2
         assert f"has codedreduce 0.0.9, and the driver {package.__version__}" in done.stderr
 

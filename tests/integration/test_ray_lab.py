@@ -11,6 +11,7 @@ import pytest
 from codedreduce.lab import Lab
 from tests.command import codedreduce
 from tests.raylets import raylets
+from tests.waiting import LINGER, PATIENCE
 
 from .test_lab import needs_lab
 from .test_ray import Command
@@ -20,12 +21,14 @@ pytest.importorskip("torch")
 
 pytestmark = [needs_lab, pytest.mark.timeout(240)]
 
-RANKS, STEPS, NUMBERS = 3, 100, 100_000
+RANKS, STEPS, NUMBERS = 3, 200, 100_000
 
 SCRIPT = f"""
 import hashlib, os, sys, time
 import torch
 import codedreduce.torch as cr
+
+{LINGER}
 
 torch.manual_seed(1)
 model = torch.nn.Linear({NUMBERS // 10}, 10, bias=False)
@@ -42,8 +45,7 @@ with cr.join() as cluster:
     for step in cluster.train(model, data, losses, batch_size=12, steps={STEPS}, state=[optimizer], seed=3):
         optimizer.step()
         open(f"{{sys.argv[1]}}/in-{{cluster.rank}}-{{times}}", "w").close()
-        if not os.path.exists(f"{{sys.argv[1]}}/hurry"):
-            time.sleep(0.3)
+        linger(f"{{sys.argv[1]}}/hurry", {STEPS} - step.round)
 bits = hashlib.sha1(b"".join(one.detach().numpy().tobytes() for one in model.parameters())).hexdigest()
 open(f"{{sys.argv[1]}}/bits-{{cluster.rank}}", "w").write(bits)
 """
@@ -61,7 +63,7 @@ def test_rank_0_comes_back_at_another_address(lab: Lab, tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     local.mkdir()
     (local / "hurry").touch()
-    done = codedreduce("run", "-n", str(RANKS), str(script), str(local), timeout=100)
+    done = codedreduce("run", "-n", str(RANKS), str(script), str(local), timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     with raylets([{"num_cpus": 0}, *({} for _ in range(RANKS + 1))], site=lab.name) as cluster:
         words = ("-m", "codedreduce", "run", "--on", "ray", "--address", cluster.address, "-n", str(RANKS))

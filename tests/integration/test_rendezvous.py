@@ -27,8 +27,8 @@ from codedreduce.worlds.zeromq.meeting import Met
 from codedreduce.worlds.zeromq.mesh import Mesh
 from codedreduce.worlds.zeromq.rendezvous import Directory, Opened, Registration, Standing
 from codedreduce.worlds.zeromq.visiting import Visitor
+from tests.waiting import PATIENCE, wait_until
 
-from .test_launcher import wait_until
 from .test_mesh import opened, where
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -39,7 +39,9 @@ class Place:
 
     def __init__(self) -> None:
         self.context: Context = zmq.Context()
-        self.meeting = Meeting(run=f"codedreduce-{os.getpid()}-{time.monotonic_ns()}", all_within=5.0, root_within=5.0)
+        self.meeting = Meeting(
+            run=f"codedreduce-{os.getpid()}-{time.monotonic_ns()}", all_within=PATIENCE, root_within=PATIENCE
+        )
         self.directory = opened(self.context, self.meeting, owner=0, process=1)
         self.directory.add(0, where(0))
         self.contexts: list[Context] = [self.context]
@@ -55,7 +57,7 @@ class Place:
     def until(self, done: Callable[[], bool], *visitors: Visitor) -> dict[int, dict[int, Endpoints]]:
         """Everyone is asked in turn until it is enough; what each was told."""
         told: dict[int, dict[int, Endpoints]] = {visitor._registration.node: {} for visitor in visitors}
-        deadline = time.monotonic() + 5.0
+        deadline = time.monotonic() + PATIENCE
         while not done():
             assert time.monotonic() < deadline, told
             self.directory.serve()
@@ -239,7 +241,7 @@ def test_all_find_each_other_whatever_the_order_also_where_one_is_slow() -> None
         place.directory.wait_for((1, 2, 3, 4), lambda: None)
         place.directory.begin({})
         for thread in threads:
-            thread.join(timeout=5.0)
+            thread.join(timeout=PATIENCE)
         assert {node: sorted(others) for node, others in found.items()} == {
             node: [other for other in range(5) if other != node] for node in range(1, 5)
         }

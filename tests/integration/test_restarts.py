@@ -24,8 +24,7 @@ from codedreduce.worlds.arena import arenas_of
 from codedreduce.worlds.environment import read_membership
 from codedreduce.worlds.restarts import TOO_MANY, Restarts
 from tests.command import codedreduce
-
-from .test_launcher import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 FOLDER = Path("/dev/shm")
 
@@ -85,7 +84,7 @@ class Running:
         self.wait(path.exists)
         return int(path.read_text())
 
-    def wait(self, condition: Callable[[], bool], within: float = 60.0) -> None:
+    def wait(self, condition: Callable[[], bool], within: float = PATIENCE) -> None:
         if not wait_until(lambda: condition() or self.process.poll() is not None, within) or not condition():
             raise AssertionError(self.said.read_text())
 
@@ -99,7 +98,7 @@ class Running:
     def stop(self) -> str:
         """Let it end; what was said."""
         (self.folder / "stop").touch()
-        self.process.wait(60)
+        self.process.wait(PATIENCE)
         return self.said.read_text()
 
     def model(self, rank: int) -> tuple[int, np.ndarray]:
@@ -129,9 +128,9 @@ def running(tmp_path: Path):
     yield start
     try:
         for one in started:
-            assert wait_until(lambda one=one: not one.everyone(), 20), "no process is left"
+            assert wait_until(lambda one=one: not one.everyone()), "no process is left"
             # a process that was killed is seen to be gone before the kernel has closed its files
-            assert wait_until(lambda one=one: not arenas_of(f"codedreduce-{one.process.pid}-"), 20), "nor any memory"
+            assert wait_until(lambda one=one: not arenas_of(f"codedreduce-{one.process.pid}-")), "nor any memory"
         assert not {path for path in set(FOLDER.iterdir()) - before if path.name.startswith("codedreduce")}
     finally:
         for one in started:
@@ -173,7 +172,7 @@ def test_a_killed_rank_is_started_again_and_used(running) -> None:
 
 def test_who_dies_again_and_again_ends_the_run_in_plain_words(running) -> None:
     run = running("-n", "3", "--restart", before='if rank == "2": raise RuntimeError("no such luck")')
-    assert run.process.wait(60) == 1
+    assert run.process.wait(PATIENCE) == 1
     said = run.said.read_text()
     assert said.count("RuntimeError: no such luck") == TOO_MANY
     assert "(ended with exit code 1; started again, the 1st time)" in said
@@ -195,7 +194,7 @@ def test_a_root_that_is_killed_ends_the_run(running) -> None:
     run.wait((run.folder / "three").exists)
     root = next(pid for pid in run.everyone() if psutil.Process(pid).environ().get("RANK") == "0")
     os.kill(root, signal.SIGKILL)
-    assert run.process.wait(60) == 1
+    assert run.process.wait(PATIENCE) == 1
     assert "rank 0 was killed by signal 9" in run.said.read_text()
 
 
@@ -206,7 +205,7 @@ def test_a_launcher_that_is_ended_leaves_nothing(running, options: tuple[str, ..
     run.wait((run.folder / "three").exists)
     assert len(run.everyone()) == 4, "the launcher, and three"
     run.process.send_signal(how)
-    assert run.process.wait(30) == (-9 if how is signal.SIGKILL else 143), run.said.read_text()
+    assert run.process.wait(PATIENCE) == (-9 if how is signal.SIGKILL else 143), run.said.read_text()
 
 
 @pytest.mark.parametrize(("options", "rank"), [(("--tree", "2x2"), 5), (("--tree", "2x2"), 1), (("-n", "4"), 2)])
@@ -233,14 +232,14 @@ def test_a_root_that_is_told_to_end_keeps_what_it_has(running) -> None:
     run.wait((run.folder / "three").exists)
     root = next(pid for pid in run.everyone() if psutil.Process(pid).environ().get("RANK") == "0")
     os.kill(root, signal.SIGTERM)
-    assert run.process.wait(60) == 1
+    assert run.process.wait(PATIENCE) == 1
     said = run.said.read_text()
     assert "rank 0 ended with exit code 143" in said
     assert "told to leave: a checkpoint after round" in said
     assert len(list((run.folder / "kept").glob("*.json"))) == 1
     again = running("--tree", "2x1", more=more)
     (again.folder / "stop").touch()
-    assert again.process.wait(60) == 0, again.said.read_text()
+    assert again.process.wait(PATIENCE) == 0, again.said.read_text()
     rounds, model = again.model(0)
     assert rounds > 3
     expect_same_bits(CodedReduce(Tree.regular(fanout=2, depth=1), 1), (rounds, model))
@@ -258,7 +257,7 @@ def test_the_second_sigterm_ends_at_once(running) -> None:
     time.sleep(0.3)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    assert wait_until(lambda: not psutil.pid_exists(pid), 20)
+    assert wait_until(lambda: not psutil.pid_exists(pid))
     os.kill(other, signal.SIGCONT)
     run.stop()
 
@@ -350,7 +349,7 @@ def test_a_run_begins_when_the_least_are_in_and_others_may_join(running) -> None
     try:
         run.pid(2)
         said = run.stop()
-        assert third.wait(30) == 0
+        assert third.wait(PATIENCE) == 0
     finally:
         third.kill()
         third.wait()

@@ -18,6 +18,7 @@ import codedreduce as cr
 from codedreduce.errors import UsageError
 from codedreduce.schemes import Scheme
 from codedreduce.training import SGD, LogisticRegression, synthetic
+from tests.waiting import PATIENCE
 
 SCHEMES = {
     "tree": cr.CodedReduce(cr.Tree.regular(fanout=2, depth=2), 1),
@@ -76,14 +77,14 @@ def test_killed_and_started_again_until_it_is_through(name: str, tmp_path: Path)
     for _ in range(3):
         before = reached()
         process = subprocess.Popen(command, start_new_session=True)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while reached() <= before and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         assert reached() > before
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=PATIENCE)
     assert np.load(out).tobytes() == expected.tobytes()
 
 
@@ -94,15 +95,15 @@ def test_told_to_end_it_keeps_what_it_has(name: str, tmp_path: Path) -> None:
     folder, out = tmp_path / "checkpoints", tmp_path / "out.npy"
     command = [sys.executable, "-c", SCRIPT, name, str(folder), str(out)]
     process = subprocess.Popen(command)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not list(folder.glob("round-*.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.1)
     process.terminate()
-    assert process.wait(60) == 143
+    assert process.wait(PATIENCE) == 143
     assert not out.exists()
     assert max(int(path.stem[6:]) for path in folder.glob("round-*.json")) > 4
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=PATIENCE)
     assert np.load(out).tobytes() == expected.tobytes()
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.waiting import PATIENCE
+
 ROUNDS = 40
 
 NUMPY = """
@@ -95,7 +97,7 @@ class Ranks:
         return iter(stdout.readline, "")
 
     def end(self) -> list[int]:
-        return [process.wait(timeout=30) for process in self.processes.values()]
+        return [process.wait(timeout=PATIENCE) for process in self.processes.values()]
 
     def kill(self) -> None:
         for process in self.processes.values():
@@ -131,9 +133,7 @@ def test_a_root_that_is_killed_and_started_again(script: str, size: int, tmp_pat
         ranks.start(0, CODEDREDUCE_RESTARTED="1")
         lines = ranks.lines()
         next(line for line in lines if line == "up\n")
-        up = time.monotonic()
         first = next(line for line in lines if line.startswith("round"))
-        assert time.monotonic() - up < 10
         assert 5 <= int(first.split()[1]) <= 15, "it went on from a checkpoint"
         assert list(lines)[-1] == f"round {ROUNDS}\n"
         assert {rank: process.pid for rank, process in ranks.processes.items() if rank} == workers

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import LINGER, PATIENCE
+
 torch = pytest.importorskip("torch")
 
 import codedreduce.torch as cr  # noqa: E402
@@ -23,14 +25,18 @@ from .torch_model import BATCH, Model, data, losses, run_forked  # noqa: E402
 
 RANKS = 4
 
-IN_TORCH = """
+IN_TORCH = f"""
 import hashlib, os, signal, sys, time
 import torch, torch.nn as nn, torch.nn.functional as F
 import codedreduce.torch as cr
 
-killed, pause, out = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-if "CODEDREDUCE_RESTARTED" in os.environ:
-    time.sleep(5)  # so that the second training has begun
+killed, out = int(sys.argv[1]), sys.argv[2]
+waits = "waits" in sys.argv
+restarted = "CODEDREDUCE_RESTARTED" in os.environ
+hurry, second = os.path.join(out, "hurry"), os.path.join(out, "second")
+{LINGER}
+while restarted and not os.path.exists(second):
+    time.sleep(0.05)  # until the second training has begun
 torch.manual_seed(0)
 data = torch.utils.data.TensorDataset(torch.randn(60, 5), torch.randint(0, 2, (60,)))
 model = nn.Linear(5, 2)
@@ -45,10 +51,13 @@ with cr.join() as cluster:
         for step in cluster.train(model, data, losses, batch_size=30, steps=40, state=[optimizer], seed=training):
             optimizer.step()
             seen += training == 2
-            is_first = training == 1 and "CODEDREDUCE_RESTARTED" not in os.environ
-            if is_first and step.round == 5 and cluster.rank == killed:
+            if training == 1 and not restarted and step.round == 5 and cluster.rank == killed:
                 os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(pause * (training == 2))
+            if training == 2 and waits:
+                open(second, "w").close()
+                if restarted:
+                    open(hurry, "w").close()
+                linger(hurry, 40 - step.round)
     bits = hashlib.sha1(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
     with open(os.path.join(out, str(cluster.rank)), "w") as file:
         print(bits, seen, file=file)
@@ -58,7 +67,7 @@ IN_NUMPY = """
 import hashlib, os, signal, sys
 from codedreduce.training import LogisticRegression, synthetic, train
 
-killed, out, rank = int(sys.argv[1]), sys.argv[3], os.environ["RANK"]
+killed, out, rank = int(sys.argv[1]), sys.argv[2], os.environ["RANK"]
 
 class Dying(LogisticRegression):
     calls = 0
@@ -76,12 +85,13 @@ with open(os.path.join(out, rank), "w") as file:
 """
 
 
-def run(script: str, folder: Path, killed: int, *options: str, pause: float = 0.0) -> dict[int, tuple[str, int]]:
+def run(script: str, folder: Path, killed: int, *options: str, waits: bool = False) -> dict[int, tuple[str, int]]:
     folder.mkdir()
     path = folder / "script.py"
     path.write_text(script)
-    command = [sys.executable, "-m", "codedreduce", "run", *options, str(path), str(killed), str(pause), str(folder)]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    command = [sys.executable, "-m", "codedreduce", "run", *options, str(path), str(killed), str(folder)]
+    command += ["waits"] * waits
+    found = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert found.returncode == 0, found.stdout + found.stderr
     files = [one for one in folder.iterdir() if one.name.isdigit()]
     return {int(one.name): (one.read_text().split()[0], int(one.read_text().split()[1])) for one in files}
@@ -99,7 +109,7 @@ def test_of_ranks_one_is_killed_and_the_others_train_again(tmp_path: Path, kille
 @pytest.mark.parametrize("killed", [0, 3])
 def test_one_that_is_started_again_takes_part_in_the_second_training(tmp_path: Path, killed: int) -> None:
     calm = run(IN_TORCH, tmp_path / "calm", -1, "-n", str(RANKS))
-    again = run(IN_TORCH, tmp_path / "again", killed, "-n", str(RANKS), "--restart", pause=0.5)
+    again = run(IN_TORCH, tmp_path / "again", killed, "-n", str(RANKS), "--restart", waits=True)
     assert {bits for bits, _ in again.values()} == {calm[0][0]}, "also who was killed has what came of both"
     assert set(again) == set(range(RANKS))
     assert 0 < again[killed][1] < 40, "it came into the second, which was on"

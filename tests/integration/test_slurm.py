@@ -15,8 +15,8 @@ from codedreduce import Striped
 from tests.clusters import a_lab, needs
 from tests.command import codedreduce
 from tests.slurm import Slurm
+from tests.waiting import wait_until
 
-from .test_launcher import wait_until
 from .test_restarts import SCRIPT, expect_same_bits
 
 pytestmark = needs("slurmctld", "slurmd", "munged")

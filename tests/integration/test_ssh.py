@@ -20,8 +20,8 @@ from codedreduce.worlds.ssh.hosts import laid_out
 from codedreduce.worlds.ssh.mistakes import why_not
 from tests.clusters import Sshd, a_lab, commands_in, launched, needs, start
 from tests.command import codedreduce
+from tests.waiting import wait_until
 
-from .test_launcher import wait_until
 from .test_restarts import SCRIPT, expect_same_bits
 
 over_ssh = needs("ssh", "sshd")

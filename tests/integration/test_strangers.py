@@ -27,8 +27,8 @@ from codedreduce.worlds.zeromq.transport import Transport
 from tests.fuzz.runs import PLANS, Checked, memory_of
 from tests.fuzz.strangers import BOOK, CONTROL, DATA, Stranger, doors, plain_connection, stranger
 from tests.raw import put
+from tests.waiting import PATIENCE, wait_until
 
-from .test_launcher import wait_until
 from .test_mesh import opened, where
 from .test_transport import Context, context, family, until
 
@@ -79,7 +79,7 @@ def test_a_run_goes_on_whatever_strangers_say(kind: str) -> None:
             for _ in range(20):
                 run.round(cluster)
             for one, _ in strangers:
-                assert one.was_cut(within=30.0)
+                assert one.was_cut(within=PATIENCE)
                 one.close()
             run.round(cluster)
             assert run.journal.of_kind("stranger"), "it is told"
@@ -107,8 +107,8 @@ def test_a_child_s_socket_is_not_a_parent_s() -> None:
             data.send(MARKED + TAG + encode(ModelChunk(round=2**53, index=0)), UNTRUE)
             for _ in range(20):
                 run.round(cluster)
-            assert control.was_cut(within=30.0)
-            assert data.was_cut(within=30.0)
+            assert control.was_cut(within=PATIENCE)
+            assert data.was_cut(within=PATIENCE)
             assert control.hear() is None, "nobody opens a session with it"
         for _ in range(5):
             run.round(cluster)

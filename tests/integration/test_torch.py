@@ -15,8 +15,8 @@ from codedreduce import GradientCoding, MasterWorker
 from codedreduce.torch.layout import Layout
 from codedreduce.torch.task import Training
 from codedreduce.torch.unit import UnitGradient
+from tests.waiting import wait_until
 
-from .test_launcher import wait_until
 from .torch_model import BATCH, Model, data, losses, run_ranks
 
 

@@ -18,6 +18,7 @@ from codedreduce import CodedReduce, MasterWorker, Scheme, Striped, Tree
 from codedreduce.errors import UsageError
 from codedreduce.torch.loading import STOPPED, Ahead, Loader
 from codedreduce.torch.reading import Name, Order, Reading
+from tests.waiting import PATIENCE
 
 from .test_torch_striped import bits_of, digest
 from .torch_model import BATCH, Model, data, losses, run_forked
@@ -67,7 +68,7 @@ def is_there(process: int) -> bool:
         return False
 
 
-def all_gone(processes: set[int], within: float = 20.0) -> bool:
+def all_gone(processes: set[int], within: float = PATIENCE) -> bool:
     deadline = time.monotonic() + within
     while any(map(is_there, processes)) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -26,6 +26,7 @@ from codedreduce.worlds.zeromq.carrier import Arrived, Carrier, Endpoints, Gone,
 from codedreduce.worlds.zeromq.frames import ACKNOWLEDGEMENT, MARKED, MARKED_BY_REFERENCE, OPEN, PLAIN
 from codedreduce.worlds.zeromq.transport import Transport
 from tests.raw import put
+from tests.waiting import PATIENCE
 
 SETTINGS = Settings(length=6)
 RUN = Run(meeting=Meeting(run="x", shared_memory=False), plan=MasterWorker(3).plan(samples=6), settings=SETTINGS)
@@ -60,9 +61,9 @@ def turn(*nodes: Carrier, wait: int = 20) -> dict[int, list[News]]:
 def until(done: Callable[[dict[int, list[News]]], bool], *nodes: Carrier) -> dict[int, list[News]]:
     """All that nodes take until it is enough."""
     found: dict[int, list[News]] = {node.node: [] for node in nodes}
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + PATIENCE
     while not done(found):
-        assert time.monotonic() < deadline, f"in ten seconds only {found}"
+        assert time.monotonic() < deadline, f"only {found}"
         for node, news in turn(*nodes).items():
             found[node] += news
     return found

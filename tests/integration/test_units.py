@@ -16,8 +16,8 @@ from codedreduce.errors import SchemeError, UsageError
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.training import LogisticRegression, synthetic, train
 from codedreduce.worlds.environment import read_membership
+from tests.waiting import wait_until
 
-from .test_launcher import wait_until
 from .test_restarts import expect_same_bits, running  # noqa: F401
 from .test_torch_striped import bits_of, trained
 from .test_torch_striped import run as run_torch
@@ -66,7 +66,7 @@ def test_six_are_killed_and_four_go_on_from_their_checkpoint(running) -> None:  
     six.wait(lambda: reached() > 3)
     six.process.kill()
     six.process.wait()
-    assert wait_until(lambda: len(six.everyone()) == 0, 20), "the kernel ends the others"
+    assert wait_until(lambda: len(six.everyone()) == 0), "the kernel ends the others"
     before = reached()
     (six.folder / "three").unlink(missing_ok=True)
     four = running("-n", "4", "--units", "6", more=more)
@@ -111,7 +111,7 @@ def test_in_pytorch(tmp_path: Path) -> None:
     def come_or_not() -> None:
         rank = int(os.environ["RANK"])
         if rank == 4:
-            assert wait_until((tmp_path / "three").exists, 60)
+            assert wait_until((tmp_path / "three").exists)
         if rank < 5:
             script()
 

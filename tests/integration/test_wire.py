@@ -30,6 +30,7 @@ from codedreduce.worlds.zeromq.local import LocalCluster
 from codedreduce.worlds.zeromq.sessions import DATA, Step
 from tests.proxies import Act, Message, Proxy, flipped
 from tests.sums import sums
+from tests.waiting import PATIENCE
 
 TREE = CodedReduce(Tree.regular(fanout=2, depth=2), 1).plan(samples=60)
 STRIPES = Striped(4).plan(samples=60)
@@ -78,7 +79,7 @@ def member(world: World) -> None:
 def meeting(mode: str) -> Meeting:
     at = Meeting(
         run=f"codedreduce-{os.getpid()}-{time.monotonic_ns()}", port=free_port(), same_machine=False,
-        shared_memory=False, root_within=20.0,
+        shared_memory=False, root_within=PATIENCE,
     )  # fmt: skip
     if mode == INSECURE:
         return replace(at, insecure=True)
