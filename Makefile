@@ -30,7 +30,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m bench.simulator --out bench/results/simulator.json
 	$(BIN)/python -m bench.head_start --out bench/results/head_start.json
 	$(BIN)/python -m bench.local --out bench/results/local.json
-	$(BIN)/python -m bench.torch_ddp --out bench/results/torch_ddp.json --figure docs/torch_ddp.svg
+	$(BIN)/python -m bench.steps 4 --out bench/results/steps.json
 
 paper: $(VENV)/.bench # as root; about three hours; make paper TRACES=DIR for measured latencies
 	$(BIN)/python -m bench.paper --again $(if $(TRACES),--traces $(TRACES))
