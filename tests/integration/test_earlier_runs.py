@@ -20,6 +20,9 @@ from tests.waiting import PATIENCE, wait_until
 
 RANKS, STEPS = 3, 60
 
+#: Steps, and the pause after each, of a run that is killed, however long what comes meanwhile takes.
+ENDLESS = ("100000", "0.5")
+
 SCRIPT = """
 import hashlib, os, sys, time
 import torch
@@ -51,9 +54,9 @@ with open(out, "a") as file, cr.join(Striped(3)) as cluster:
 class Ranks:
     """Processes of a run at a port, as launchers start them that give it no name."""
 
-    def __init__(self, folder: Path, port: int, seed: int, steps: int = STEPS, pause: float = 0.0) -> None:
+    def __init__(self, folder: Path, port: int, seed: int, pause: float = 0.0) -> None:
         folder.mkdir()
-        self.folder, self.arguments, self.seed = folder, (str(steps), str(pause)), str(seed)
+        self.folder, self.arguments, self.seed = folder, (str(STEPS), str(pause)), str(seed)
         self.environment = {
             **os.environ, "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
             "OMP_NUM_THREADS": "1", "CODEDREDUCE_ORPHANED_AFTER": "60",
@@ -87,8 +90,7 @@ class Ranks:
 @pytest.fixture
 def runs(tmp_path: Path) -> Iterator[list[Ranks]]:
     port = free_port()
-    endless = {"steps": 100_000, "pause": 0.5}  # it is killed
-    made = [Ranks(tmp_path / "earlier", port, 1, **endless), Ranks(tmp_path / "later", port, 2)]
+    made = [Ranks(tmp_path / "earlier", port, 1, pause=0.5), Ranks(tmp_path / "later", port, 2)]
     yield made
     for run in made:
         run.kill()
@@ -124,6 +126,7 @@ def test_a_worker_of_an_earlier_run_is_not_in_the_next_at_the_same_port(runs: li
 
 def test_a_second_process_of_a_rank_is_refused_on_both_sides(runs: list[Ranks]) -> None:
     run, _ = runs
+    run.arguments = ENDLESS
     for rank in range(RANKS):
         run.start(rank)
     assert wait_until(lambda: "round 2" in run.told("1"))
@@ -145,6 +148,7 @@ def test_a_later_launch_does_not_join_a_root_that_holds_its_port(runs: list[Rank
         run.environment |= {"SLURM_NTASKS": str(RANKS), "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0"}
         del run.environment["WORLD_SIZE"]
         run.rank_is = "SLURM_PROCID"
+        run.arguments = ENDLESS
     later.environment["CODEDREDUCE_ROOT_WITHIN"] = "3"
     for rank in range(RANKS):
         earlier.start(rank)
