@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from codedreduce.errors import WorkerFailed
-from codedreduce.protocol import keeping, settings
+from codedreduce.protocol import ending, keeping, settings
 from codedreduce.schemes import Piece
 from codedreduce.worlds.arena import arenas_of
 from codedreduce.worlds.buffers import Buffers
@@ -172,7 +172,10 @@ def end_by_stop(cluster: LocalCluster, round_: int) -> None:
 
 
 @pytest.mark.parametrize("how", [None, end_by_kill, end_by_stop])
-def test_nothing_is_left_of_a_run(tmp_path: Path, how: Callable[[LocalCluster, int], None] | None) -> None:
+def test_nothing_is_left_of_a_run(
+    tmp_path: Path, how: Callable[[LocalCluster, int], None] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(ending, "GRACE", 0.5 if how is end_by_stop else ending.GRACE)  # it is waited for in vain
     seen: list[int] = []
 
     def meanwhile(cluster: LocalCluster, round_: int) -> None:
