@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -71,11 +73,20 @@ class Fuzzer:
             self.failure = f"the sender ended with {self._process.returncode}"
 
 
+@contextmanager
+def watched() -> Iterator[None]:
+    """A round that hangs ends this process, with where it was; whatever is raised, nothing is left that could."""
+    faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 def fuzz(kind: str, frames: int, seed: int, *, shared_memory: bool = False, say: bool = False) -> Fuzzer:
     """Run rounds while strangers send; raise if anything is other than it would be without them."""
     run = Checked(kind, shared_memory=shared_memory)
-    faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
-    with run.cluster() as cluster:
+    with watched(), run.cluster() as cluster:
         run.round(cluster)
         early: dict[int, int] | None = None
         pids = cluster.processes
@@ -97,7 +108,6 @@ def fuzz(kind: str, frames: int, seed: int, *, shared_memory: bool = False, say:
         growth = {node: after[node] - early[node] for node in after}
         assert all(more < GROWTH for more in growth.values()), f"memory grew: {growth}"
         assert not run.journal.of_kind("dead"), "somebody died of it"
-    faulthandler.cancel_dump_traceback_later()
     return fuzzer
 
 

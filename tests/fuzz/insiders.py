@@ -33,7 +33,7 @@ from codedreduce.worlds.zeromq.driver import Driver
 from codedreduce.worlds.zeromq.frames import OPENS
 from codedreduce.worlds.zeromq.keys import Guard
 from codedreduce.worlds.zeromq.sessions import PLANES, TAG_BYTES
-from tests.fuzz.fuzzing import GROWTH, HANGS_AFTER
+from tests.fuzz.fuzzing import GROWTH, HANGS_AFTER, watched
 from tests.fuzz.mutations import Frames, Mutations
 from tests.fuzz.runs import Checked, memory_of
 from tests.fuzz.strangers import Context, role_of
@@ -170,8 +170,7 @@ def fuzz_from_within(sender: str, frames: int, seed: int, *, say: bool = False) 
     """Run rounds while a member sends; raise if anything is other than it would be without it. How many went where."""
     kind, who = SENDERS[sender]
     run = Insider(kind, who=who, frames=frames, seed=seed)
-    faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
-    with run.cluster() as cluster:
+    with watched(), run.cluster() as cluster:
         pids, early = cluster.processes, None
         with AtTheBook(run) as book:
             while run.sent < frames or book.sent < TO_BOOK * frames:
@@ -189,7 +188,6 @@ def fuzz_from_within(sender: str, frames: int, seed: int, *, say: bool = False) 
         assert all(more < GROWTH for more in growth.values()), f"memory grew: {growth}"
         assert cluster.processes == pids, "nobody was started again"
         assert not run.journal.of_kind("dead"), "somebody died of it"
-    faulthandler.cancel_dump_traceback_later()
     neighbours = ", ".join(sorted({role_of(run.plan, one) for one in (*rights_at(who, run.plan).above, 0)}))
     return Counter({f"neighbours of a {sender} ({neighbours})": run.sent, "book of addresses": book.sent})
 

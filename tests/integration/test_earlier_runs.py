@@ -16,9 +16,12 @@ from pathlib import Path
 import pytest
 
 from codedreduce.worlds.addresses import free_port
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 RANKS, STEPS = 3, 60
+
+#: Steps, and the pause after each, of a run that is killed, however long what comes meanwhile takes.
+ENDLESS = ("100000", "0.5")
 
 SCRIPT = """
 import hashlib, os, sys, time
@@ -66,19 +69,22 @@ class Ranks:
         name = name or str(rank)
         command = [sys.executable, "-c", SCRIPT, *self.arguments, str(self.folder / name), self.seed]
         environment = {**self.environment, self.rank_is: str(rank)} if rank is not None else dict(os.environ)
-        self.processes[name] = subprocess.Popen(command, env=environment, text=True, stderr=subprocess.PIPE)
+        with (self.folder / f"{name}.errors").open("w") as errors:
+            self.processes[name] = subprocess.Popen(command, env=environment, text=True, stderr=errors)
         return self.processes[name]
 
     def told(self, name: str) -> list[str]:
         path = self.folder / name
         return path.read_text().splitlines() if path.exists() else []
 
+    def warned(self, name: str) -> str:
+        """What it has printed as errors."""
+        return (self.folder / f"{name}.errors").read_text()
+
     def kill(self) -> None:
         for process in self.processes.values():
             process.kill()
             process.wait()
-            if process.stderr is not None:
-                process.stderr.close()
 
 
 @pytest.fixture
@@ -94,7 +100,7 @@ def test_a_worker_of_an_earlier_run_is_not_in_the_next_at_the_same_port(runs: li
     earlier, later = runs
     for rank in range(RANKS):
         earlier.start(rank)
-    assert wait_until(lambda: "round 3" in earlier.told("1"), 200)
+    assert wait_until(lambda: "round 3" in earlier.told("1"))
     stale = earlier.processes["1"]
     stale.send_signal(signal.SIGSTOP)
     for rank in (0, 2):
@@ -102,40 +108,37 @@ def test_a_worker_of_an_earlier_run_is_not_in_the_next_at_the_same_port(runs: li
         earlier.processes[str(rank)].wait()
     later.start(0)
     later.start(2)
-    assert wait_until(lambda: "up" in later.told("0") and "up" in later.told("2"), 200)
-    time.sleep(1.0)  # rank 1 of the new run is late
+    assert wait_until(lambda: "up" in later.told("0") and "up" in later.told("2"))
     stale.send_signal(signal.SIGCONT)
-    time.sleep(2.0)  # the old one has every chance
+    time.sleep(2.0)  # rank 1 of the new run is late, and the old one has every chance
     assert not [line for line in later.told("0") if "round" in line], "the run must wait for its own rank 1"
     later.start(1)
     ends = {}
     for rank in range(RANKS):
-        code = later.processes[str(rank)].wait(timeout=200)
-        assert code == 0, later.processes[str(rank)].communicate()[1]
+        code = later.processes[str(rank)].wait(timeout=PATIENCE)
+        assert code == 0, later.warned(str(rank))
         assert later.told(str(rank))[1:-1] == [f"round {round_}" for round_ in range(1, STEPS + 1)]
         ends[rank] = later.told(str(rank))[-1]
-    assert later.start(None, name="alone").wait(timeout=200) == 0
+    assert later.start(None, name="alone").wait(timeout=PATIENCE) == 0
     assert set(ends.values()) == {later.told("alone")[-1]}, "and its gradients were of no other model"
-    assert "a process of an earlier run has come to tcp://127.0.0.1" in later.processes["0"].communicate()[1]
+    assert "a process of an earlier run has come to tcp://127.0.0.1" in later.warned("0")
 
 
 def test_a_second_process_of_a_rank_is_refused_on_both_sides(runs: list[Ranks]) -> None:
     run, _ = runs
-    run.arguments = ("100000", "0.5")  # it is killed, and does not end before, however long the second takes to come
+    run.arguments = ENDLESS
     for rank in range(RANKS):
         run.start(rank)
-    assert wait_until(lambda: "round 2" in run.told("1"), 200)
+    assert wait_until(lambda: "round 2" in run.told("1"))
     second = run.start(1, name="second")
-    assert second.wait(timeout=200) == 1
-    _, said = second.communicate()
+    assert second.wait(timeout=PATIENCE) == 1
+    said = run.warned("second")
     assert "codedreduce: node 1 is taken: a process of it is in the run" in said
     assert "Traceback" not in said
     assert run.told("second") == ["up"], "it took no part"
     before = len(run.told("1"))
     assert wait_until(lambda: len(run.told("1")) > before + 1), "and the first one does as before"
-    first = run.processes["0"]
-    first.kill()
-    assert "a second process has come as node 1, and is not let in" in first.communicate()[1]
+    assert wait_until(lambda: "a second process has come as node 1, and is not let in" in run.warned("0"))
 
 
 def test_a_later_launch_does_not_join_a_root_that_holds_its_port(runs: list[Ranks]) -> None:
@@ -145,17 +148,18 @@ def test_a_later_launch_does_not_join_a_root_that_holds_its_port(runs: list[Rank
         run.environment |= {"SLURM_NTASKS": str(RANKS), "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0"}
         del run.environment["WORLD_SIZE"]
         run.rank_is = "SLURM_PROCID"
+        run.arguments = ENDLESS
     later.environment["CODEDREDUCE_ROOT_WITHIN"] = "3"
     for rank in range(RANKS):
         earlier.start(rank)
-    assert wait_until(lambda: "round 2" in earlier.told("0"), 200)
+    assert wait_until(lambda: "round 2" in earlier.told("0"))
     earlier.processes["1"].kill()  # its place is free
     earlier.processes["1"].wait()
     for rank in (0, 1):
-        assert later.start(rank).wait(timeout=200) == 1
-        said = later.processes[str(rank)].communicate()[1]
+        assert later.start(rank).wait(timeout=PATIENCE) == 1
+        said = later.warned(str(rank))
         assert "belongs to another run: end what is left of that, or choose another MASTER_PORT" in said, said
         assert "Traceback" not in said
         assert not [line for line in later.told(str(rank)) if "round" in line]
     before = len(earlier.told("0"))
-    assert wait_until(lambda: len(earlier.told("0")) > before + 1, 200), "and that goes on"
+    assert wait_until(lambda: len(earlier.told("0")) > before + 1), "and that goes on"

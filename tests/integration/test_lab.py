@@ -59,7 +59,7 @@ print(total, flush=True)
 
 RECEIVE = """
 import socket, sys, time
-connection = socket.create_connection((sys.argv[1], 5000), timeout=20)
+connection = socket.create_connection((sys.argv[1], 5000), timeout=120)
 begin = time.monotonic()
 connection.sendall(bytes(int(sys.argv[2])))
 connection.shutdown(socket.SHUT_WR)

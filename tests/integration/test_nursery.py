@@ -22,7 +22,7 @@ from codedreduce.training.loop import Job, reference_run
 from codedreduce.worlds.arena import arenas_of
 from codedreduce.worlds.journal import RoundLog
 from codedreduce.worlds.nursery import Nursery
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 TREE = CodedReduce(Tree.regular(fanout=2, depth=2), 1)
 
@@ -203,7 +203,7 @@ def test_a_training_that_is_ended_leaves_nothing(how: signal.Signals, scheme: st
     everyone = psutil.Process(process.pid).children(recursive=True)
     assert len(everyone) == 3, "the nursery and two"
     process.send_signal(how)
-    assert process.wait(30) in (-how, 143)
+    assert process.wait(PATIENCE) in (-how, 143)
     assert wait_until(lambda: not any(one.is_running() for one in everyone))
     assert not arenas_of(f"codedreduce-{process.pid}-")
     assert {path.name for path in Path("/dev/shm").iterdir() if "codedreduce" in path.name} <= before

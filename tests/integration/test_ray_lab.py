@@ -19,7 +19,7 @@ from .test_ray import Command
 pytest.importorskip("ray")
 pytest.importorskip("torch")
 
-pytestmark = [needs_lab, pytest.mark.timeout(240)]
+pytestmark = needs_lab
 
 RANKS, STEPS, NUMBERS = 3, 200, 100_000
 

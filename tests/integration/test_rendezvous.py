@@ -168,7 +168,7 @@ def test_who_waits_for_somebody_is_told_when_the_run_is_over(place: Place) -> No
     place.until(lambda: bool(told.knows) and waiting._answer is not None, waiting, told)
     place.directory.close()
     for visitor in (waiting, told):
-        assert visitor._socket.poll(5000)
+        assert visitor._socket.poll(1000 * PATIENCE)
         visitor.take()
         assert visitor.over == "the run is over: the root has left"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from codedreduce.worlds.addresses import free_port
 from tests.waiting import PATIENCE
 
 ROUNDS = 40
@@ -105,12 +105,6 @@ class Ranks:
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @pytest.mark.parametrize(("script", "size"), [(NUMPY, 7), (TORCH, 3)], ids=["numpy", "torch"])

@@ -25,6 +25,9 @@ from .torch_model import BATCH, Model, data, losses, run_forked  # noqa: E402
 
 RANKS = 4
 
+#: Bits, and how many steps of the second training it saw, by rank.
+Seen = dict[int, tuple[str, int]]
+
 IN_TORCH = f"""
 import hashlib, os, signal, sys, time
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -85,7 +88,7 @@ with open(os.path.join(out, rank), "w") as file:
 """
 
 
-def run(script: str, folder: Path, killed: int, *options: str, waits: bool = False) -> dict[int, tuple[str, int]]:
+def run(script: str, folder: Path, killed: int, *options: str, waits: bool = False) -> Seen:
     folder.mkdir()
     path = folder / "script.py"
     path.write_text(script)
@@ -97,18 +100,23 @@ def run(script: str, folder: Path, killed: int, *options: str, waits: bool = Fal
     return {int(one.name): (one.read_text().split()[0], int(one.read_text().split()[1])) for one in files}
 
 
-@pytest.mark.parametrize("killed", [0, 3])
-def test_of_ranks_one_is_killed_and_the_others_train_again(tmp_path: Path, killed: int) -> None:
-    calm = run(IN_TORCH, tmp_path / "calm", -1, "-n", str(RANKS))
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """What comes of both trainings when nobody is killed."""
+    calm = run(IN_TORCH, tmp_path_factory.mktemp("nobody") / "calm", -1, "-n", str(RANKS))
     assert set(calm) == set(range(RANKS))
     assert len({bits for bits, _ in calm.values()}) == 1
+    return calm
+
+
+@pytest.mark.parametrize("killed", [0, 3])
+def test_of_ranks_one_is_killed_and_the_others_train_again(tmp_path: Path, calm: Seen, killed: int) -> None:
     left = run(IN_TORCH, tmp_path / "left", killed, "-n", str(RANKS))
     assert left == {rank: calm[rank] for rank in range(RANKS) if rank != killed}
 
 
 @pytest.mark.parametrize("killed", [0, 3])
-def test_one_that_is_started_again_takes_part_in_the_second_training(tmp_path: Path, killed: int) -> None:
-    calm = run(IN_TORCH, tmp_path / "calm", -1, "-n", str(RANKS))
+def test_one_that_is_started_again_takes_part_in_the_second_training(tmp_path: Path, calm: Seen, killed: int) -> None:
     again = run(IN_TORCH, tmp_path / "again", killed, "-n", str(RANKS), "--restart", waits=True)
     assert {bits for bits, _ in again.values()} == {calm[0][0]}, "also who was killed has what came of both"
     assert set(again) == set(range(RANKS))

@@ -1,9 +1,9 @@
 """Striped in real processes: the same bits on every rank, calm, stalled, unequal, killed, paused, and far behind."""
 
 import json
+import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from codedreduce import Striped
@@ -25,6 +26,7 @@ from codedreduce.worlds.journal import Journal
 from codedreduce.worlds.simulated import Gradients
 from codedreduce.worlds.world import Renewal, RoundResult, World
 from codedreduce.worlds.zeromq.local import LocalCluster
+from tests.waiting import wait_until
 
 SAMPLES, LENGTH = 240, 700
 
@@ -43,6 +45,7 @@ class Bits:
         self.rounds = rounds
         self.shared_memory = shared_memory
         self.folder = folder
+        self.reached = multiprocessing.Array("i", ranks)  # by rank; processes are forked
         chunk = self.plan.chunk(length, 4, chunk_bytes)
         self.settings = Settings(length=length, chunk=chunk, least_head_start=0.05)
 
@@ -59,7 +62,7 @@ class Bits:
         sums = renewals = reached = 0
         while reached < self.rounds:
             outcome = world.aggregate(self.gradients.model(reached + 1))
-            reached = outcome.round
+            self.reached[world._number] = reached = outcome.round
             if isinstance(outcome, RoundResult):
                 self.check(outcome)
                 sums += 1
@@ -113,13 +116,19 @@ def test_a_calm_run_leaves_nobody_behind(tmp_path: Path, shared_memory: bool) ->
     assert [bits.seen(rank) for rank in (1, 2, 3)] == [(20, 0)] * 3
 
 
+def kill_and_wait(process: int) -> None:
+    """Until whoever forked it knows, so that rounds that come say so."""
+    os.kill(process, signal.SIGKILL)
+    assert wait_until(lambda: not psutil.pid_exists(process))
+
+
 @BOTH
 def test_one_is_killed(tmp_path: Path, shared_memory: bool) -> None:
     bits = Bits(4, 12, tmp_path, shared_memory=shared_memory)
 
     def kill(cluster: LocalCluster, round_: int) -> None:
         if round_ == 4:
-            os.kill(cluster.processes[2], signal.SIGKILL)
+            kill_and_wait(cluster.processes[2])
         time.sleep(0.06)
 
     journal, _ = bits.run(kill)
@@ -132,7 +141,7 @@ def test_all_others_are_killed(tmp_path: Path) -> None:
 
     def kill(cluster: LocalCluster, round_: int) -> None:
         if round_ in (3, 5):
-            os.kill(cluster.processes[1 if round_ == 3 else 2], signal.SIGKILL)
+            kill_and_wait(cluster.processes[1 if round_ == 3 else 2])
         time.sleep(0.06)
 
     journal, _ = bits.run(kill)
@@ -151,10 +160,6 @@ def test_nobody_is_left_who_can_read_the_samples(tmp_path: Path) -> None:
         bits.run(kill)
 
 
-def resume_later(process: int, seconds: float) -> None:
-    threading.Timer(seconds, lambda: os.kill(process, signal.SIGCONT)).start()
-
-
 @BOTH
 def test_one_is_paused_and_comes_back(tmp_path: Path, shared_memory: bool) -> None:
     """A paused rank computes nothing, keeps nothing and hears nothing; its stripe is kept by another meanwhile."""
@@ -163,12 +168,13 @@ def test_one_is_paused_and_comes_back(tmp_path: Path, shared_memory: bool) -> No
     def pause(cluster: LocalCluster, round_: int) -> None:
         if round_ == 10:
             os.kill(cluster.processes[2], signal.SIGSTOP)
-            resume_later(cluster.processes[2], 0.6)
-        time.sleep(0.02)
+        if round_ == 40:
+            assert "keeper" in cluster.journal.counts
+            os.kill(cluster.processes[2], signal.SIGCONT)
+        if round_ == 60:
+            assert wait_until(lambda: bits.reached[2] > 10), "it goes on"
 
-    journal, seconds = bits.run(pause)
-    assert "keeper" in journal.counts
-    assert max(seconds) < 30
+    bits.run(pause)
     sums, renewals = bits.seen(2)
     assert sums + renewals > 10
     assert bits.seen(1) == (60, 0)
@@ -185,8 +191,8 @@ def test_one_that_fell_far_behind_takes_the_state_of_another(tmp_path: Path, sha
             os.kill(cluster.processes[3], signal.SIGSTOP)
         if round_ == 150:
             os.kill(cluster.processes[3], signal.SIGCONT)
-        if round_ > 150:
-            time.sleep(0.01)
+        if round_ == 200:
+            assert wait_until(lambda: bits.reached[3] >= 150), "it takes a state"
 
     bits.run(pause)
     sums, renewals = bits.seen(3)
@@ -253,9 +259,7 @@ class Taken(Bits):
         if round_ > 150:
             time.sleep(0.02)
         if round_ == 200:  # on a busy machine a state takes longer than the rounds that are left
-            deadline = time.monotonic() + 60
-            while not (self.folder / "renewed").exists() and time.monotonic() < deadline:
-                time.sleep(0.02)
+            wait_until((self.folder / "renewed").exists)
 
     def gave(self) -> dict[str, int]:
         self.run(self.pause, replica=self.replica)

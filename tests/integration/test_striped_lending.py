@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from codedreduce.errors import WorkerFailed
-from codedreduce.protocol import keeping, settings
+from codedreduce.protocol import ending, keeping, settings
 from codedreduce.schemes import Piece
 from codedreduce.worlds.arena import arenas_of
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.lending import Lending
 from codedreduce.worlds.zeromq.local import LocalCluster
+from tests.waiting import wait_until
 
 from .test_striped import Bits
 
@@ -50,7 +51,7 @@ class Continue:
     """Continues a process that has stopped itself, so many rounds later."""
 
     def __init__(self, bits: Bits, name: str, rounds: int) -> None:
-        self.flag = bits.folder / name
+        self.bits, self.flag = bits, bits.folder / name
         self.rounds = rounds
         self.due: int | None = None
 
@@ -60,6 +61,8 @@ class Continue:
         if round_ == self.due:
             os.kill(cluster.processes[UNLUCKY], signal.SIGCONT)
         time.sleep(0.02)
+        if round_ == self.bits.rounds:
+            assert wait_until(lambda: self.bits.reached[UNLUCKY] > 8), "it has noticed, and goes on"
 
 
 def is_stopped(process: int) -> bool:
@@ -133,13 +136,16 @@ def test_a_rank_is_stopped_before_it_has_taken_a_sum(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("rounds", [1, 3, 6])
 def test_ranks_are_stopped_anywhere_again_and_again(tmp_path: Path, rounds: int) -> None:
     bits = Bits(4, 120, tmp_path, stripes=4)
+    stopping = threading.Timer(0.0, int)
 
     def pause(cluster: LocalCluster, round_: int) -> None:
+        nonlocal stopping
         victim = cluster.processes[1 + (round_ // 10) % 3]
         if round_ % 10 == 2:
-            threading.Timer(0.001 * (round_ % 7), os.kill, (victim, signal.SIGSTOP)).start()
+            stopping = threading.Timer(0.001 * (round_ % 7), os.kill, (victim, signal.SIGSTOP))
+            stopping.start()
         if round_ % 10 == 2 + rounds:
-            time.sleep(0.01)
+            stopping.join()
             os.kill(victim, signal.SIGCONT)
 
     bits.run(pause)
@@ -166,7 +172,10 @@ def end_by_stop(cluster: LocalCluster, round_: int) -> None:
 
 
 @pytest.mark.parametrize("how", [None, end_by_kill, end_by_stop])
-def test_nothing_is_left_of_a_run(tmp_path: Path, how: Callable[[LocalCluster, int], None] | None) -> None:
+def test_nothing_is_left_of_a_run(
+    tmp_path: Path, how: Callable[[LocalCluster, int], None] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(ending, "GRACE", 0.5 if how is end_by_stop else ending.GRACE)  # it is waited for in vain
     seen: list[int] = []
 
     def meanwhile(cluster: LocalCluster, round_: int) -> None:

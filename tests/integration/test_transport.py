@@ -146,7 +146,7 @@ def test_a_socket_that_is_not_named_is_not_asked(family: tuple[Transport, Transp
     parent, child = family
     child.send(Transmit(to=0, message=Offer(round=1, task=3)))
     control, data = parent.sockets
-    assert control.poll(5000)
+    assert control.poll(1000 * PATIENCE)
     assert list(parent.take({data: zmq.POLLIN})) == []
     assert list(parent.take({control: zmq.POLLIN})) == [Arrived(3, Offer(round=1, task=3))]
 
@@ -159,7 +159,7 @@ def test_one_connection_that_breaks_is_a_new_session_on_both(family: tuple[Trans
         to=0, message=ShareChunk(round=1, task=3, index=0), data=np.zeros(6, dtype=np.float32), marked=True
     )
     child.send(share)
-    assert parent.sockets[1].poll(5000)
+    assert parent.sockets[1].poll(1000 * PATIENCE)
     shut(parent, plane)
     found = until(lambda found: all(Reached in map(type, news) for news in found.values()), parent, child)
     changes = {node: [one for one in news if not isinstance(one, Arrived)] for node, news in found.items()}
@@ -181,10 +181,10 @@ def shut(node: Transport, plane: int) -> None:
 def test_a_goodbye_is_heard_though_another_connection_went_first(family: tuple[Transport, Transport]) -> None:
     parent, child = family
     child.send(Transmit(to=0, message=Goodbye(reason="enough")))
-    assert parent.sockets[0].poll(5000)
+    assert parent.sockets[0].poll(1000 * PATIENCE)
     shut(parent, 1)
     monitor = parent.monitors[1]
-    assert monitor.poll(5000)
+    assert monitor.poll(1000 * PATIENCE)
     assert list(parent.take([monitor])) == [Gone(3)]
     found = until(lambda found: bool(of_kind(found[0], Arrived)), parent)
     assert of_kind(found[0], Arrived) == [Arrived(3, Goodbye(reason="enough"))]
@@ -286,6 +286,6 @@ def test_a_frame_too_short_for_a_session_is_told(family: tuple[Transport, Transp
     parent, child = family
     assert child._parent is not None
     put(child, child._parent, 0, [b"\x00short"])
-    assert parent.sockets[0].poll(5000)
+    assert parent.sockets[0].poll(1000 * PATIENCE)
     assert turn(parent) == {0: [Gone(3)]}
     assert parent.unreadable == [(3, "node 3 sent a frame of 6 bytes; the shortest has 17")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from codedreduce.errors import SchemeError, UsageError
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.training import LogisticRegression, synthetic, train
 from codedreduce.worlds.environment import read_membership
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, linger, wait_until
 
 from .test_restarts import expect_same_bits, running  # noqa: F401
 from .test_torch_striped import bits_of, trained
@@ -47,7 +46,7 @@ def test_of_six_places_four_are_taken_two_of_them_lost_and_one_more_taken(runnin
     try:
         run.pid(4)
         said = run.stop()
-        assert added.wait(30) == 0
+        assert added.wait(PATIENCE) == 0
     finally:
         added.kill()
         added.wait()
@@ -104,7 +103,7 @@ def test_in_pytorch(tmp_path: Path) -> None:
         if cluster.rank == 4 and step.round < STEPS:
             took.touch()
         if step.round > 3:
-            time.sleep(0.1)
+            linger(str(took), STEPS - step.round)
 
     script = trained(tmp_path, STEPS, body)
 

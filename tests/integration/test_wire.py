@@ -56,16 +56,16 @@ def rounds(world: World, count: int = ROUNDS) -> None:
         if isinstance(world, LocalCluster):
             REACHED.value = number
         else:
-            wait_for_first(number - AHEAD, 20.0)
+            wait_for_first(number - AHEAD)
 
 
 #: How far the first process, which is that of a test, has come; and how far ahead of it others go.
 REACHED, AHEAD = multiprocessing.Value("i", 0), 30
 
 
-def wait_for_first(number: int, seconds: float) -> None:
+def wait_for_first(number: int) -> None:
     """Be there for the first, which may be cut off from all: who comes back when others have ended finds nobody."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + PATIENCE
     while REACHED.value < number and time.monotonic() < until:
         time.sleep(0.01)
 
@@ -73,7 +73,7 @@ def wait_for_first(number: int, seconds: float) -> None:
 def member(world: World) -> None:
     """The life of another."""
     rounds(world)
-    wait_for_first(ROUNDS, 5.0)
+    wait_for_first(ROUNDS)
 
 
 def meeting(mode: str) -> Meeting:

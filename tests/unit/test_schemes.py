@@ -83,9 +83,9 @@ def test_ring_segments_add_in_ring_order() -> None:
 def test_one_node_of_a_million() -> None:
     plan = CodedReduce(tree(10, 6), 1).plan(samples=10**8)
     tracemalloc.start()
-    begin = time.perf_counter()
+    begin = time.process_time()
     work = plan.work(1_111_110)
-    elapsed = time.perf_counter() - begin
+    elapsed = time.process_time() - begin
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert work.calm_load == 91

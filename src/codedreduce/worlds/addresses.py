@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import secrets
 import socket
 
 from codedreduce.errors import UsageError
 
-#: Ports that are derived from a launch's number: below those that systems hand out (32768 and more), above those of
-#: services.
+#: Ports that are derived from a launch's number, or drawn: below those that systems hand out (32768 and more), above
+#: those of services.
 FIRST_PORT, PORTS = 20_000, 12_000
 
 #: An address that nobody has (RFC 5737): what leads there leads out of this machine.
@@ -16,10 +18,13 @@ OUTSIDE = "192.0.2.1"
 
 
 def free_port() -> int:
-    """A port nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens at, drawn from those that the system gives no other socket before it is listened at."""
+    for _ in range(100):
+        port = FIRST_PORT + secrets.randbelow(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise UsageError(f"no port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1} is free; set MASTER_PORT to one that is")
 
 
 def derived_port(number: int) -> int:
