@@ -103,7 +103,8 @@ def _are_counts(found: torch.Tensor) -> bool:
     """Whether these are whole numbers, and not all the same; as good as whole, if something small was added."""
     found = found.detach().double()
     whole = found.round()
-    return bool(((found - whole).abs() < 1e-3).all() and (whole >= 0).all() and whole.max() > max(1, whole.min()))
+    least, most = float(whole.min()), float(whole.max())
+    return bool(((found - whole).abs() < 1e-3).all()) and 0 <= least < most and most > 1
 
 
 def _range(found: torch.Tensor) -> tuple[int, int]:

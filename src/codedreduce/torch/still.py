@@ -86,8 +86,9 @@ class _Still(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found.copy_(value) if isinstance(value, torch.Tensor) else found.fill_(value)
 
 
-def _named(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(zip((one.name for one in func._schema.arguments), args, strict=False)) | kwargs
+def _named(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    names: list[str] = [one.name for one in func._schema.arguments]
+    return dict(zip(names, args, strict=False)) | kwargs
 
 
 def _sorted(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
