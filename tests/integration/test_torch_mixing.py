@@ -4,7 +4,7 @@ import itertools
 import logging
 import random
 from collections.abc import Callable
-from random import shuffle
+from random import shuffle, uniform
 
 import numpy as np
 import pytest
@@ -32,9 +32,15 @@ def shuffled(count: int) -> list[int]:
     return order
 
 
-def shuffled_unseen(count: int) -> list[int]:
+def shuffled_by_name(count: int) -> list[int]:
     order = list(range(count))
     shuffle(order)
+    return order
+
+
+def shuffled_unseen(count: int, kept: Callable = random.shuffle) -> list[int]:
+    order = list(range(count))
+    kept(order)
     return order
 
 
@@ -54,6 +60,7 @@ PARTNERS = {
     "np.randint": lambda count: np.random.randint(0, count, size=count),
     "np.rand().argsort": lambda count: np.random.rand(count).argsort(),
     "random.shuffle": shuffled,
+    "shuffle": shuffled_by_name,
     "random.sample": lambda count: random.sample(range(count), count),
     "random.randrange": lambda count: [random.randrange(count) for _ in range(count)],
     "sorted by random": lambda count: sorted(range(count), key=lambda _: random.random()),
@@ -142,7 +149,7 @@ def test_cutmix_is_refused_and_so_is_what_collate_fn_mixes() -> None:
 
 
 def test_what_cannot_be_held_still_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """Once: a function that a script has imported by itself draws as it does."""
+    """Once: a function that is kept where nobody looks draws as it does."""
     PARTNERS["unseen"] = shuffled_unseen
     try:
         begin(mixup("unseen"))
@@ -211,7 +218,7 @@ def augmented(samples: list) -> list[torch.Tensor]:
     """Each sample by itself: scaled, shifted, turned round, cut out; and with a negative that is not its own label."""
     found = []
     for x, y in samples:
-        x = x * random.uniform(0.8, 1.2) + np.random.normal(0, 0.1)
+        x = x * uniform(0.8, 1.2) + np.random.normal(0, 0.1)
         x = x.flip(0) if random.random() < 0.5 else x
         x = x.roll(int(np.random.randint(3)) + random.choice([0, 1]))
         begin = random.randint(0, 5)

@@ -1,7 +1,7 @@
 """What NumPy's and Python's generators draw, fixed: the same number wherever it is drawn, and permutations reversed.
 
-Functions of `random` and `numpy.random` are replaced as long as this lasts. One that a script has under another name,
-or that is not in the tables, draws as ever: its generator then moves, by which that is noticed.
+Functions of `random` and `numpy.random` are replaced as long as this lasts, in every module that has imported them. One
+that is kept elsewhere, or that is not in the tables, draws as ever: its generator then moves, by which that is noticed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import contextlib
 import functools
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from statistics import NormalDist
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -34,20 +36,22 @@ class FixedDraws:
     @contextlib.contextmanager
     def fixed(self) -> Iterator[None]:
         """Fix what is drawn in here."""
-        replaced: list[tuple[Any, str, Any]] = []
-        tables: list[tuple[Any, Mapping[str, Callable[..., Any]]]] = [
-            (random, self._of_python()), (np.random, self._of_numpy()),
-        ]  # fmt: skip
+        draws: dict[int, Callable[..., Any]] = {}
+        for module, table in ((random, self._of_python()), (np.random, self._of_numpy())):
+            for name, draw in table.items():
+                original = getattr(module, name)
+                draws[id(original)] = self._counted(draw, original)
+        replaced: list[tuple[dict[str, Any], str, Any]] = []
         try:
-            for module, table in tables:
-                for name, draw in table.items():
-                    original = getattr(module, name)
-                    replaced.append((module, name, original))
-                    setattr(module, name, self._counted(draw, original))
+            for names in _modules():
+                for name, original in list(names.items()):
+                    if id(original) in draws:
+                        replaced.append((names, name, original))
+                        names[name] = draws[id(original)]
             yield
         finally:
-            for module, name, original in replaced:
-                setattr(module, name, original)
+            for names, name, original in replaced:
+                names[name] = original
 
     def _counted(self, draw: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -161,6 +165,15 @@ class FixedDraws:
         if tilted:
             found -= np.abs(found) * _TILT * (self.count + np.arange(found.size)).reshape(shape)
         return found
+
+
+def _modules() -> list[dict[str, Any]]:
+    """What all modules have, but for torch's own and what it needs, which are many."""
+    return [
+        vars(module)
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType) and not name.startswith(("torch.", "sympy."))
+    ]
 
 
 def _shape(size: Any) -> tuple[int, ...]:

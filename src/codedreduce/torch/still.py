@@ -76,6 +76,10 @@ class _Still(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
         if "dropout_p" in given:  # attention that drops by itself
             return func(**(given | {"dropout_p": 0.0}))
+        if name == "_cudnn_init_dropout_state":  # which is then not used
+            return func(*args, **kwargs)
+        if name == "_cudnn_rnn":
+            return func(**(given | {"dropout": 0.0, "dropout_state": None}))
         name = name.rstrip("_")
         self.draws += name != "bernoulli"
         found = func(*args, **kwargs)
