@@ -123,7 +123,9 @@ DIVIDED: dict[str, Callable[[], torch.Tensor]] = {
     "in a loop": lambda: torch.stack([each()[row].sum() / int(COUNTS[row]) for row in range(3)]),
     "means in a loop": lambda: torch.stack([each()[row][MASK[row]].mean() for row in range(3)]),
     "losses in a loop": lambda: torch.stack([F.cross_entropy(WEIGHT[row] * 2, LABELS[row]) for row in range(3)]),
-    "concatenated": lambda: torch.cat([F.mse_loss(WEIGHT[r, : COUNTS[r], 0], torch.ones(1)).view(1) for r in range(3)]),
+    "concatenated": lambda: torch.cat(
+        [F.mse_loss(WEIGHT[r, : COUNTS[r], 0], torch.ones(int(COUNTS[r]))).view(1) for r in range(3)]
+    ),
     "a part of it": lambda: WEIGHT.sum((1, 2)) - torch.where(COUNTS > 1, each().sum(1) / COUNTS, 0.0),
 }
 

@@ -68,6 +68,7 @@ def rehearse(training: Training) -> Rehearsal:
     with random_state_kept(), _state_kept(training.model), without_compiling():
         samples, draws = _read_twice(training, numbers)
         data = f"data whose samples {', '.join(map(str, numbers))} have the digest {fingerprint(samples)}"
+        samples, numbers = samples[: training.batch_size], numbers[: training.batch_size]  # what memory is there for
         with scalers_seen() as scalers:
             form, first, warnings = _try_pass(training, samples)
         seed_everything(training.seed, 1, 0)
@@ -76,7 +77,7 @@ def rehearse(training: Training) -> Rehearsal:
             raise UsageError(f"losses() gave {form} at first, and {again.form} for the same samples again")
         warnings += _compare_twice(first, again.rows(), numbers)
         del again  # and its graph
-        if training.coupled is None and most > 1:
+        if training.coupled is None and len(samples) > 1:
             warnings += _compare_apart(training, samples, numbers)
     return Rehearsal(form=form, data=data, draws=draws, is_scaled=bool(scalers), warnings=tuple(warnings))
 
