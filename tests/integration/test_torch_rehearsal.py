@@ -342,9 +342,10 @@ def test_draws_that_are_held_still_do_not_depend_on_how_many_there_are() -> None
             torch.empty(count).exponential_(), torch.bernoulli(torch.full((count,), 0.3)),
         ]  # fmt: skip
 
-    few, precision, is_still = computed_still(drawn(3))
-    many, _, _ = computed_still(drawn(50))
+    few, precision, is_still, has_drawn = computed_still(drawn(3))
+    many, *_ = computed_still(drawn(50))
     assert is_still
+    assert has_drawn
     assert precision == torch.finfo(torch.float32).eps
     for one, other in zip(few, many, strict=True):
         assert len(set(other.tolist())) == 1

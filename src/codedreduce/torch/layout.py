@@ -7,9 +7,10 @@ Numbers are float32, or float64 if a parameter is. Parameters that are frozen do
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,6 +117,17 @@ class Layout:
         """No parameter has a gradient."""
         for one in self.parameters:
             one.grad = None
+
+    @contextlib.contextmanager
+    def gradients_kept(self) -> Iterator[None]:
+        """Gradients are afterwards what they were: a backward pass in here adds nothing to them, and finds none."""
+        kept = [one.grad for one in self.parameters]
+        self.forget_gradients()
+        try:
+            yield
+        finally:
+            for one, was in zip(self.parameters, kept, strict=True):
+                one.grad = was
 
     @torch.no_grad()
     def read_gradients(self, vector: AnyVector, totals: torch.Tensor) -> None:

@@ -1,8 +1,10 @@
 """A rehearsal before the first round: some samples, together, apart, and twice. What cannot work is found here.
 
 A worker computes some samples of a batch, and another may compute them again. So the loss of a sample must not depend
-on the samples beside it (in-batch negatives, batch normalisation by hand), nor on what was computed before (a carried
-state, a generator of one's own). Both is tried with samples that the seed draws, and leaves no trace.
+on the samples beside it (in-batch negatives, mixup, batch normalisation by hand), nor on what was computed before (a
+carried state, a generator of one's own). Both is tried with samples that the seed draws, with gradients as in training,
+and leaves no trace. Random numbers are held still for the first, at a level; if any were drawn, then at others, too,
+because what is done with some probability (`if random() < 0.5`) is done at some of them.
 
 Computing in other company also rounds otherwise. With numbers whose steps are e (1.2e-7 in float32) a difference of up
 to e^0.65 (3e-5) is taken for rounding, one beyond e^0.5 (3e-4) for a mistake, and between them there is a warning.
@@ -21,11 +23,12 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from codedreduce.errors import UsageError
 from codedreduce.torch.compiling import without_compiling
+from codedreduce.torch.denominators import counts_that_differ
 from codedreduce.torch.fingerprint import fingerprint
 from codedreduce.torch.given import Form, Given
 from codedreduce.torch.scaling import scalers_seen
 from codedreduce.torch.seeding import drawn, drawn_beside_torch, random_state_kept, seed_everything
-from codedreduce.torch.still import computed_still
+from codedreduce.torch.still import Computed, computed_still
 from codedreduce.training.permutation import Permutation
 
 if TYPE_CHECKING:
@@ -36,6 +39,9 @@ TRIED, APART = 8, 3
 
 #: Sets the draw of these samples apart from the orders of epochs.
 _DRAW = 0x7E57
+
+#: Levels of random numbers at which samples are computed together and apart.
+_LEVELS = (0.5, 0.02, 0.98)
 
 _Rows = dict[str, torch.Tensor]
 
@@ -59,28 +65,36 @@ def rehearse(training: Training) -> Rehearsal:
     count = len(training.dataset)
     most = min(TRIED, count, training.micro_batch or TRIED)
     numbers = np.sort(Permutation(count, [training.seed, _DRAW])(np.arange(most))).tolist()
-    with random_state_kept(), torch.no_grad(), _buffers_kept(training.model), without_compiling():
+    with random_state_kept(), _state_kept(training.model), without_compiling():
         samples, draws = _read_twice(training, numbers)
         data = f"data whose samples {', '.join(map(str, numbers))} have the digest {fingerprint(samples)}"
-        seed_everything(training.seed, 1, 0)
+        samples, numbers = samples[: training.batch_size], numbers[: training.batch_size]  # what memory is there for
         with scalers_seen() as scalers:
-            first = training.evaluate_samples(samples)
+            form, first, warnings = _try_pass(training, samples)
         seed_everything(training.seed, 1, 0)
         again = training.evaluate_samples(samples)
-        warnings = [*_compare_twice(first, again, numbers)]
-        if training.coupled is None and most > 1:
+        if form != again.form:
+            raise UsageError(f"losses() gave {form} at first, and {again.form} for the same samples again")
+        warnings += _compare_twice(first, again.rows(), numbers)
+        del again  # and its graph
+        if training.coupled is None and len(samples) > 1:
             warnings += _compare_apart(training, samples, numbers)
-    return Rehearsal(form=first.form, data=data, draws=draws, is_scaled=bool(scalers), warnings=tuple(warnings))
+    return Rehearsal(form=form, data=data, draws=draws, is_scaled=bool(scalers), warnings=tuple(warnings))
 
 
 @contextlib.contextmanager
-def _buffers_kept(model: torch.nn.Module) -> Iterator[None]:
-    """What a forward pass counts or averages is as it was afterwards; also in other models that it goes through."""
-    kept: dict[torch.nn.Module, list[tuple[str, torch.Tensor, torch.Tensor]]] = {}
+def _state_kept(model: torch.nn.Module) -> Iterator[None]:
+    """Buffers and gradients are afterwards what they were; also in other models that a pass goes through."""
+    buffers: dict[torch.nn.Module, list[tuple[str, torch.Tensor, torch.Tensor]]] = {}
+    gradients: dict[torch.nn.Parameter, torch.Tensor | None] = {}
 
     def keep(module: torch.nn.Module, given: Any = None) -> None:
-        if module not in kept:
-            kept[module] = [(name, one, one.detach().clone()) for name, one in module.named_buffers(recurse=False)]
+        if module in buffers:
+            return
+        buffers[module] = [(name, one, one.detach().clone()) for name, one in module.named_buffers(recurse=False)]
+        for one in module.parameters(recurse=False):
+            if one not in gradients:
+                gradients[one], one.grad = one.grad, None
 
     for module in model.modules():
         keep(module)
@@ -89,9 +103,58 @@ def _buffers_kept(model: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         hook.remove()
-        for module, buffers in kept.items():
-            for name, one, was in buffers:
-                setattr(module, name, one.copy_(was))
+        for module, kept in buffers.items():
+            for name, one, was in kept:
+                setattr(module, name, one.detach_() if one.grad_fn is not None else one)
+                with torch.no_grad():
+                    one.copy_(was)
+        for parameter, gradient in gradients.items():
+            parameter.grad = gradient
+
+
+def _try_pass(training: Training, samples: list[Any]) -> tuple[Form, _Rows, list[str]]:
+    """One forward and one backward pass, as in training: what was given, and what a person should hear of."""
+    before = _norms(training.model)
+    seed_everything(training.seed, 1, 0)
+    given = training.evaluate_samples(samples)
+    for name, norm in _norms(training.model).items():
+        if norm != before[name]:
+            raise UsageError(
+                f"losses() changed the parameter {name!r}: other ranks do not see that. Steps belong in the loop body; "
+                "for an inner step in losses use torch.func.functional_call with changed copies of the parameters"
+            )
+    warnings, counts = [], counts_that_differ(given.losses)
+    if counts is not None:
+        warnings.append(
+            f"losses() divides each sample's sum by a count of its own ({counts[0]} to {counts[1]} in {len(samples)} "
+            "samples), so the gradient is that of the mean of these means, and not that of the mean over all tokens of "
+            "the batch, as reduction='mean' gives in one process. For the latter return (sums, counts); if terms have "
+            "different denominators, divide each term by a constant, such as its average count"
+        )
+    _try_backward(training.model, given)
+    return given.form, given.rows(), warnings
+
+
+def _norms(model: torch.nn.Module) -> dict[str, str]:
+    """What tells whether parameters have changed; NaN is like NaN."""
+    named = dict(model.named_parameters())
+    with torch.no_grad():
+        return {name: repr(float(one.detach().norm())) for name, one in named.items() if one.is_floating_point()}
+
+
+def _try_backward(model: torch.nn.Module, given: Given) -> None:
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    if not parameters or not given.losses.requires_grad:
+        return
+    try:
+        torch.autograd.grad(given.losses.sum(), parameters, allow_unused=True)
+    except RuntimeError as error:
+        if "second time" not in str(error):
+            raise
+        raise UsageError(
+            "losses() calls .backward() on the losses that it returns, or on a part of them. Leave that out: return "
+            "the losses, and .grad of every parameter is filled before the loop body"
+        ) from error
 
 
 def _read_twice(training: Training, numbers: Sequence[int]) -> tuple[list[Any], bool]:
@@ -115,10 +178,8 @@ def _read_twice(training: Training, numbers: Sequence[int]) -> tuple[list[Any], 
     return found[0], draws
 
 
-def _compare_twice(first: Given, again: Given, numbers: Sequence[int]) -> Iterator[str]:
-    if first.form != again.form:
-        raise UsageError(f"losses() gave {first.form} at first, and {again.form} for the same samples again")
-    for what, one, other in _pairs(first.rows(), again.rows()):
+def _compare_twice(first: _Rows, again: _Rows, numbers: Sequence[int]) -> Iterator[str]:
+    for what, one, other in _pairs(first, again):
         if torch.equal(one, other):
             continue
         seen = _seen(what, one, other, numbers, "at first", "again")
@@ -136,40 +197,55 @@ def _compare_twice(first: Given, again: Given, numbers: Sequence[int]) -> Iterat
 
 
 def _compare_apart(training: Training, samples: list[Any], numbers: Sequence[int]) -> list[str]:
+    """Together and apart, with random numbers held still: at other levels only if any were drawn."""
     cut = min(APART, len(samples) - 1)
-    try:
-        whole = computed_still(lambda: _rows(training, [samples]))
-        apart = computed_still(lambda: _rows(training, [samples[:cut], samples[cut:]]))
-    except UsageError:
-        raise
-    except Exception as error:  # what holds randomness still is not for every model
-        return [
-            "whether losses() couples samples could not be tried by computing some together and apart: "
-            f"{type(error).__name__}: {error}"
-        ]
+    for level in _LEVELS:
+        try:
+            whole = computed_still(lambda: _rows(training, [samples]), level)
+            apart = computed_still(lambda: _rows(training, [samples[:cut], samples[cut:]]), level)
+        except UsageError:
+            raise
+        except Exception as error:  # what holds randomness still is not for every model
+            if level != _LEVELS[0]:
+                continue
+            return [
+                "whether losses() couples samples could not be tried by computing some together and apart: "
+                f"{type(error).__name__}: {error}"
+            ]
+        warnings = _compare_company(whole, apart, numbers, cut)
+        if warnings or not whole.has_drawn:
+            return warnings
+    return []
+
+
+def _compare_company(whole: Computed, apart: Computed, numbers: Sequence[int], cut: int) -> list[str]:
     warnings = []
     (one_way, drew), (other_way, _) = whole.found, apart.found
-    if drew or not whole.is_still:  # then nothing follows from a difference
-        return []
+    company = f"together with {len(numbers) - 1} others", f"with {cut - 1} or {len(numbers) - cut - 1} others"
     for what, one, other in _pairs(one_way, other_way):
         difference = _difference(one, other)
         if difference <= whole.precision**0.65:
             continue
-        company = f"together with {len(samples) - 1} others", f"with {cut - 1} or {len(samples) - cut - 1} others"
         seen = _seen(what, one, other, numbers, *company)
+        if drew or not whole.is_still:
+            return [
+                f"whether losses() couples samples is not known: {seen}, and random numbers that it draws could not be "
+                "held still. If it mixes samples (mixup, CutMix, negatives from the batch), say "
+                'coupled="micro-batch" and micro_batch=; if not, this is no error'
+            ]
         if difference > whole.precision**0.5 and "metric" not in what:
             raise UsageError(
                 f"losses() couples samples: {seen}. Workers compute some samples of a batch each, so {what} of one "
-                "must not depend on those beside it (negatives from the batch, normalising over it, padding that "
-                'counts). If it is meant, say coupled="micro-batch" and micro_batch=: samples are then coupled within '
-                "micro-batches of that size, the same whoever computes them"
+                "must not depend on those beside it (mixup and CutMix, negatives from the batch, normalising over it, "
+                'padding that counts). If it is meant, say coupled="micro-batch" and micro_batch=: samples are then '
+                "coupled within micro-batches of that size, the same whoever computes them"
             )
         warnings.append(f"losses() may couple samples: {seen}, more than rounding explains")
     return warnings
 
 
 def _rows(training: Training, groups: Sequence[list[Any]]) -> tuple[_Rows, bool]:
-    """All numbers of some samples, computed group by group; whether anything was drawn by NumPy or Python for it.
+    """All numbers of some samples, computed group by group; whether NumPy or Python drew anything that was not fixed.
 
     What groups give as one sum is added up: the result must not depend on the groups.
     """

@@ -87,7 +87,8 @@ class UnitGradient:
                 return None
             seed_everything(self._training.seed, round_, order.places.start)
             with layout.statistics.watched():
-                given = self._training.evaluate(batch, len(order.indices), round_)
+                with layout.gradients_kept():  # losses that make adversarial samples have backward passes of their own
+                    given = self._training.evaluate(batch, len(order.indices), round_)
                 if given.form != layout.form:
                     raise UsageError(f"losses() gave {given.form} in round {round_}, and {layout.form} at first")
                 total = given.losses.sum() * weight

@@ -1,0 +1,111 @@
+"""Losses that are divided by a count of each sample: seen in the graph that autograd keeps of them.
+
+A mean over all tokens of a batch is not the mean of each sample's mean, if samples have different numbers of them. So
+from the losses back, as long as every operation is linear, divisions and means are looked for whose denominators are
+whole numbers that differ between samples. What lies behind a loss function (pooling over tokens, say) is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+#: Operations that add numbers of a sample up.
+_ADDING = ("Sum", "Nansum", "IndexAdd", "ScatterAdd", "ScatterReduce")
+
+#: Operations of which a sum of losses, each divided by something, is made.
+_LINEAR = (
+    *_ADDING, "Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Mean", "Stack", "Cat", "View", "UnsafeView", "Squeeze",
+    "Unsqueeze", "Expand", "Select", "Slice", "Split", "Unbind", "Permute", "Transpose", "Alias", "Clone", "ToCopy",
+    "Where", "MaskedFill", "Index",
+)  # fmt: skip
+
+
+def counts_that_differ(losses: torch.Tensor) -> tuple[int, int] | None:
+    """The smallest and the largest count that samples' losses are divided by; None if all are divided alike.
+
+    >>> of_tokens = torch.ones(3, 4, requires_grad=True) * 2
+    >>> counts_that_differ(of_tokens.sum(1) / torch.tensor([1, 4, 2])), counts_that_differ(of_tokens.sum(1) / 4)
+    ((1, 4), None)
+    """
+    if losses.ndim != 1 or len(losses) < 2 or losses.grad_fn is None:
+        return None
+    samples = len(losses)
+    of_each: dict[str, list[float]] = defaultdict(list)  # those of losses that are computed sample by sample
+    for node, path in _linear(losses.grad_fn, samples):
+        count = _denominator(node)
+        if count is None:
+            continue
+        if count.numel() == 1:
+            of_each[path].append(float(count))
+        elif count.numel() == samples and _adds(path, node, samples) and _are_counts(count):
+            return _range(count)
+    for found in of_each.values():
+        count = torch.tensor(found)
+        if len(found) == samples and _are_counts(count):
+            return _range(count)
+    return None
+
+
+def _linear(node: Any, samples: int) -> Iterator[tuple[Any, str]]:
+    """Every operation that losses are a linear function of, with the names of those on the way to it."""
+    waiting, seen = [(node, "")], {node}
+    while waiting:
+        node, way = waiting.pop()
+        path = f"{way}/{node.name()}"
+        yield node, path
+        if not _is(node, _LINEAR) or _multiplies_by_counts(node, samples):
+            continue
+        for further, _ in node.next_functions:
+            if further is not None and further not in seen:
+                seen.add(further)
+                waiting.append((further, path))
+
+
+def _is(node: Any, kinds: tuple[str, ...]) -> bool:
+    return node.name().partition("Backward")[0] in kinds
+
+
+def _adds(path: str, node: Any, samples: int) -> bool:
+    """Whether numbers of a sample are added up, before a division or after it."""
+    return any(f"/{kind}Backward" in path for kind in _ADDING) or any(
+        _is(one, _ADDING) for one, _ in _linear(node, samples)
+    )
+
+
+def _denominator(node: Any) -> torch.Tensor | None:
+    """What an operation divides by, as far as it is not a parameter's doing."""
+    if _is(node, ("Div",)):
+        other = node._saved_other
+        return None if other is None or other.requires_grad else other.detach()
+    if _is(node, ("Mean",)):
+        sizes, dims = node._saved_self_sym_sizes, getattr(node, "_saved_dim", None)
+        places = range(len(sizes)) if dims is None else [one - 2**64 if one >= 2**63 else one for one in dims]
+        return torch.tensor([sizes[one] for one in places]).prod()
+    if getattr(node, "_saved_reduction", None) == 1:  # the mean, of a loss function
+        weight = getattr(node, "_saved_total_weight", None)
+        return weight.detach() if weight is not None else torch.tensor(node._saved_self.numel())
+    return None
+
+
+def _multiplies_by_counts(node: Any, samples: int) -> bool:
+    """Whether what was divided before is a sum again."""
+    factors = (node._saved_self, node._saved_other) if _is(node, ("Mul",)) else ()
+    return any(
+        one is not None and not one.requires_grad and one.numel() == samples and _are_counts(one) for one in factors
+    )
+
+
+def _are_counts(found: torch.Tensor) -> bool:
+    """Whether these are whole numbers, and not all the same; as good as whole, if something small was added."""
+    found = found.detach().double()
+    whole = found.round()
+    least, most = float(whole.min()), float(whole.max())
+    return bool(((found - whole).abs() < 1e-3).all()) and 0 <= least < most and most > 1
+
+
+def _range(found: torch.Tensor) -> tuple[int, int]:
+    return round(float(found.min())), round(float(found.max()))
