@@ -145,8 +145,6 @@ def _sum_up(result: TrainingResult, console: Console) -> None:
     how = "interrupted after" if result.interrupted else "trained for"
     last = result.history[-1].loss if result.history else float("nan")
     spent = sum(log.seconds for log in result.history)
-    if result.resumed_after:
-        console.print(f"went on from the checkpoint of round {result.resumed_after}")
     console.print(f"{how} {len(result.history)} rounds in {spent:.1f} s, loss {last:.6g}")
     seen = sorted({node for log in result.history for node in log.late})
     if seen:
