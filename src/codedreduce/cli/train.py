@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from codedreduce.cli.files import open_to_write, open_to_write_bytes
+from codedreduce.cli.files import check_can_write, write_whole
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
 from codedreduce.cli.options import Audit, OnExcess, Quarantine, SayWaitingAfter, Units, Wire, said_of_wire
 from codedreduce.errors import UsageError
@@ -111,14 +111,14 @@ def _scheme(
 
 def _run_and_write(job: Job, console: Console, save: Path | None, log: Path | None) -> TrainingResult:
     """Run a job, and write what comes of it into files."""
-    with contextlib.ExitStack() as files:  # opened before anything is computed: it would be a pity to find out after
-        parameters = files.enter_context(open_to_write_bytes(save)) if save else None
-        lines = files.enter_context(open_to_write(log)) if log else None
-        result = _run(job, console)
-        if lines is not None:
-            _write_log(lines, result.history)
-        if parameters is not None:
-            np.savez(parameters, parameters=result.parameters)
+    for path in (save, log):
+        if path is not None:
+            check_can_write(path)  # before anything is computed: it would be a pity to find out after
+    result = _run(job, console)
+    if save is not None:  # first: it has more in it
+        write_whole(save, lambda file: np.savez(file, parameters=result.parameters))
+    if log is not None:
+        write_whole(log, lambda file: file.writelines(_log_lines(result.history)))
     return result
 
 
@@ -166,7 +166,7 @@ def _objective(text: str) -> Objective:
     raise UsageError(f"unknown model {text!r}; there are linear, logistic and softmax:CLASSES")
 
 
-def _write_log(file: IO[str], history: tuple[RoundLog, ...]) -> None:
+def _log_lines(history: tuple[RoundLog, ...]) -> Iterator[bytes]:
     for entry in history:
         lateness = {str(node): round(seconds, 6) for node, seconds in entry.lateness.items()}
         line = {
@@ -178,7 +178,7 @@ def _write_log(file: IO[str], history: tuple[RoundLog, ...]) -> None:
             "saved": entry.saved,
             "residual": entry.residual,
         }
-        file.write(msgspec.json.encode(line).decode() + "\n")
+        yield msgspec.json.encode(line) + b"\n"
 
 
 def _names(nodes: list[int]) -> str:
