@@ -16,7 +16,6 @@ import pytest
 import codedreduce
 from codedreduce.worlds.zeromq.driver import Driver
 
-
 #: Slow to import, and their classes derive from those of others.
 FRAMEWORKS = {"lightning", "ray", "transformers"}
 
