@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from codedreduce.cli.files import check_can_write, write_whole
+from codedreduce.cli.files import check_writable, write_whole
 from codedreduce.errors import UsageError
 from tests.command import codedreduce
 
@@ -72,7 +72,7 @@ def test_a_link_stays_one_and_modes_are_kept(tmp_path: Path) -> None:
     target.write_bytes(b"before")
     target.chmod(0o640)
     link.symlink_to(target)
-    check_can_write(link)
+    check_writable(link)
     assert target.read_bytes() == b"before"
     write_whole(link, lambda file: file.write(b"after") and None)
     assert link.is_symlink()
@@ -83,7 +83,7 @@ def test_a_link_stays_one_and_modes_are_kept(tmp_path: Path) -> None:
 def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
     reads, writes = os.pipe()
     path = Path(f"/proc/self/fd/{writes}")
-    check_can_write(path)
+    check_writable(path)
     write_whole(path, lambda file: file.write(b"a line\n") and None)
     os.close(writes)
     assert os.read(reads, 100) == b"a line\n"
@@ -92,4 +92,4 @@ def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
 
 def test_a_folder_cannot_be_written_to(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Is a directory"):
-        check_can_write(tmp_path)
+        check_writable(tmp_path)

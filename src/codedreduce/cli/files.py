@@ -23,9 +23,11 @@ def open_to_write(path: Path) -> IO[str]:
         raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None
 
 
-def check_can_write(path: Path) -> None:
-    """Raise now what `write_whole` would raise later. What is there is not touched."""
-    write_whole(path, lambda file: None, is_trial=True)
+def check_writable(*paths: Path | None) -> None:
+    """Refuse files that cannot be written, before anything is computed; what is there is not touched."""
+    for path in paths:
+        if path is not None:
+            write_whole(path, lambda file: None, is_trial=True)
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, is_trial: bool = False) -> None:

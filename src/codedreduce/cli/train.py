@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from codedreduce.cli.files import check_can_write, write_whole
+from codedreduce.cli.files import check_writable, write_whole
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
 from codedreduce.cli.options import Audit, OnExcess, Quarantine, SayWaitingAfter, Units, Wire, said_of_wire
 from codedreduce.errors import UsageError
@@ -71,6 +71,7 @@ def train(
 ) -> None:
     """Train a model; without --data, on data made for it."""
     os.environ.update(said_of_wire(wire))
+    check_writable(save, log)
     made = synthetic(6300, 1000, kind="linear" if model == "linear" else "logistic")
     source, objective = open_data(data) if data else made, _objective(model)
     console = Console()
@@ -89,7 +90,8 @@ def train(
     )  # fmt: skip
     job = replace(job, site=chosen_lab(in_lab, lab_name, len(job.plan().nodes)))
     job.injection()
-    result = _run_and_write(job, console, save, log)
+    result = _run(job, console)
+    _write(result, save, log)
     _sum_up(result, console)
     for path in (save, log):
         if path is not None:
@@ -109,17 +111,12 @@ def _scheme(
     return parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order, units=units)
 
 
-def _run_and_write(job: Job, console: Console, save: Path | None, log: Path | None) -> TrainingResult:
-    """Run a job, and write what comes of it into files."""
-    for path in (save, log):
-        if path is not None:
-            check_can_write(path)  # before anything is computed: it would be a pity to find out after
-    result = _run(job, console)
-    if save is not None:  # first: it has more in it
+def _write(result: TrainingResult, save: Path | None, log: Path | None) -> None:
+    """Write what came of a job into files; first what costs most to have again."""
+    if save is not None:
         write_whole(save, lambda file: np.savez(file, parameters=result.parameters))
     if log is not None:
         write_whole(log, lambda file: file.writelines(_log_lines(result.history)))
-    return result
 
 
 def _run(job: Job, console: Console) -> TrainingResult:
