@@ -162,7 +162,7 @@ UNREADABLE = {
         lambda path: (path.rename(path.with_name("aside")), path.symlink_to("/proc/self/mem")),
         "Input/output",
     ),
-    "not mounted": (lambda path: (path.rename(path.with_name("aside")), path.symlink_to("/nowhere")), "No such file"),
+    "not mounted": (lambda path: (path.rename(path.with_name("aside")), path.symlink_to("nowhere")), "No such file"),
 }
 
 
