@@ -388,8 +388,9 @@ def _digest(data: memoryview) -> str:
 
 
 def _reason(error: Exception) -> str:
-    is_plain = isinstance(error, OSError) and error.strerror
-    return str(error.strerror) if is_plain else f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"{type(error).__name__}: {error}"
 
 
 def _bytes_of(path: Path) -> bytes:
