@@ -12,12 +12,18 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests are processes that wait for each other, mostly: more run at once than there are cores.
 TESTS_AT_ONCE ?= 4
 
-.PHONY: demo test check bench paper soak docs clean
+# Versions of Python that `make test-pythons` looks for; those that are missing are skipped.
+PYTHONS ?= 3.11 3.12 3.13
+
+.PHONY: demo test test-pythons check bench paper soak docs clean
 demo: $(VENV)/.runtime
 	$(BIN)/codedreduce race
 
 test: $(VENV)/.development
 	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist worksteal
+
+test-pythons: | $(BIN)/python # the commands and some tests on each version, without torch; at most two minutes each
+	@$(BIN)/python tests/pythons.py $(PYTHONS)
 
 check: $(VENV)/.development
 	$(BIN)/ruff check .
@@ -57,7 +63,7 @@ $(VENV)/.bench: $(VENV)/.development
 	@touch $@
 
 clean:
-	rm -rf $(VENV) report .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .pythons report .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

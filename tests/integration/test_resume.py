@@ -36,12 +36,14 @@ def trained(scheme: Scheme, folder: Path | None = None, rounds: int = ROUNDS, **
 
 
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
-def test_in_two_halves_as_in_one(scheme: Scheme, tmp_path: Path) -> None:
+def test_in_two_halves_as_in_one(scheme: Scheme, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     expected = trained(scheme).parameters
     first = trained(scheme, tmp_path, rounds=14)
     assert first.parameters.tobytes() != expected.tobytes()
+    assert "Resumed" not in caplog.text
     second = trained(scheme, tmp_path, resume=True)
     assert second.resumed_after == 14
+    assert caplog.text.count("Resumed from round 14") == 1
     assert [log.round for log in second.history] == list(range(15, ROUNDS + 1))
     assert second.parameters.tobytes() == expected.tobytes()
 

@@ -4,6 +4,8 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -313,3 +315,35 @@ def test_arguments() -> None:
     for options, words in (({"num_workers": -1}, "num_workers"), ({"prefetch": 0}, "prefetch")):
         with pytest.raises(UsageError, match=words):
             cr.join().train(Model(), data(), losses, BATCH, 1, **options)
+
+
+OTHER_DEFAULT = """
+import multiprocessing.context as contexts
+contexts._default_context._default_context = contexts._concrete_contexts["forkserver"]  # as from Python 3.14 on
+import torch
+import codedreduce.torch as cr
+
+def main():
+    class Local(torch.utils.data.Dataset):
+        def __len__(self):
+            return 40
+        def __getitem__(self, place):
+            return torch.full((3,), float(place))
+
+    model = torch.nn.Linear(3, 1)
+    with cr.join() as cluster:
+        for step in cluster.train(model, Local(), lambda model, x: model(x).squeeze(1), 8, 3, num_workers=1):
+            torch.optim.SGD(model.parameters(), lr=1e-4).step()
+    print("trained")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_processes_are_started_alike_whatever_the_default_of_this_python(tmp_path: Path) -> None:
+    """A dataset of a notebook cannot be pickled."""
+    path = tmp_path / "script.py"
+    path.write_text(OTHER_DEFAULT)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.stdout.splitlines() == ["trained"], done.stderr

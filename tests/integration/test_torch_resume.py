@@ -1,8 +1,9 @@
 """PyTorch trainings that go on from checkpoints, with the bits of those that never stopped."""
 
+import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,12 +54,35 @@ def run(what: Callable[[], None], ranks: int = RANKS) -> None:
     assert outcome.codes == dict.fromkeys(range(ranks), 0), outcome.errors
 
 
-def test_alone(tmp_path: Path) -> None:
+@pytest.fixture
+def said(tmp_path: Path) -> Iterator[Path]:
+    """What all processes of a run log, in one file."""
+    path, log = tmp_path / "said", logging.getLogger("codedreduce")
+    handler = logging.FileHandler(path)
+    log.addHandler(handler)
+    yield path
+    log.removeHandler(handler)
+    handler.close()
+
+
+def test_alone(tmp_path: Path, said: Path) -> None:
     script(None, tmp_path, 9)()
     ((expected, _),) = results(tmp_path, 1)
     script(tmp_path / "kept", tmp_path, 5)()
     script(tmp_path / "kept", tmp_path, 9, resume=True)()
     assert results(tmp_path, 1) == [(expected, "[6, 7, 8, 9]")]
+    assert said.read_text().count("Resumed from round 5") == 1
+
+
+def test_alone_it_is_told_of_damage_and_of_what_could_not_be_written(tmp_path: Path, said: Path) -> None:
+    script(tmp_path / "kept", tmp_path, 4)()
+    (tmp_path / "kept" / "round-00000004.pt").write_bytes(b"")
+    (tmp_path / "kept" / "round-00000006.json.writing").mkdir()
+    script(tmp_path / "kept", tmp_path, 7, resume=True)()
+    assert "round-00000004.json.damaged is damaged: round-00000004.pt has 0 bytes" in said.read_text()
+    assert "Resumed from round 2" in said.read_text()
+    assert "the checkpoint of round 6 could not be written" in said.read_text()
+    assert "Is a directory" in said.read_text()
 
 
 @pytest.mark.parametrize("scheme", [None, CodedReduce(Tree.regular(fanout=2, depth=1), 1)], ids=["stripes", "tree"])
@@ -109,13 +133,14 @@ def test_the_first_round_is_one_of_them(first: int) -> None:
         cluster.train(Model(), data(), losses, BATCH, 6, first_round=first)
 
 
-def test_in_stripes_all_ranks_go_on(tmp_path: Path) -> None:
+def test_in_stripes_all_ranks_go_on(tmp_path: Path, said: Path) -> None:
     """Only rank 0 reads the checkpoint: the others begin as the script made them, and take its state."""
     run(script(None, tmp_path, 9))
     (expected, _), *_ = results(tmp_path)
     run(script(tmp_path / "kept", tmp_path, 5))
     run(script(tmp_path / "kept", tmp_path, 9, resume=True))
     assert results(tmp_path) == [(expected, "[6, 7, 8, 9]")] * RANKS
+    assert said.read_text().count("Resumed from round 5") == 1, "once, and not once a rank"
 
 
 def test_in_stripes_with_another_number_of_ranks_and_as_many_units(tmp_path: Path) -> None:

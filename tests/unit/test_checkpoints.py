@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +44,7 @@ def latest(folder: Path, said: list[str] | None = None) -> int | None:
 
 def test_the_last_one_is_read_and_the_last_few_are_kept(tmp_path: Path) -> None:
     assert latest(tmp_path) is None
-    written(tmp_path, 1, 2, 30, 4)
+    written(tmp_path, 1, 2, 4, 30)
     assert latest(tmp_path) == 30
     assert sorted(path.name for path in tmp_path.glob("round-*.json")) == [
         "round-00000002.json", "round-00000004.json", "round-00000030.json",
@@ -47,8 +52,34 @@ def test_the_last_one_is_read_and_the_last_few_are_kept(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("round-*.npz"))) == 3
 
 
-@pytest.mark.parametrize("damage", ["a byte", "shorter", "gone", "its words"])
-def test_a_damaged_one_is_said_and_the_one_before_it_used(tmp_path: Path, damage: str) -> None:
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One that every user can reach and write to; pytest's own are in a folder of the one that runs it."""
+    with tempfile.TemporaryDirectory() as path:
+        os.chmod(path, 0o777)
+        yield Path(path)
+
+
+@contextlib.contextmanager
+def unprivileged() -> Iterator[None]:
+    """As a user for whom permissions count, if this is run by root."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All that is in a folder, but for the lock."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and "lock" not in path.name}
+
+
+@pytest.mark.parametrize("damage", ["a byte", "shorter", "gone", "its words", "its round"])
+def test_a_damaged_one_is_said_and_renamed_and_the_one_before_it_used(tmp_path: Path, damage: str) -> None:
     written(tmp_path, 5, 6)
     file, words = tmp_path / "round-00000006.npz", tmp_path / "round-00000006.json"
     data = bytearray(file.read_bytes())
@@ -59,13 +90,208 @@ def test_a_damaged_one_is_said_and_the_one_before_it_used(tmp_path: Path, damage
         file.write_bytes(data[:-1])
     elif damage == "gone":
         file.unlink()
-    else:
+    elif damage == "its words":
         words.write_text('{"version": 1')
+    else:
+        words.write_text(words.read_text().replace('"round": 6', '"round": 7'))
+    before = contents(tmp_path)
     said: list[str] = []
     assert latest(tmp_path, said) == 5
     assert len(said) == 1
-    assert "round-00000006" in said[0]
-    assert "damaged" in said[0]
+    assert "round-00000006.json.damaged" in said[0]
+    assert "is damaged: round-00000006" in said[0]
+    after = {name.removesuffix(".damaged"): data for name, data in contents(tmp_path).items()}
+    assert after == before, "renamed, and not removed"
+    assert latest(tmp_path, said) == 5
+    assert len(said) == 1
+
+
+def test_one_that_is_damaged_again_does_not_take_the_place_of_the_first(tmp_path: Path) -> None:
+    written(tmp_path, 5)
+    for _ in range(3):
+        written(tmp_path, 6)
+        (tmp_path / "round-00000006.npz").write_bytes(b"x")
+        assert latest(tmp_path) == 5
+    assert len(list(tmp_path.glob("round-00000006.json.damaged*"))) == 3
+    assert len(list(tmp_path.glob("round-00000006.npz.damaged*"))) == 3
+
+
+def test_damaged_ones_do_not_have_good_ones_removed_when_few_are_kept(tmp_path: Path) -> None:
+    written(tmp_path, 20, 30)
+    (tmp_path / "round-00000030.npz").write_bytes(b"x")
+    with Checkpoints(Saving(folder=tmp_path, keep=1), SUBJECT) as checkpoints:
+        found = checkpoints.latest()
+        assert found is not None
+        assert found.round == 20
+        checkpoints.write(21, partial(state, 21))
+    assert latest(tmp_path) == 21
+
+
+def test_where_none_is_whole_nothing_is_begun_and_nothing_changed(tmp_path: Path) -> None:
+    written(tmp_path, 5, 6)
+    for path in tmp_path.glob("*.npz"):
+        path.write_bytes(b"x")
+    before = contents(tmp_path)
+    for _ in range(2):  # a job that is started again and again does not get round it
+        with (
+            Checkpoints(Saving(folder=tmp_path, resume=True), SUBJECT) as checkpoints,
+            pytest.raises(UsageError, match=r"none of them is whole.* has 1 bytes of 1000.*move the folder away"),
+        ):
+            checkpoints.begin()
+        assert contents(tmp_path) == before
+
+
+def test_where_only_damaged_ones_are_left_nothing_is_begun(tmp_path: Path) -> None:
+    written(tmp_path, 5, 6)
+    (tmp_path / "round-00000006.npz").write_bytes(b"x")
+    assert latest(tmp_path) == 5
+    for path in tmp_path.glob("round-00000005*"):
+        path.unlink()
+    with (
+        Checkpoints(Saving(folder=tmp_path, resume=True), SUBJECT) as checkpoints,
+        pytest.raises(UsageError, match="none of them is whole"),
+    ):
+        checkpoints.begin()
+
+
+#: What keeps a file from being read, and the kernel's words for it.
+UNREADABLE = {
+    "may not": (lambda path: path.chmod(0), "Permission denied"),
+    "no file": (lambda path: (path.rename(path.with_name("aside")), path.mkdir()), "Is a directory"),
+    "the disk": (
+        lambda path: (path.rename(path.with_name("aside")), path.symlink_to("/proc/self/mem")),
+        "Input/output",
+    ),
+    "not mounted": (lambda path: (path.rename(path.with_name("aside")), path.symlink_to("nowhere")), "No such file"),
+}
+
+
+@pytest.mark.parametrize("which", ["npz", "json"])
+@pytest.mark.parametrize(("hinder", "words"), UNREADABLE.values(), ids=UNREADABLE)
+def test_one_that_cannot_be_read_is_an_error_and_stays(
+    folder: Path, which: str, hinder: Callable[[Path], object], words: str
+) -> None:
+    with unprivileged() if words == "Permission denied" else contextlib.nullcontext():
+        written(folder, 4, 5, 6)
+        before = contents(folder)
+        path = folder / f"round-00000006.{which}"
+        hinder(path)
+        names = sorted(os.listdir(folder))
+        with (
+            Checkpoints(Saving(folder=folder, resume=True), SUBJECT) as checkpoints,
+            pytest.raises(UsageError, match=f"{path.name} cannot be read: .*{words}"),
+        ):
+            checkpoints.begin()
+        assert sorted(os.listdir(folder)) == names
+    if (folder / "aside").exists():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        (folder / "aside").rename(path)
+    path.chmod(0o600)
+    assert contents(folder) == before
+    assert latest(folder) == 6
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_with_too_many_open_files_nothing_is_removed(tmp_path: Path, free: int) -> None:
+    written(tmp_path, 4, 5, 6)
+    before = contents(tmp_path)
+    script = (
+        "import os, pathlib, resource, sys\n"
+        "from codedreduce.training.checkpoints import Checkpoints, Saving\n"
+        "saving = Saving(folder=pathlib.Path(sys.argv[1]), resume=True)\n"
+        "with Checkpoints(saving, {'model': 'a line', 'seed': '3'}, say=print) as checkpoints:\n"
+        "    os.close(first := os.dup(0))\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (first + int(sys.argv[2]), 4096))\n"
+        "    checkpoints.begin()"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path), str(free)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if free:
+        assert done.stdout.startswith("Resumed from round 6"), done.stderr
+    else:
+        assert f"UsageError: checkpoints in {tmp_path} cannot be listed: Too many open files" in done.stderr
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_folder_that_cannot_be_listed_is_not_taken_to_be_empty(folder: Path, resume: bool) -> None:
+    with unprivileged():
+        written(inner := folder / "inner", 5)
+        with Checkpoints(Saving(folder=inner, resume=resume), SUBJECT) as checkpoints:
+            inner.chmod(0o300)
+            with pytest.raises(UsageError, match="inner cannot be listed: Permission denied"):
+                checkpoints.begin()
+        inner.chmod(0o700)
+    assert latest(inner) == 5
+
+
+def test_a_write_that_fails_leaves_the_one_of_the_same_round(tmp_path: Path) -> None:
+    """As when a rank that comes to lead writes what the one before it has written."""
+    written(tmp_path, 5, 6)
+    before = contents(tmp_path)
+    said: list[str] = []
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Checkpoints(Saving(folder=tmp_path), SUBJECT, say=said.append) as checkpoints:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+        try:
+            checkpoints.write(6, partial(state, 6, size=1 << 21))
+            checkpoints.__exit__(None, None, None)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert said == [f"the checkpoint of round 6 could not be written to {tmp_path}: File too large"]
+    assert contents(tmp_path) == before
+
+
+def test_an_old_one_that_cannot_be_removed_does_not_cost_the_new_one(tmp_path: Path) -> None:
+    written(tmp_path, 5)
+    (tmp_path / "round-00000005.npz").unlink()
+    (tmp_path / "round-00000005.npz").mkdir()
+    said: list[str] = []
+    with Checkpoints(Saving(folder=tmp_path, keep=1), SUBJECT, say=said.append) as checkpoints:
+        checkpoints.write(6, partial(state, 6))
+    assert [text for text in said if "could not be removed" in text and "round-00000005.npz" in text] == said != []
+    assert latest(tmp_path) == 6
+
+
+def test_writing_one_removes_neither_it_nor_a_later_one(tmp_path: Path) -> None:
+    """A rank that comes to lead may do a round again that the one before it has written."""
+    written(tmp_path, 7, 9, 8, keep=1)
+    for suffix in ("json", "npz"):
+        found = sorted(path.stem for path in tmp_path.glob(f"round-*.{suffix}"))
+        assert found == ["round-00000008", "round-00000009"]
+
+
+def test_a_folder_that_becomes_read_only_keeps_what_it_has(folder: Path) -> None:
+    said: list[str] = []
+    with unprivileged():
+        inner = folder / "inner"
+        written(inner, 5)
+        with Checkpoints(Saving(folder=inner, keep=1), SUBJECT, say=said.append) as checkpoints:
+            inner.chmod(0o500)
+            checkpoints.write(6, partial(state, 6))
+        inner.chmod(0o700)
+    assert said == [f"the checkpoint of round 6 could not be written to {inner}: Permission denied"]
+    assert latest(inner) == 5
+
+
+def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    mine = {"writable": b"mine", "lock": b"mine", "round-1.json": b"mine", "round-x.json": b"mine"}
+    for name, data in mine.items():
+        (tmp_path / name).write_bytes(data)
+    written(tmp_path, 5, 6, keep=1)
+    assert {name: (tmp_path / name).read_bytes() for name in mine} == mine
+
+
+def test_how_a_training_begins_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    for _ in range(2):
+        with Checkpoints(Saving(folder=tmp_path, resume=True), SUBJECT, say=said.append) as checkpoints:
+            checkpoints.begin()
+            checkpoints.write(30, partial(state, 30))
+    assert said == [
+        f"Started at round 1: there is no checkpoint in {tmp_path} yet",
+        f"Resumed from round 30 ({tmp_path / 'round-00000030.json'})",
+    ]
 
 
 def test_what_was_being_written_when_the_machine_stopped_is_not_there(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import traceback
 
 import typer
 from rich.console import Console
@@ -19,6 +20,7 @@ from codedreduce.cli.secret import secret
 from codedreduce.cli.simulate import simulate
 from codedreduce.cli.train import train
 from codedreduce.errors import CodedReduceError, UsageError
+from codedreduce.worlds.plainly import is_plain
 
 app = typer.Typer(
     name="codedreduce",
@@ -59,4 +61,6 @@ def main() -> None:
 
 
 def _complain(error: CodedReduceError) -> None:
+    if not is_plain(error):  # a fault of ours, or CODEDREDUCE_DEBUG=1
+        traceback.print_exception(error)
     Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]codedreduce:[/] {escape(str(error))}")

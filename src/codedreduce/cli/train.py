@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from codedreduce.cli.files import open_to_write, open_to_write_bytes
+from codedreduce.cli.files import check_writable, write_whole
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
 from codedreduce.cli.options import Audit, OnExcess, Quarantine, SayWaitingAfter, Units, Wire, said_of_wire
 from codedreduce.errors import UsageError
@@ -71,6 +71,7 @@ def train(
 ) -> None:
     """Train a model; without --data, on data made for it."""
     os.environ.update(said_of_wire(wire))
+    check_writable(save, log)
     made = synthetic(6300, 1000, kind="linear" if model == "linear" else "logistic")
     source, objective = open_data(data) if data else made, _objective(model)
     console = Console()
@@ -89,7 +90,8 @@ def train(
     )  # fmt: skip
     job = replace(job, site=chosen_lab(in_lab, lab_name, len(job.plan().nodes)))
     job.injection()
-    result = _run_and_write(job, console, save, log)
+    result = _run(job, console)
+    _write(result, save, log)
     _sum_up(result, console)
     for path in (save, log):
         if path is not None:
@@ -109,17 +111,12 @@ def _scheme(
     return parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order, units=units)
 
 
-def _run_and_write(job: Job, console: Console, save: Path | None, log: Path | None) -> TrainingResult:
-    """Run a job, and write what comes of it into files."""
-    with contextlib.ExitStack() as files:  # opened before anything is computed: it would be a pity to find out after
-        parameters = files.enter_context(open_to_write_bytes(save)) if save else None
-        lines = files.enter_context(open_to_write(log)) if log else None
-        result = _run(job, console)
-        if lines is not None:
-            _write_log(lines, result.history)
-        if parameters is not None:
-            np.savez(parameters, parameters=result.parameters)
-    return result
+def _write(result: TrainingResult, save: Path | None, log: Path | None) -> None:
+    """Write what came of a job into files; first what costs most to have again."""
+    if save is not None:
+        write_whole(save, lambda file: np.savez(file, parameters=result.parameters))
+    if log is not None:
+        write_whole(log, lambda file: file.writelines(_log_lines(result.history)))
 
 
 def _run(job: Job, console: Console) -> TrainingResult:
@@ -145,8 +142,6 @@ def _sum_up(result: TrainingResult, console: Console) -> None:
     how = "interrupted after" if result.interrupted else "trained for"
     last = result.history[-1].loss if result.history else float("nan")
     spent = sum(log.seconds for log in result.history)
-    if result.resumed_after:
-        console.print(f"went on from the checkpoint of round {result.resumed_after}")
     console.print(f"{how} {len(result.history)} rounds in {spent:.1f} s, loss {last:.6g}")
     seen = sorted({node for log in result.history for node in log.late})
     if seen:
@@ -168,7 +163,7 @@ def _objective(text: str) -> Objective:
     raise UsageError(f"unknown model {text!r}; there are linear, logistic and softmax:CLASSES")
 
 
-def _write_log(file: IO[str], history: tuple[RoundLog, ...]) -> None:
+def _log_lines(history: tuple[RoundLog, ...]) -> Iterator[bytes]:
     for entry in history:
         lateness = {str(node): round(seconds, 6) for node, seconds in entry.lateness.items()}
         line = {
@@ -180,7 +175,7 @@ def _write_log(file: IO[str], history: tuple[RoundLog, ...]) -> None:
             "saved": entry.saved,
             "residual": entry.residual,
         }
-        file.write(msgspec.json.encode(line).decode() + "\n")
+        yield msgspec.json.encode(line) + b"\n"
 
 
 def _names(nodes: list[int]) -> str:

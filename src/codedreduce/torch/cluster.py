@@ -256,8 +256,6 @@ class Cluster:
         yield from member.run.steps(member)
 
     def _journal(self) -> Journal:
-        if self._membership is None:
-            return Journal(remember=REMEMBERED)
         return Journal(listening(on_note=self._on_note), remember=REMEMBERED)
 
     def _saving(self, checkpoint: str | Path | None, every: int | str, resume: bool) -> Saving | None:

@@ -41,6 +41,10 @@ LOOK_EVERY = 0.05
 #: Seconds that a process has to finish what it reads when nobody needs it any more.
 GRACE = 1.0
 
+#: How processes are started, unless the script has set it: what it reads need not be picklable. Python's own default
+#: depends on its version.
+FORK = "fork"
+
 #: What is given instead of a batch that is not wanted any more.
 STOPPED: Any = object()
 
@@ -122,7 +126,8 @@ class Loader:
         self._left: deque[Order] = deque()
         self._coming: set[Name] = set()
         self._here: dict[Name, Any] = {}
-        self._now: Any = multiprocessing.get_context().RawValue("q", rounds.start)
+        self._context = multiprocessing.get_context(multiprocessing.get_start_method(allow_none=True) or FORK)
+        self._now: Any = self._context.RawValue("q", rounds.start)
         self._iterator: Iterator[_Loaded] | None = None
         self._is_over = threading.Event()
 
@@ -139,7 +144,7 @@ class Loader:
                 _Loading(self._reading, self._now),  # type: ignore[arg-type]
                 batch_size=None, sampler=self._order_ahead(), collate_fn=_as_it_is, num_workers=self._ahead.processes,
                 prefetch_factor=-(-a_round * self._ahead.rounds // self._ahead.processes), timeout=LOOK_EVERY,
-                worker_init_fn=_begin, generator=torch.Generator(),
+                worker_init_fn=_begin, generator=torch.Generator(), multiprocessing_context=self._context,
             )  # fmt: skip
         started = threading.Event()
         failure: list[BaseException] = []

@@ -2,8 +2,9 @@
 
 A checkpoint is two files. `round-00000120.npz` (or `.pt`) is the state as it was packed; `round-00000120.json` says
 what it is of, how long it is and what its digest is. Each is written beside, synced and renamed, the second after the
-first: so a checkpoint is there, whole, from one moment on. One whose digest differs is damaged, and the one before it
-is used.
+first: so a checkpoint is there, whole, from one moment on. One whose length or digest differs is damaged: it is
+renamed, and the one before it is used. One that cannot be read, for want of a permission or a descriptor, may be whole:
+that is an error, and no file is changed. Only old ones are removed, when a newer one has been written.
 
 Files are written by a thread of their own. The state is packed before the next round begins, and what is then written
 cannot change; while one is being written, a newer one waits in place of any that waited before.
@@ -15,6 +16,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -102,6 +104,10 @@ class Saving:
     run: str = ""
 
 
+class _Damaged(Exception):
+    """What is wrong with a checkpoint that was read."""
+
+
 class InUse(UsageError):
     """Another process writes to the folder; `by_own_run`: one of the same run."""
 
@@ -158,19 +164,19 @@ class Checkpoints:
     def __enter__(self) -> Self:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.folder / "lock").open("a+")
-            _write(self.folder / "writable", b"")
-            (self.folder / "writable").unlink()
-        except OSError as error:
-            self._unlock()
-            raise UsageError(f"checkpoints cannot be written to {self.folder}: {error.strerror}") from None
-        try:
+            self._lock = (self.folder / LOCK).open("a+")
+            with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".writable-"):
+                _sync(self.folder)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
+            assert self._lock is not None
             self._lock.seek(0)
             run = self._lock.read()
             self._unlock()
             raise InUse(self.folder, by_own_run=run != "" and run == self._saving.run) from None
+        except OSError as error:
+            self._unlock()
+            raise UsageError(f"checkpoints cannot be written to {self.folder}: {error.strerror}") from None
         self._lock.truncate(0)
         self._lock.write(self._saving.run)
         self._lock.flush()
@@ -222,10 +228,12 @@ class Checkpoints:
             try:
                 self._write_one(round_, packed())
             except Exception as error:  # whatever it is, the training goes on
-                why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-                self._say(f"the checkpoint of round {round_} could not be written to {self.folder}: {why}")
-                with contextlib.suppress(OSError):
-                    self._remove(round_)
+                self._say(f"the checkpoint of round {round_} could not be written to {self.folder}: {_reason(error)}")
+                continue
+            try:
+                self._remove_old(round_)
+            except OSError as error:
+                self._say(f"an old checkpoint could not be removed: {error.filename or self.folder}: {error.strerror}")
 
     def _write_one(self, round_: int, state: Vector) -> None:
         data = np.ascontiguousarray(state).view(np.uint8).data
@@ -233,25 +241,29 @@ class Checkpoints:
             version=VERSION, round=round_, file=f"{_name(round_)}{self._suffix}", bytes=data.nbytes,
             blake2b=_digest(data), subject=self._subject,
         )  # fmt: skip
-        _write(self.folder / manifest.file, data)
-        _write(self.folder / f"{_name(round_)}.json", msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
-        for old in sorted(self._rounds(), reverse=True)[self._saving.keep :]:
-            self._remove(old)
+        words = msgspec.json.format(msgspec.json.encode(manifest)) + b"\n"
+        _write({self.folder / manifest.file: data, self.folder / f"{_name(round_)}.json": words})
 
-    def _remove(self, round_: int) -> None:
-        """First what says that it is there."""
-        for path in (self.folder / f"{_name(round_)}.json", self.folder / f"{_name(round_)}{self._suffix}"):
-            path.unlink(missing_ok=True)
-        for path in self.folder.glob(f"{_name(round_)}*{BESIDE}"):
-            path.unlink(missing_ok=True)
+    def _remove_old(self, written: int) -> None:
+        """Of those before the one that was written now, keep the newest; any after it are left alone."""
+        for old in sorted((one for one in self._rounds() if one < written), reverse=True)[self._saving.keep - 1 :]:
+            (self.folder / f"{_name(old)}.json").unlink(missing_ok=True)  # first what says that it is there
+            (self.folder / f"{_name(old)}{self._suffix}").unlink(missing_ok=True)
+            for path in self.folder.glob(f"{_name(old)}*{BESIDE}"):
+                path.unlink(missing_ok=True)
 
     # -- reading
 
     def begin(self) -> Checkpoint | None:
         """Where the training goes on, if that is asked for; a folder with checkpoints is not begun anew in silence."""
         if self._saving.resume:
-            return self.latest()
-        rounds = max(self._rounds(), default=None)
+            found = self.latest()
+            if found is not None:
+                self._say(f"Resumed from round {found.round} ({found.path})")
+            else:
+                self._say(f"Started at round 1: there is no checkpoint in {self.folder} yet")
+            return found
+        rounds = max(self._found(), default=None)
         if rounds is not None:
             raise UsageError(
                 f"{self.folder} has the checkpoints of a training, up to round {rounds}: resume it (--resume, or "
@@ -259,28 +271,67 @@ class Checkpoints:
             )
         return None
 
-    def _rounds(self) -> Iterator[int]:
-        for path in self.folder.glob("round-*.json"):
-            number = path.stem.removeprefix("round-")
-            if number.isdigit():
+    def _rounds(self, ending: str = ".json") -> Iterator[int]:
+        """Of which there are such files. It is an error if the folder cannot be listed: it may not be empty."""
+        for name in os.listdir(self.folder):
+            number = name.removeprefix("round-").removesuffix(ending)
+            if number.isdecimal() and name == f"{_name(int(number))}{ending}":
                 yield int(number)
 
+    def _found(self, ending: str = ".json") -> list[int]:
+        """The same for whoever begins, newest first."""
+        try:
+            return sorted(self._rounds(ending), reverse=True)
+        except OSError as error:
+            raise UsageError(f"checkpoints in {self.folder} cannot be listed: {error.strerror}") from None
+
     def latest(self) -> Checkpoint | None:
-        """The last checkpoint that is whole, if there is one. Those after it that are not are said, and removed."""
-        for round_ in sorted(self._rounds(), reverse=True):
-            path = self.folder / f"{_name(round_)}.json"
-            found = self._read(path)
-            if isinstance(found, Checkpoint):
-                self._last = found.round
-                return found
-            self._say(f"the checkpoint {path} is damaged: {found}; the one before it is used")
-            self._remove(round_)
+        """The last checkpoint that is whole. Those after it are said to be damaged, and renamed, when there is one.
+
+        None in a folder without checkpoints. Where there are some and none is whole it is an error, and stays one: to
+        begin anew is for a person to decide.
+        """
+        damaged: dict[int, str] = {}
+        for round_ in self._found():
+            try:
+                found = self._read(round_)
+            except _Damaged as error:
+                damaged[round_] = str(error)
+                continue
+            for other, why in damaged.items():
+                path = self._set_aside(other)
+                self._say(f"the checkpoint {path} is damaged: {why}; the one before it is used")
+            self._last = found.round
+            return found
+        if damaged or self._found(f".json{DAMAGED}"):
+            why = "".join(f"; {reason}" for reason in damaged.values())
+            raise UsageError(
+                f"{self.folder} has checkpoints, and none of them is whole{why}. Put back a copy of one, or to begin "
+                "anew at round 1 move the folder away or give another"
+            )
         return None
 
-    def _read(self, path: Path) -> Checkpoint | str:
-        """A checkpoint, or what is wrong with it."""
+    def _set_aside(self, round_: int) -> Path:
+        """Rename a damaged one, and leave it for whoever wants to look at it."""
+        words = self.folder / f"{_name(round_)}.json"
+        data = words.with_suffix(self._suffix)
+        ending, others = DAMAGED, 1
+        while os.path.lexists(f"{words}{ending}") or os.path.lexists(f"{data}{ending}"):  # from an earlier time
+            others += 1
+            ending = f"{DAMAGED}-{others}"
         try:
-            text = path.read_bytes()
+            words.rename(f"{words}{ending}")  # first what says that it is there
+            with contextlib.suppress(FileNotFoundError):
+                data.rename(f"{data}{ending}")
+        except OSError as error:
+            raise UsageError(f"the damaged checkpoint {words} cannot be renamed: {error.strerror}") from None
+        return Path(f"{words}{ending}")
+
+    def _read(self, round_: int) -> Checkpoint:
+        """A checkpoint; an error if it cannot be read, and another one if what was read is not what was written."""
+        path = self.folder / f"{_name(round_)}.json"
+        text = _bytes_of(path)
+        try:
             version = msgspec.json.decode(text, type=_Version).version
             if version > VERSION:
                 raise UsageError(
@@ -288,16 +339,19 @@ class Checkpoints:
                     f"{VERSION}); install that version, or give another folder"
                 )
             manifest = msgspec.json.decode(text, type=Manifest)
-            self._check_subject(path, manifest)
-            state = np.fromfile(self.folder / Path(manifest.file).name, dtype=np.uint8)
         except msgspec.MsgspecError as error:
-            return str(error)
-        except OSError as error:
-            return f"{error.strerror}: {error.filename}"
+            raise _Damaged(f"{path.name}: {error}") from None
+        if manifest.round != round_:
+            raise _Damaged(f"{path.name} is of round {manifest.round}")
+        self._check_subject(path, manifest)
+        data = self.folder / Path(manifest.file).name
+        if not os.path.lexists(data):  # it was there before its manifest was: somebody took it away
+            raise _Damaged(f"{data.name} is missing")
+        state = np.frombuffer(_bytes_of(data), dtype=np.uint8)
         if state.nbytes != manifest.bytes:
-            return f"{manifest.file} has {state.nbytes} bytes of {manifest.bytes}"
+            raise _Damaged(f"{data.name} has {state.nbytes} bytes of {manifest.bytes}")
         if _digest(state.data) != manifest.blake2b:
-            return f"{manifest.file} does not have the digest it was written with"
+            raise _Damaged(f"{data.name} does not have the digest it was written with")
         return Checkpoint(round=manifest.round, state=state, path=path)
 
     def _check_subject(self, path: Path, manifest: Manifest) -> None:
@@ -318,8 +372,11 @@ class _Version(msgspec.Struct):
     version: int
 
 
-#: How the name of a file ends that is being written.
-BESIDE = ".writing"
+#: How the name of a file ends that is being written; of one that was found to be damaged.
+BESIDE, DAMAGED = ".writing", ".damaged"
+
+#: The file by which a training has a folder to itself.
+LOCK = "codedreduce.lock"
 
 
 def _name(round_: int) -> str:
@@ -330,16 +387,48 @@ def _digest(data: memoryview) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _write(path: Path, data: bytes | memoryview) -> None:
-    """Write a file so that it is there whole, or not at all, whenever the machine stops."""
-    beside = path.with_name(path.name + BESIDE)
-    with beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"{type(error).__name__}: {error}"
+
+
+def _bytes_of(path: Path) -> bytes:
+    """What is in a file. That it cannot be read says nothing of what is in it, so that nothing may be done to it."""
     try:
-        os.fsync(folder)
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"the checkpoint {path} cannot be read: {error.strerror}. No file was changed: make it readable, and resume"
+        ) from None
+
+
+def _write(files: Mapping[Path, bytes | memoryview]) -> None:
+    """Write files so that each is there whole, or not at all, whenever the machine stops, in this order.
+
+    What is there by these names already stays until all of them have been written.
+    """
+    beside = {path: path.with_name(path.name + BESIDE) for path in files}
+    try:
+        for path, data in files.items():
+            with beside[path].open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        for path in files:
+            beside[path].replace(path)
+            _sync(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for path in beside.values():
+                path.unlink(missing_ok=True)
+        raise
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder outlive the machine."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)

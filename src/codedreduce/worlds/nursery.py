@@ -14,12 +14,14 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable
 
 from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import CodedReduceError, WorkerFailed
 from codedreduce.worlds.leaving import Leaving
+from codedreduce.worlds.plainly import wants_tracebacks
 from codedreduce.worlds.processes import Place, die_with_parent
 
 #: Seconds that the nursery has to end its workers and itself; that it has to fork one, on a machine that is very busy.
@@ -205,6 +207,8 @@ class _Minding:
         except Leaving as leaving:
             code = int(leaving.code or 0)
         except BaseException as error:
+            if wants_tracebacks():
+                print(traceback.format_exc(), file=sys.stderr, end="", flush=True)
             text = f"{type(error).__name__}: {error}".replace("\n", " ")
             os.write(self._words, f"{number}\t{text}\n".encode()[:WORDS])
         finally:

@@ -55,7 +55,12 @@ class _Plainly:
 def is_plain(error: BaseException) -> bool:
     """Whether its message says all that a user needs: errors of ours, but for what can only be a fault of ours."""
     is_ours = isinstance(error, CodedReduceError) and not isinstance(error, ProtocolError)
-    return is_ours and os.environ.get(DEBUG, "0") in ("", "0")
+    return is_ours and not wants_tracebacks()
+
+
+def wants_tracebacks() -> bool:
+    """Whether the user has asked to see all tracebacks."""
+    return os.environ.get(DEBUG, "0") not in ("", "0")
 
 
 def say(error: BaseException, where: str) -> None:

@@ -173,7 +173,7 @@ class Driver(threading.Thread):
             poller.register(descriptor, zmq.POLLIN)
         if self._needed is not None:
             self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._orphaned_after))  # until it is met
-        self._handle(Started())
+        self._handle_event(Started())
         self._look_at_doors()
         self._take_what_came(dict.fromkeys(monitors, zmq.POLLIN))  # before anybody waited for it
         while not self._left:
@@ -289,7 +289,7 @@ class Driver(threading.Thread):
             return
         over = self._visitor.over if self._visitor is not None else None
         if over is not None and self._needed is not None and ORPHANED in self._timer_tokens:
-            self._handle(Leave(at_once=True, reason=over))
+            self._handle_event(Leave(at_once=True, reason=over))
 
     # -- neighbours
 
@@ -305,7 +305,7 @@ class Driver(threading.Thread):
         """A neighbour cannot be reached; a node that stays without the one it needs leaves."""
         self._met.add(peer)  # it is found when it comes, though it may not have been there before
         self._away.add(peer)
-        self._handle(PeerLost(peer=peer))
+        self._handle_event(PeerLost(peer=peer))
         if isinstance(self.machine, Rank):
             self._probing.begin(peer, self._transport.address_of(peer))
         if peer == self._needed and not self._left:
@@ -323,7 +323,7 @@ class Driver(threading.Thread):
         if needed not in self._met:
             words = f"node {self.machine.node} could not reach node {needed} within {seconds:g} s"
             self.failure = CodedReduceError(words)
-        self._handle(Leave(at_once=True, reason=f"node {needed} has been gone for {seconds:g} s"))
+        self._handle_event(Leave(at_once=True, reason=f"node {needed} has been gone for {seconds:g} s"))
 
     def _find(self, peer: int) -> None:
         """A neighbour can be reached."""
@@ -332,7 +332,7 @@ class Driver(threading.Thread):
             self._timer_tokens.pop(ORPHANED, None)
         self._probing.end(peer)
         if peer in self._met:
-            self._handle(PeerFound(peer=peer))
+            self._handle_event(PeerFound(peer=peer))
         self._met.add(peer)
 
     def _timeout(self) -> int | None:
@@ -344,15 +344,15 @@ class Driver(threading.Thread):
 
     def _take_posted(self) -> None:
         while not self._inbox.empty():
-            self._handle(self._inbox.get_nowait())
+            self._handle_event(self._inbox.get_nowait())
 
     def _take_news(self, ready: Container[object]) -> None:
         for news in self._transport.take(ready):
             if isinstance(news, Arrived):
                 if news.message is None:
-                    self._handle(Drained(peer=news.sender))
+                    self._handle_event(Drained(peer=news.sender))
                 else:
-                    self._handle(Received(sender=news.sender, message=news.message, data=news.data))
+                    self._handle_event(Received(sender=news.sender, message=news.message, data=news.data))
             elif isinstance(news, Gone):
                 self._lose(news.peer)
             elif isinstance(news, Reached):
@@ -378,9 +378,9 @@ class Driver(threading.Thread):
             elif name == DOORS:
                 self._look_at_doors()
             else:
-                self._handle(TimerFired(name=name))
+                self._handle_event(TimerFired(name=name))
 
-    def _handle(self, event: Event) -> None:
+    def _handle_event(self, event: Event) -> None:
         if self._left:
             return
         for action in self.machine.handle(event, time.monotonic()):

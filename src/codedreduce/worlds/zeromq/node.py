@@ -398,7 +398,7 @@ class Node:
                     f"rank {self._number} was behind, in round {self._round}, when the run ended after round "
                     f"{machine.ended_after}, and was not waited for: its model is not the final one"
                 )
-            raise CodedReduceError(f"node {self._number} stopped: {news.reason}")
+            raise CodedReduceError(f"node {self._number} stopped: {news.reason}") from self._talking.failure
 
     def leave_soon(self, reason: str) -> None:
         """Leave when others no longer count on this node: on a worker of a tree after the round; from any thread."""
