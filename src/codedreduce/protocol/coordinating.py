@@ -49,6 +49,7 @@ from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.standing import Standing
 from codedreduce.protocol.starting import Starting
 from codedreduce.protocol.taking_over import TakingOver
+from codedreduce.protocol.work import SHORTEST
 from codedreduce.schemes import Part, StripedPlan
 
 #: Timers: somebody may be late; the sum should be here; whom a round waits for is to be said.
@@ -67,9 +68,6 @@ LONG_ROUND = 600.0
 
 #: Seconds after which what a rank was told at the start of a round is not under way any more, but lost.
 UNDER_WAY = 1.0
-
-#: Seconds that a block takes at least, whatever a rank says.
-SHORTEST = 1e-9
 
 #: A block that took so many times longer than usual was begun late, if it was the only one.
 BEGUN_LATE = 2.0

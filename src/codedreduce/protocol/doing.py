@@ -214,7 +214,7 @@ class Doing:
         self._work.done[part] = vector
         done = Done(
             generation=self._place.generation, round=self._place.round, unit=part.unit, first=part.first,
-            last=part.last, worked=max(0.0, now - task.began), block=max(0.0, task.block_seconds(part.blocks, now)),
+            last=part.last, worked=max(0.0, now - task.began), block=task.block_seconds(part.blocks, now),
         )  # fmt: skip
         if self._checking.in_part(part):
             self._exchange.seal(part, vector)
