@@ -20,6 +20,7 @@ from codedreduce.worlds.simulated.scenario import (
     random_scenario,
     random_striped,
     random_units,
+    random_wrong_ranks,
 )
 from tests.simulation.check_audits import check_audited
 from tests.simulation.check_run import check_run, check_seed
@@ -27,11 +28,12 @@ from tests.simulation.check_run import check_run, check_seed
 BATCH = 200
 
 #: What may be drawn: trees, rings and ranks; nothing but ranks; ranks that fail, that leave, that have several units,
-#: that come late, that are heard by some and not by others, that compute wrongly; trees whose shares are audited.
+#: that come late, that are heard by some and not by others, that compute wrongly what is audited, that compute all
+#: wrongly and come back; trees whose shares are audited.
 DRAWS: dict[str, Callable[[int], Scenario]] = {
     "mixed": random_scenario, "ranks": random_striped, "failing": random_failing_ranks,
     "leaving": random_leaving_ranks, "units": random_units, "late": random_late_ranks, "one-way": random_one_way_cuts,
-    "audits": random_audits, "audited-trees": random_audited_trees,
+    "audits": random_audits, "wrong": random_wrong_ranks, "audited-trees": random_audited_trees,
 }  # fmt: skip
 
 #: What must hold of those that are not like others.

@@ -1,8 +1,10 @@
 """What audits ask of a rank: to say the digests of some blocks, and to send what they are in when they have passed.
 
 Of a block that is audited whoever computes it says the digest, and so does somebody who computes it beside. While one
-that this rank computed has not passed, it sends nothing: what it does may be wrong. So nothing that is found to be
-wrong has ever left the rank that computed it.
+that this rank computed has not passed, it sends nothing: what it does may be wrong. In an audited round it sends
+nothing before one has passed, either: if it has computed none, since what it was given, or what was left of it, has
+none in it, it computes one that others do as well. So nothing that is found to be wrong has ever left the rank that
+computed it, and a rank that is always wrong sends nothing in such a round.
 """
 
 from __future__ import annotations
@@ -61,12 +63,13 @@ class Checking:
         self.held = []
         self.is_out = False
 
+    def drawn(self, unit: int) -> tuple[int, ...]:
+        """Which blocks of a unit are audited."""
+        return self._audit.blocks(self._place.round, unit, self._plan.blocks) if self._audit is not None else ()
+
     def in_part(self, part: Part) -> tuple[int, ...]:
         """Which blocks of a part are audited, counted from its first."""
-        if self._audit is None:
-            return ()
-        drawn = self._audit.blocks(self._place.round, part.unit, self._plan.blocks)
-        return tuple(block - part.first for block in drawn if part.first <= block < part.last)
+        return tuple(block - part.first for block in self.drawn(part.unit) if part.first <= block < part.last)
 
     def say(self, block: Block, digest: bytes, *, is_own: bool) -> Checked | None:
         """A block was computed: what to say of it. `is_own`: and is a part of what this rank is to send."""
@@ -85,8 +88,17 @@ class Checking:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether what this rank computes must not be sent yet."""
+        """Whether a block that is a part of what this rank sends has not passed."""
         return bool(self._pending)
+
+    @property
+    def has_said(self) -> bool:
+        """Whether a block of this rank may pass."""
+        return bool(self._said)
+
+    def lacks_proof(self, part: Part) -> bool:
+        """Whether the round is audited, and nothing that this rank computed in it has passed."""
+        return not self._passed and bool(self.drawn(part.unit))
 
     def hold(self, part: Part) -> None:
         """A part is computed, and waits."""

@@ -49,6 +49,7 @@ from codedreduce.protocol.settings import Settings
 from codedreduce.protocol.standing import Standing
 from codedreduce.protocol.starting import Starting
 from codedreduce.protocol.taking_over import TakingOver
+from codedreduce.protocol.work import SHORTEST
 from codedreduce.schemes import Part, StripedPlan
 
 #: Timers: somebody may be late; the sum should be here; whom a round waits for is to be said.
@@ -67,9 +68,6 @@ LONG_ROUND = 600.0
 
 #: Seconds after which what a rank was told at the start of a round is not under way any more, but lost.
 UNDER_WAY = 1.0
-
-#: Seconds that a block takes at least, whatever a rank says.
-SHORTEST = 1e-9
 
 #: A block that took so many times longer than usual was begun late, if it was the only one.
 BEGUN_LATE = 2.0
@@ -331,6 +329,8 @@ class Coordinating:
     def checked(self, rank: int, checked: Checked, now: float, actions: list[AnyAction]) -> None:
         """A rank says what it has of a block that is audited."""
         if self._is_on:
+            if checked.round == self.round:
+                self._hear_of(rank, now, actions)  # it can be asked, though it was behind a moment ago
             for wrong in self._audits.checked(rank, checked, now, actions):
                 self._is_mistaken(wrong, now, actions)
             self._wait_for_sum(now, actions)
@@ -472,9 +472,12 @@ class Coordinating:
             return  # its own rank has answered
         if self._late_timer <= now:
             self._late_timer = float("inf")
+        was_on = self._is_on
         self._links.look(now)
         self._look_at(self._work.look(now, actions), now, actions)
         self._look_at(self._audits.look(now, actions), now, actions)
+        if was_on:
+            self._wait_for_sum(now, actions)  # a block may have passed because nobody is left to check it
         for rank in self._work.take_silent():
             for stripe in self._sums.kept_by(rank):
                 self._replace(stripe, now, actions)

@@ -58,6 +58,7 @@ class Doing:
         self._office = office
         self._work = Work()
         self._checking = Checking(place, plan, settings)
+        self._untold: dict[Part, Done] = {}  # what is computed and not said to be: nothing has shown that it is right
         self._model: Vector | None = None
         self._digest = ""  # of the model, until it has been told
         self._told = ""  # of the same, when it has been
@@ -101,6 +102,7 @@ class Doing:
         """A round is on: what is to be done in it; this rank may not have come to it."""
         self._work.clear()
         self._checking.begin()
+        self._untold.clear()
         self._take_on(go.parts)
         self._take_checks(go.checks)
 
@@ -212,18 +214,32 @@ class Doing:
         self._work.done[part] = vector
         done = Done(
             generation=self._place.generation, round=self._place.round, unit=part.unit, first=part.first,
-            last=part.last, worked=max(0.0, now - task.began), block=max(0.0, task.block_seconds(part.blocks, now)),
-            digest=self._digest,
+            last=part.last, worked=max(0.0, now - task.began), block=task.block_seconds(part.blocks, now),
         )  # fmt: skip
-        self._has_told()
-        self._work.said.append(done)
         if self._checking.in_part(part):
             self._exchange.seal(part, vector)
-        self._tell_done(done, now, actions)
         if self._checking.is_waiting:
+            self._checking.hold(part)  # before it is said: a block may pass at once where this rank leads
+            self._say_done(done, now, actions)
+        elif self._checking.lacks_proof(part):
+            self._untold[part] = done
             self._checking.hold(part)
+            self._prove(part.unit)
         else:
+            self._say_done(done, now, actions)
             self._send(part, vector, now, actions)
+
+    def _say_done(self, done: Done, now: float, actions: list[AnyAction]) -> None:
+        done = replace(done, generation=self._place.generation, digest=self._digest)
+        self._has_told()
+        self._work.said.append(done)
+        self._tell_done(done, now, actions)
+
+    def _prove(self, unit: int) -> None:
+        """Compute an audited block of a unit, unless one that was computed, or is about to be, may show the same."""
+        is_under_way = self._work.is_checking and self._work.now is not None
+        if not (self._checking.has_said or self._work.checks or is_under_way):
+            self._work.checks.append((unit, self._checking.drawn(unit)[0]))
 
     # -- what is audited
 
@@ -261,6 +277,8 @@ class Doing:
         """Others have computed the same."""
         if message.round == self._place.go.round:
             for part in self._checking.passed((message.unit, message.block), message.digest):
+                if part in self._untold:
+                    self._say_done(self._untold.pop(part), now, actions)
                 self._send(part, self._work.done[part], now, actions)
 
     def on_mistaken(self, message: Mistaken, sender: int, now: float, actions: list[AnyAction]) -> None:
@@ -270,6 +288,7 @@ class Doing:
             is_busy = self._work.now is not None
             self._work.drop()
             self._checking.drop()
+            self._untold.clear()
             if is_busy:
                 actions.append(Cancel(reason="what this rank computes is wrong"))
 
@@ -330,7 +349,7 @@ class Doing:
             return
         again = [Part(*one) for one in message.parts if Part(*one) in self._work.done]
         for part in again:
-            if self._office.lead is not None:
+            if self._office.lead is not None and part not in self._untold:
                 done = Done(round=place.round, unit=part.unit, first=part.first, last=part.last)
                 self._office.lead.done(place.node, done, now, actions)
             if part not in self._checking.held:

@@ -177,6 +177,7 @@ class Examining:
                 self._ask_another(block, case, now, actions)
         if case.right is None and not case.is_over:
             return []
+        case.is_over = True
         wrong = []
         for rank in sorted({*case.said, *case.before}):
             if case.right is not None and case.has_said_else(rank, case.right):
@@ -186,7 +187,6 @@ class Examining:
             elif rank in case.said:
                 self._right_in[rank] = self._round
                 self._pass(rank, block, case, now, actions)
-        case.is_over = True
         return wrong
 
     def _pass(self, rank: int, block: Block, case: Case, now: float, actions: list[AnyAction]) -> None:

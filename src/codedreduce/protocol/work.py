@@ -12,6 +12,9 @@ from codedreduce.vectors import Vector
 #: Of which unit, and which.
 Block = tuple[int, int]
 
+#: Seconds that a block takes at least, whatever a clock says.
+SHORTEST = 1e-9
+
 
 class Task:
     """A part that is computed: since when, and how far it is. `is_check`: another computes it, too, and sends it."""
@@ -32,10 +35,13 @@ class Task:
         self.advanced = blocks
 
     def block_seconds(self, blocks: int, now: float) -> float:
-        """What a block took, of so many; the first one, which may have begun late, left out where there are others."""
+        """What a block took, of so many; the first one, which may have begun late, left out where there are others.
+
+        Above zero, which would say that others did it: a rank that was stopped hears of all blocks at the same moment.
+        """
         if self.advanced and blocks > 1:
-            return (now - self._under_way) / (blocks - 1)
-        return (now - self.began) / blocks
+            return max(SHORTEST, (now - self._under_way) / (blocks - 1))
+        return max(SHORTEST, (now - self.began) / blocks)
 
 
 class Work:

@@ -296,6 +296,29 @@ def random_audits(seed: int) -> Scenario:
     )  # fmt: skip
 
 
+def random_wrong_ranks(seed: int) -> Scenario:
+    """The same, with ranks that compute everything wrongly, and go and come back, also in rounds that are audited."""
+    scenario = random_audits(seed)
+    random = np.random.default_rng([seed, 84])
+    ranks, unit = scenario.workers, scenario.compute / scenario.workers
+    wrong = random.permutation(ranks)[: int(random.integers(1, max(2, (ranks - 1) // 2 + 1)))]
+    kinds: tuple[Kind, ...] = ("crash", "pause", "cut", "leave", "slow")
+    coming_back = tuple(
+        Fault(
+            kind=kinds[int(random.integers(len(kinds)))], node=int(node),
+            round=int(random.integers(1, scenario.rounds)), after=float(random.uniform(0, 1.5 * unit)),
+            seconds=float(random.uniform(0, 6 * unit)), known_after=KNOWN_AFTER,
+        )
+        for node in wrong for _ in range(int(random.integers(0, 3)))
+    )  # fmt: skip
+    return msgspec.structs.replace(
+        scenario, blocks=int(random.choice([2, 4, 8])),
+        faults=(*(fault for fault in scenario.faults if fault.kind != "damage"), *coming_back),
+        audit=float(random.choice([0.05, 0.2, 0.3])), quarantine=int(random.choice([1, 2, 3, 1000])),
+        wrongs=tuple(Wrong(node=int(node), sticky=bool(random.random() < 0.7), seed=seed) for node in sorted(wrong)),
+    )  # fmt: skip
+
+
 def random_one_way_cuts(seed: int) -> Scenario:
     """The same, with ranks whose words do not reach some others, which they hear."""
     scenario = random_striped(seed)
