@@ -18,7 +18,8 @@ from codedreduce.cli.run import run
 from codedreduce.cli.secret import secret
 from codedreduce.cli.simulate import simulate
 from codedreduce.cli.train import train
-from codedreduce.errors import CodedReduceError, UsageError
+from codedreduce.errors import CodedReduceError, Interrupted, UsageError
+from codedreduce.worlds.leaving import TOLD_BY
 
 app = typer.Typer(
     name="codedreduce",
@@ -45,12 +46,17 @@ def _program() -> None:
 
 def main() -> None:
     """Run the command line; a mistake of the user's is one line and exit code 2."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken away on the way out
+    for one in TOLD_BY:  # so that everything is taken away on the way out
+        if signal.getsignal(one) is not signal.SIG_IGN:
+            signal.signal(one, lambda number, _: sys.exit(128 + number))
     try:
         app()
     except UsageError as error:
         _complain(error)
         sys.exit(2)
+    except Interrupted as error:
+        _complain(error)
+        sys.exit(130)
     except CodedReduceError as error:
         _complain(error)
         sys.exit(1)

@@ -32,8 +32,9 @@ from codedreduce.report.palette import group_colour
 from codedreduce.schemes import Striped
 from codedreduce.schemes.names import DEFAULT_WORKERS, parse_scheme, parse_tree
 from codedreduce.units import seconds as parse_seconds
+from codedreduce.worlds.command import python_command
 from codedreduce.worlds.delays import parse_delays
-from codedreduce.worlds.launcher import Launch, launch, python_command
+from codedreduce.worlds.launcher import Launch, launch
 from codedreduce.worlds.placement import Placement
 from codedreduce.worlds.secrets import INSECURE_VARIABLE
 from codedreduce.worlds.showing import AlsoInFiles, EveryLine, OnlyFirst, Show
