@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
+from typing import TextIO, cast
 
 import typer
 from rich.console import Console
@@ -15,6 +17,7 @@ from codedreduce.cli.draw import draw
 from codedreduce.cli.race import race
 from codedreduce.cli.replay import replay
 from codedreduce.cli.run import run
+from codedreduce.cli.screen import Screen
 from codedreduce.cli.secret import secret
 from codedreduce.cli.simulate import simulate
 from codedreduce.cli.train import train
@@ -65,4 +68,6 @@ def main() -> None:
 
 
 def _complain(error: CodedReduceError) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]codedreduce:[/] {escape(str(error))}")
+    console = Console(file=cast(TextIO, Screen(2)), soft_wrap=True, highlight=False)
+    with contextlib.suppress(OSError):  # the exit code says it, too
+        console.print(f"[bold red]codedreduce:[/] {escape(str(error))}")

@@ -123,7 +123,9 @@ def launch(what: Launch, show: Show, hear: Hear = lambda word: None) -> None:
     output = Output(show)
     try:
         said = what.environment(run)
-        with sharing_gpus(what.places.here_alone, {**os.environ, **said}, lambda words: show.note(0, words)) as told:
+        with sharing_gpus(
+            what.places.here_alone, {**os.environ, **said}, lambda words: output.show.note(0, words)
+        ) as told:
             try:
                 _LookingAfter(what, processes, output, {**said, **told}, hear).until_it_is_over()
             finally:
@@ -397,7 +399,7 @@ class _LookingAfter:
 
     def _judge_interrupted(self, rank: int, code: int) -> None:
         """Whoever was sent the interrupt may take its time, to save; then the others have a moment to follow."""
-        if code > 0 and code != 128 + signal.SIGINT:
+        if rank in self._signalled and code > 0 and code != 128 + signal.SIGINT:
             self._output.show.note(rank, f"({self._reasons.said_by(rank) or _how_it_ended(code)})")
         if not self._signalled & self._began.keys() and self._deadline is None:
             self._deadline = time.monotonic() + GRACE
