@@ -17,7 +17,7 @@ from codedreduce.errors import UsageError
 
 #: Shows a line of a rank's; shows a text, as it is.
 Say = Callable[[int, str], None]
-Write = Callable[[str], None]
+Write = Callable[[str], object]
 
 #: Bytes of each other rank that are kept, where only rank 0 is seen.
 KEPT = 8192
