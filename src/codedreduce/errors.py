@@ -10,6 +10,7 @@
      |    +-- LabUnavailable       this machine, or this user, cannot make a lab
      +-- TooManyStragglers         more workers are missing than the code tolerates
      +-- Diverged                  the gradient is not finite
+     +-- Interrupted               Ctrl-C has ended a run that a launcher started
      +-- LabFailed                 the kernel, or iproute2, would not do what a lab needs
      +-- WorkerFailed              a worker raised an error, and so did who was asked instead: the run is over
      +-- ProtocolError             a machine was fed something that cannot happen: a fault of ours, or of a world's
@@ -19,8 +20,8 @@
           +-- JoinRefused          it runs another plan
                +-- Outlived        it is at a later training of the same script
 
-A message says what was wrong, with the value, and what to do about it. The command line prints a
-`UsageError` as one line and exits with code 2.
+A message says what was wrong, with the value, and what to do about it. The command line prints one line: it exits
+with code 2 for a `UsageError`, 130 for `Interrupted`, and 1 for others.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ __all__ = [
     "CodeError",
     "CodedReduceError",
     "Diverged",
+    "Interrupted",
     "JoinRefused",
     "LabFailed",
     "LabUnavailable",
@@ -158,3 +160,7 @@ class Diverged(CodedReduceError):
     def __init__(self, round_: int, message: str) -> None:
         super().__init__(message)
         self.round = round_
+
+
+class Interrupted(CodedReduceError):
+    """Ctrl-C has ended a run that a launcher started."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -192,15 +193,20 @@ def test_more_stopped_than_tolerated_and_the_rest_goes_on(tmp_path: Path) -> Non
     assert "goes on without all of [2]" in run.stdout
 
 
-def test_interrupting_leaves_a_result_and_nobody_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [("--tree", "2x2"), ("-n", "3", "--restart")])
+def test_interrupting_leaves_a_result_and_nobody_behind(tmp_path: Path, options: tuple[str, ...]) -> None:
     path = script(tmp_path, rounds=10**6)
-    command = [sys.executable, "-c", "from codedreduce.cli import main; main()", "run", "--tree", "2x2", path]
+    command = [sys.executable, "-c", "from codedreduce.cli import main; main()", "run", *options, path]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(Path(path + ".five").exists)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, out + err
-    assert "interrupted True" in out
+    assert process.returncode == 130, out + err
+    found = re.fullmatch(r"loss \S+ rounds (\d+) interrupted True\n", out)
+    assert found, out
+    interrupted = re.fullmatch(r"codedreduce: interrupted in round (\d+)\n", err)
+    assert interrupted, err
+    assert int(interrupted[1]) - int(found[1]) in (0, 1), "the round that was under way"
     assert nobody_runs(path)
 
 

@@ -224,14 +224,15 @@ def test_who_is_told_to_leave_hands_over_and_is_not_started_again(
     expect_same_bits(Striped(4) if "-n" in options else CodedReduce(Tree.regular(fanout=2, depth=2), 1), run.model(0))
 
 
-def test_a_root_that_is_told_to_end_keeps_what_it_has(running) -> None:
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+def test_a_root_that_is_told_to_end_keeps_what_it_has(running, how: signal.Signals) -> None:
     """It alone has the state: it writes a checkpoint, though none is due, and a run goes on from there."""
     more = "checkpoint=folder / 'kept', every='1000s', resume=True,"
     run = running("--tree", "2x1", more=more)
     run.pid(1)
     run.wait((run.folder / "three").exists)
     root = next(pid for pid in run.everyone() if psutil.Process(pid).environ().get("RANK") == "0")
-    os.kill(root, signal.SIGTERM)
+    os.kill(root, how)
     assert run.process.wait(PATIENCE) == 1
     said = run.said.read_text()
     assert "rank 0 ended with exit code 143" in said
@@ -327,6 +328,35 @@ def test_rank_0_is_killed_and_the_others_go_on(running, options: tuple[str, ...]
     assert run.process.returncode == 0, said
     for rank in (1, 2, 3):
         expect_same_bits(Striped(4), run.model(rank))
+
+
+def test_an_error_on_rank_0_costs_no_more_than_a_kill(running) -> None:
+    before = """
+def on_round(log):
+    if log.round == 3 and (rank, times) == ("0", "0"):
+        raise RuntimeError("my own bug")
+"""
+    run = running("-n", "3", "--restart", before=before, more="on_round=on_round,")
+    run.pid(0, 1)
+    said = run.stop()
+    assert run.process.returncode == 0, said
+    assert "RuntimeError: my own bug" in said
+    assert "[0] (ended with exit code 1; started again, the 1st time)" in said
+    for rank in (1, 2):
+        assert run.model(rank)[0] > 3, "the others went on"
+        expect_same_bits(Striped(3), run.model(rank))
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_whose_terminal_is_gone_leaves_as_at_sigterm(running, rank: int) -> None:
+    run = running("-n", "3", "--restart")
+    pid = run.pid(rank)
+    run.wait((run.folder / "three").exists)
+    os.kill(pid, signal.SIGHUP)
+    run.wait(lambda: f"[{rank}] (left on purpose; the run goes on without it)" in run.said.read_text())
+    said = run.stop()
+    assert run.process.returncode == 0, said
+    expect_same_bits(Striped(3), run.model(1))
 
 
 def test_rank_0_is_told_to_leave_and_the_others_go_on(running) -> None:

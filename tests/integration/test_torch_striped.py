@@ -357,3 +357,39 @@ def test_ranks_go_on_without_rank_0(tmp_path: Path) -> None:
     bits = bits_of(tmp_path, without=(0,))
     assert run(trained(tmp_path, steps=20)).codes == dict.fromkeys(range(RANKS), 0)
     assert bits == bits_of(tmp_path)
+
+
+@pytest.mark.parametrize("restarts", ["1", "0"])
+def test_an_error_in_the_loop_body_of_rank_0(tmp_path: Path, restarts: str) -> None:
+    """Where it is started again the others go on, as after a kill; else the run ends with it."""
+
+    def err(cluster: cr.Cluster, model: nn.Module, step: cr.Step) -> None:
+        if cluster.rank == 0 and step.round == 3:
+            raise RuntimeError("my own bug")
+
+    outcome = run(trained(tmp_path, steps=20, body=err), restarts=restarts)
+    assert outcome.codes == {0: 1, 1: 0, 2: 0, 3: 0}, outcome.errors
+    assert outcome.errors[0].startswith("RuntimeError: my own bug")
+    bits = bits_of(tmp_path, without=(0,))
+    assert run(trained(tmp_path, steps=20 if restarts == "1" else 3)).codes == dict.fromkeys(range(RANKS), 0)
+    assert bits == bits_of(tmp_path)
+
+
+def test_an_error_in_the_loop_body_that_the_script_catches(tmp_path: Path) -> None:
+    """It ends the training with that round, on all ranks."""
+
+    def script() -> None:
+        model = Model()
+        with cr.join() as cluster:
+            try:
+                for step in cluster.train(model, data(), losses, BATCH, 20, seed=3):
+                    if step.round == 3:
+                        raise KeyError("caught")
+            except KeyError:
+                pass
+            for step in cluster.train(model, data(), losses, BATCH, 2, seed=3):
+                (tmp_path / f"{cluster.rank}").write_text(f"{step.round}")
+
+    outcome = run(script, restarts="1")
+    assert outcome.codes == dict.fromkeys(range(RANKS), 0), outcome.errors
+    assert bits_of(tmp_path) == "2"

@@ -173,5 +173,5 @@ def test_a_machine_with_no_other_address(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_sigusr1_is_slurms() -> None:
-    assert signals_to_leave({}) == (signal.SIGTERM,)
-    assert signals_to_leave(STEP) == (signal.SIGTERM, signal.SIGUSR1)
+    assert signals_to_leave({}) == (signal.SIGTERM, signal.SIGHUP)
+    assert signals_to_leave(STEP) == (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import traceback
+from typing import TextIO, cast
 
 import typer
 from rich.console import Console
@@ -16,10 +18,12 @@ from codedreduce.cli.draw import draw
 from codedreduce.cli.race import race
 from codedreduce.cli.replay import replay
 from codedreduce.cli.run import run
+from codedreduce.cli.screen import Screen
 from codedreduce.cli.secret import secret
 from codedreduce.cli.simulate import simulate
 from codedreduce.cli.train import train
-from codedreduce.errors import CodedReduceError, UsageError
+from codedreduce.errors import CodedReduceError, Interrupted, UsageError
+from codedreduce.worlds.leaving import TOLD_BY
 from codedreduce.worlds.plainly import is_plain
 
 app = typer.Typer(
@@ -47,12 +51,17 @@ def _program() -> None:
 
 def main() -> None:
     """Run the command line; a mistake of the user's is one line and exit code 2."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken away on the way out
+    for one in TOLD_BY:  # so that everything is taken away on the way out
+        if signal.getsignal(one) is not signal.SIG_IGN:
+            signal.signal(one, lambda number, _: sys.exit(128 + number))
     try:
         app()
     except UsageError as error:
         _complain(error)
         sys.exit(2)
+    except Interrupted as error:
+        _complain(error)
+        sys.exit(130)
     except CodedReduceError as error:
         _complain(error)
         sys.exit(1)
@@ -61,6 +70,8 @@ def main() -> None:
 
 
 def _complain(error: CodedReduceError) -> None:
-    if not is_plain(error):  # a fault of ours, or CODEDREDUCE_DEBUG=1
-        traceback.print_exception(error)
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]codedreduce:[/] {escape(str(error))}")
+    console = Console(file=cast(TextIO, Screen(2)), soft_wrap=True, highlight=False)
+    with contextlib.suppress(OSError):  # the exit code says it, too
+        if not is_plain(error):  # a fault of ours, or CODEDREDUCE_DEBUG=1
+            traceback.print_exception(error)
+        console.print(f"[bold red]codedreduce:[/] {escape(str(error))}")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -24,6 +23,7 @@ from codedreduce.cli.options import (
     parse_workers,
     said_of_wire,
 )
+from codedreduce.cli.screen import Screen
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.protocol.audits import QUARANTINE, Auditing
@@ -32,8 +32,9 @@ from codedreduce.report.palette import group_colour
 from codedreduce.schemes import Striped
 from codedreduce.schemes.names import DEFAULT_WORKERS, parse_scheme, parse_tree
 from codedreduce.units import seconds as parse_seconds
+from codedreduce.worlds.command import python_command
 from codedreduce.worlds.delays import parse_delays
-from codedreduce.worlds.launcher import Launch, launch, python_command
+from codedreduce.worlds.launcher import Launch, launch
 from codedreduce.worlds.placement import Placement
 from codedreduce.worlds.secrets import INSECURE_VARIABLE
 from codedreduce.worlds.showing import AlsoInFiles, EveryLine, OnlyFirst, Show
@@ -172,21 +173,25 @@ def _said_of_audits(auditing: Auditing) -> dict[str, str]:
 
 def _shown(output: str, *, has_root: bool) -> Show:
     """What is shown of what processes print."""
-    say = _printer(has_root=has_root)
+    screen = Screen(1)
+    say = _printer(screen, has_root=has_root)
     if output == "all":
         return EveryLine(say)
-    only_first = OnlyFirst(_write, say)
+    only_first = OnlyFirst(screen.write, say)
     return only_first if output == "root" else AlsoInFiles(output, only_first)
 
 
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+class _Printing(Console):
+    """What it cannot print is its caller's to know of."""
+
+    def on_broken_pipe(self) -> None:
+        """Do not exit."""
+        raise
 
 
-def _printer(*, has_root: bool) -> Callable[[int, str], None]:
+def _printer(screen: Screen, *, has_root: bool) -> Callable[[int, str], None]:
     """Prints a line of a process, with who it is ahead of it."""
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = _Printing(file=cast(TextIO, screen), highlight=False, soft_wrap=True, markup=False)
 
     def say(rank: int, line: str) -> None:
         who = "root" if rank == 0 and has_root else str(rank)

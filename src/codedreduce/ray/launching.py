@@ -23,7 +23,7 @@ from codedreduce.worlds.launcher import Hear, Launch
 from codedreduce.worlds.launcher import launch as start
 from codedreduce.worlds.placement import Placement
 from codedreduce.worlds.secrets import FILE_VARIABLE, VARIABLE
-from codedreduce.worlds.showing import EveryLine, OnlyFirst, Show
+from codedreduce.worlds.showing import EveryLine, OnlyFirst, Show, Unfailing
 from codedreduce.worlds.telling import PIPE, STEPS
 
 T = TypeVar("T")
@@ -98,6 +98,7 @@ def launch(
 
 def launch_on(on: OnRay, what: Launch, show: Show, hear: Hear = lambda word: None) -> bytes | None:
     """Run it on a cluster; what rank 0's function returned, if there is one."""
+    show = Unfailing(show)
     with connected(on.address) as ray:
         reservation = Reservation(ray, on.wanted, on.plan)
         given = ray.put(on.given) if on.given is not None else None

@@ -141,7 +141,7 @@ class Cluster:
     ) -> None:
         if self._running is not None:
             with contextlib.suppress(*(() if kind is None else (UsageError,))):  # there is an error already
-                self._running.close()
+                self._running.close(kind, error, trace)
         if self._left_alone is not None and kind is None:
             raise UsageError(self._left_alone)
         if kind is None:
@@ -240,6 +240,8 @@ class Cluster:
 
     def _train(self, member: Member) -> Iterator[Step]:
         """When its first round is asked for, a training shares a run with all that were made by then."""
+        if self._running is not None and self._running.is_left:
+            self._running.close()  # by an error that the script has caught
         if member.run is None:
             made = [one for one in (made() for made in self._made) if one is not None]
             made, self._made = made if member in made else [member], []

@@ -12,6 +12,7 @@ again, until they ask for the same. A script cannot take a state while it is in 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import sys
 import time
@@ -34,6 +35,7 @@ from codedreduce.torch.replica import WholeReplica
 from codedreduce.torch.seeding import BETWEEN_ROUNDS, random_state_kept, seed_everything
 from codedreduce.torch.step import Step
 from codedreduce.torch.unit import UnitGradient
+from codedreduce.torch.unwinding import is_unwinding
 from codedreduce.training.checkpoints import Saving
 from codedreduce.training.kept import Kept
 from codedreduce.training.rounds import Round
@@ -79,6 +81,7 @@ class SharedRun:
         self._world: World | None = None
         self._read_model: Callable[[], Vector] = lambda: np.zeros(0)
         self._has_met = self._is_adrift = self.is_over = False
+        self.is_left = False  # by an error in a loop body, which is not known here: `close` is told of it
         self._is_new = True  # there are trainings that the world does not know of
         self._add(members)
         self.members.lay_out()
@@ -171,6 +174,7 @@ class SharedRun:
         if self.is_over:
             return
         self.is_over = True
+        atexit.unregister(self._close_at_exit)
         self.book.asked = None
         try:
             self._stack.__exit__(kind, error, trace)
@@ -180,6 +184,19 @@ class SharedRun:
                 self._folder.__exit__(kind, error, trace)
             else:
                 self._folder.close()
+
+    def _leave(self, *, by_error: bool) -> None:
+        """The script has left its loop: by `break`, and it is over; or by an error, which whoever closes this sees."""
+        self.is_left = by_error
+        if by_error:
+            atexit.register(self._close_at_exit)
+        else:
+            self.close(*sys.exc_info())
+
+    def _close_at_exit(self) -> None:
+        """The script has ended, and nobody has closed this; the error it ended with, if any, has been printed."""
+        error = getattr(sys, "last_value", None)
+        self.close(type(error) if error is not None else None, error)
 
     def _close_if_through(self) -> None:
         given = zip(self.members, self.book.steps, strict=True)
@@ -197,7 +214,7 @@ class SharedRun:
         except GeneratorExit:
             member.is_open = False
             if not any(one.is_open for one in self.members):
-                self.close(*sys.exc_info())
+                self._leave(by_error=is_unwinding())
             raise
         except BaseException:
             self.close(*sys.exc_info(), is_between_steps=member.saving is not None)

@@ -190,6 +190,7 @@ def _meeting(environment: Mapping[str, str], launch: list[str]) -> Meeting:
         shared_memory=_is_said(environment, "CODEDREDUCE_SHARED_MEMORY"),
         protection=find_protection(environment),
         grace=_at_least(0, environment, "CODEDREDUCE_GRACE", 30.0),
+        restarts=environment.get("CODEDREDUCE_RESTARTS", "0") != "0",
         goes_on=_at_least(0, environment, "CODEDREDUCE_RESTARTED", 0) > 0,
         also=tuple(
             numeric(also) for also in environment.get("CODEDREDUCE_ALSO_AT", "").replace(" ", "").split(",") if also

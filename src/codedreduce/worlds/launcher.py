@@ -1,29 +1,30 @@
 """Starts a script once for each process of a run, and looks after them until the run is over.
 
-Over a tree it is over when the root has ended. In stripes any rank may be the one that leads when the run ends, and may
-have more to do then (save, evaluate) than the others: it is over when all have ended. Rank 0 leads unless it died or
-left: if it never did, the others have a moment after it.
+It is over when all processes have ended that were admitted to it: any of them may save or evaluate for as long as it
+takes when the others have ended. A process that came too late to be admitted is then told to leave. What has to be
+killed, and what fails when others have a result, is reported, and the run has failed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.machinery
 import os
 import signal
-import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
-from codedreduce.errors import CodedReduceError, UsageError
+from codedreduce.errors import CodedReduceError, Interrupted, UsageError
 from codedreduce.worlds.gpu_sharing import sharing_gpus
+from codedreduce.worlds.leaving import TOLD_BY
 from codedreduce.worlds.output import Output
 from codedreduce.worlds.placement import Placement, Starter
 from codedreduce.worlds.private import tidy
-from codedreduce.worlds.reasons import Reasons
+from codedreduce.worlds.progress import Progress
+from codedreduce.worlds.reasons import Reasons, named
 from codedreduce.worlds.restarts import Restarts, ordinal
 from codedreduce.worlds.secrets import (
     FILE_VARIABLE,
@@ -37,12 +38,10 @@ from codedreduce.worlds.secrets import (
 from codedreduce.worlds.showing import Show
 from codedreduce.worlds.telling import What, Word
 
-#: Seconds that the rest have to leave when the run is over, and that the last words of a failed one may take.
+#: Seconds that processes have to end when the run has failed or they cannot go on, and that the last words of a failed
+#: one may take.
 GRACE = 5.0
 LAST_WORDS = 0.2
-
-#: Who was started so many seconds before the first was through may have come too late to find anybody.
-LATE = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +51,8 @@ class Launch:
     All on this machine, or where a placement says. Over a tree rank 0 is the `root`. `at_first` are started, the
     others may be by hand. `times` bounds how often processes that died are started again: None does not, 0 is never;
     `only_lost` are those that were killed, and not those that ended with an error.
-    Told to end by SIGTERM, all have `grace` seconds to hand over. The first interrupt is rank 0's to end the run by,
-    or with `ends_at_interrupt` ends all at once, and is raised.
+    Told to end by SIGTERM or SIGHUP, all have `grace` seconds to hand over. The first interrupt is rank 0's to end the
+    run by, or with `ends_at_interrupt` ends all at once, and is raised.
     """
 
     command: Sequence[str]
@@ -87,6 +86,8 @@ class Launch:
             "WORLD_SIZE": str(self.count), **self.places.meets_at(self.port), "CODEDREDUCE_RUN": run,
             "CODEDREDUCE_GRACE": f"{self.grace:g}",
         }  # fmt: skip
+        if self.times != 0 and not self.only_lost:
+            said["CODEDREDUCE_RESTARTS"] = "1"
         return {**said, **self.variables}
 
     def names_of(self, rank: int) -> dict[str, str]:
@@ -122,7 +123,9 @@ def launch(what: Launch, show: Show, hear: Hear = lambda word: None) -> None:
     output = Output(show)
     try:
         said = what.environment(run)
-        with sharing_gpus(what.places.here_alone, {**os.environ, **said}, lambda words: show.note(0, words)) as told:
+        with sharing_gpus(
+            what.places.here_alone, {**os.environ, **said}, lambda words: output.show.note(0, words)
+        ) as told:
             try:
                 _LookingAfter(what, processes, output, {**said, **told}, hear).until_it_is_over()
             finally:
@@ -144,17 +147,20 @@ class _LookingAfter:
         self._variables = variables
         self._hear = hear
         self._reasons = Reasons(what.count)
+        self._progress = Progress()
         self._secret = what.secret()
         self._restarts = Restarts(what.times)
         self._began: dict[int, float] = {}  # the lives of those that run
         self._due: dict[int, float] = {}  # when those that died are started again
         self._left: set[int] = set()  # who left on purpose
-        self._first_through: float | None = None
+        self._some_ended = False  # well: there is a result, and nobody is started again
+        self._unfinished: dict[int, str] = {}  # how those ended whose work after the training is lost
         self._zero_was_away = False
         self._deadline: float | None = None
         self._failure: CodedReduceError | None = None
-        self._interrupts = 0
-        self._told_to_end = False
+        self._interrupted = ""  # in which round
+        self._signalled: set[int] = set()  # who was sent the interrupt
+        self._told_to_end = 0  # by which signal
         self._told_others = False
 
     def until_it_is_over(self) -> None:
@@ -163,21 +169,47 @@ class _LookingAfter:
             for rank in range(self._what.at_first or self._what.count):
                 self._start(rank)
             self._say_how_to_join()
-            while not self._is_over():
+            while True:
                 try:
+                    if self._is_over():
+                        break
                     self._look()
                 except KeyboardInterrupt:
                     self._interrupt()
             self._output.pass_on_rest()
         self._listen()
+        self._raise_what_failed()
+
+    def _raise_what_failed(self) -> None:
+        """It is over: the first of these that is so says how it went."""
         if self._failure is not None:
             raise self._reasons.of_all() or self._failure
+        if self._interrupted:
+            killed = f"; {self._killed('when rank 0 had')}" if self._began else ""
+            raise Interrupted(self._where_interrupted() + killed)
         if self._told_to_end:
-            raise SystemExit(128 + signal.SIGTERM)
-        if self._first_through is not None and not self._interrupts:
-            self._reasons.check_that_some_trained()
-        if self._first_through is None:
+            if self._began:
+                self._output.show.note(min(self._began), f"({self._killed(f'within {self._what.grace:g} s')})")
+            raise SystemExit(128 + self._told_to_end)
+        if self._unfinished:
+            raise self._what_is_lost()
+        if self._began:
+            raise CodedReduceError(self._killed("when all others had"))
+        if not self._some_ended:
             raise CodedReduceError("all processes were killed or have left before the run was over")
+        self._reasons.check_that_some_trained()
+
+    def _killed(self, when: str) -> str:
+        """Of those that are ended now."""
+        return f"{named(set(self._began))} had not ended {when}, and {'were' if len(self._began) > 1 else 'was'} killed"
+
+    def _what_is_lost(self) -> CodedReduceError:
+        """What became of the first of those that were not through with the script."""
+        rank = min(self._unfinished)
+        if self._reasons.said_by(rank):
+            return self._reasons.of_all() or CodedReduceError(self._reasons.said_by(rank))
+        words = "; its last words are above" if "exit code" in self._unfinished[rank] else " after the training"
+        return CodedReduceError(f"rank {rank} {self._unfinished[rank]}{words}")
 
     # Starting
 
@@ -190,6 +222,7 @@ class _LookingAfter:
         }  # fmt: skip
         self._output.add(rank, self._processes.spawn(rank, self._what.command, environment))
         self._began[rank] = time.monotonic()
+        self._progress.is_new(rank)
 
     def _start_again(self) -> None:
         now = time.monotonic()
@@ -235,12 +268,15 @@ class _LookingAfter:
                 self._left.add(word.rank)
             else:
                 self._reasons.hear(word)
+                self._progress.hear(word)
+                if word.what is What.ADMITTED:  # the run goes on, with another training or without who was lost
+                    self._unfinished.clear()
             self._hear(word)
 
     def _is_awaited_in_vain(self) -> bool:
         """Whether a process has ended well without coming to where the others wait for it."""
         needs_all = not self._what.has_root and "CODEDREDUCE_LEAST" not in self._variables
-        is_open = self._failure is None and not self._told_to_end and not self._interrupts
+        is_open = self._failure is None and not self._told_to_end and not self._interrupted
         return needs_all and is_open and self._reasons.some_wait_in_vain
 
     def _patience(self) -> float:
@@ -250,9 +286,11 @@ class _LookingAfter:
         """Who failed or was killed is started again; else it ends the run if it failed, and is missed if killed."""
         if self._told_to_end or self._failure is not None:
             return
+        if self._interrupted:
+            self._judge_interrupted(rank, code)
+            return
         if code == 0 and rank not in self._left:
-            self._reasons.ended_well(rank)
-            self._is_through(rank)
+            self._ended_well(rank)
             return
         if rank == 0 and not self._what.has_root:
             self._output.show.lost_first()
@@ -260,13 +298,19 @@ class _LookingAfter:
         if code == 0:
             self._output.show.note(rank, "(left on purpose; the run goes on without it)")
             return
-        how = f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        how = self._reasons.said_by(rank) or how
-        if self._first_through is not None:
+        how = _how_it_ended(code)
+        if self._progress.has_trained(rank) and (code > 0 or self._progress.has_led(rank)):
+            self._unfinished[rank] = how
+        how = self._reasons.said_by(rank) or how.removeprefix("was ")
+        if self._some_ended:
             self._judge_after_the_end(rank, code, how)
-            return
+        else:
+            self._judge_loss(rank, code, how, lived)
+
+    def _judge_loss(self, rank: int, code: int, how: str, lived: float) -> None:
+        """A process has failed or was killed, and nobody has a result."""
         try:
-            may_help = not self._interrupts and (code < 0 or not self._what.only_lost)
+            may_help = code < 0 or not self._what.only_lost
             pause = self._restarts.pause_after(rank, lived) if may_help else None
             if pause is not None:
                 self._output.show.last_words(rank)
@@ -282,26 +326,28 @@ class _LookingAfter:
         else:
             self._output.show.note(rank, f"({how}; the run goes on without it)")
 
-    def _is_through(self, rank: int) -> None:
-        """A process has ended well. On a tree only the root's end is that of the run."""
-        if self._first_through is None and (rank == 0 or not self._what.has_root):
-            self._first_through = time.monotonic()
-        if rank == 0 and (self._what.has_root or not self._zero_was_away):
-            self._deadline = time.monotonic() + GRACE
+    def _ended_well(self, rank: int) -> None:
+        """A process is through with the script. On a tree only the root has a result."""
+        self._reasons.ended_well(rank)
+        self._unfinished.pop(rank, None)
+        self._some_ended |= rank == 0 or not self._what.has_root
 
     def _judge_after_the_end(self, rank: int, code: int, how: str) -> None:
-        """Others have a result. A process that came too late for it has not failed; one that has more to do may."""
-        may_matter = rank == 0 or (self._zero_was_away and not self._what.has_root)
-        if self._deadline is None and code > 0 and may_matter and not self._restarts.times(rank):
-            self._fail(rank, code)
+        """Others have a result, and may still save theirs: they are not ended by an error of this one.
+
+        Who came too late, or was behind when the run ended, has not failed; an error in the script is a failure.
+        """
+        if code > 0 and self._progress.was_admitted(rank) and self._reasons.blame(rank) == rank:
+            self._unfinished[rank] = _how_it_ended(code)
+        if rank in self._unfinished:
+            self._output.show.last_words(rank)
         else:
             self._output.show.note(rank, f"({how}, after the run was over)")
 
     def _fail(self, rank: int, code: int) -> None:
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         if (about := self._reasons.blame(rank)) is not None:
             self._output.show.last_words(about)
-        error = CodedReduceError(f"rank {rank} {how}; its last words are above")
+        error = CodedReduceError(f"rank {rank} {_how_it_ended(code)}; its last words are above")
         self._end_with(error, LAST_WORDS if rank else GRACE)
 
     def _end_with(self, error: CodedReduceError, grace: float) -> None:
@@ -313,28 +359,56 @@ class _LookingAfter:
     # The end
 
     def _is_over(self) -> bool:
-        now = time.monotonic()
-        if self._first_through is not None:
+        if self._some_ended:
             self._due.clear()
         if not self._began and not self._due:
             return True
-        if self._deadline is None and self._first_through is not None and not self._what.has_root:
-            begun_late = self._first_through - LATE
-            stopped = self._processes.is_stopped
-            if all(begin > begun_late or stopped(rank) for rank, begin in self._began.items()):
-                self._deadline = now + 3 * GRACE
-        return self._deadline is not None and now > self._deadline
+        if self._deadline is None and self._some_ended and not self._interrupted:
+            self._tell_late_ones_to_leave()
+            if self._unfinished and not any(self._progress.has_trained(rank) for rank in self._began):
+                self._deadline = time.monotonic() + GRACE  # the run has failed, and none of them saves
+        return self._deadline is not None and time.monotonic() > self._deadline
+
+    def _tell_late_ones_to_leave(self) -> None:
+        """When none of those is left that can end by themselves: they were admitted, and are not paused."""
+        paused = {rank for rank in self._began if self._processes.is_stopped(rank)}
+        if any(self._progress.was_admitted(rank) for rank in self._began.keys() - paused):
+            return
+        self._deadline = time.monotonic() + 3 * GRACE
+        for rank in self._began.keys() - paused:
+            self._processes.signal(rank, signal.SIGTERM)
 
     def _interrupt(self) -> None:
-        """The first Ctrl-C is rank 0's to end the run by, or whoever's is left; the second ends it at once."""
-        self._interrupts += 1
+        """The first Ctrl-C is rank 0's to end the run by, or everybody's if another may lead; the second ends all."""
         if self._what.ends_at_interrupt:
             raise KeyboardInterrupt
-        if self._interrupts > 1:
-            raise CodedReduceError("interrupted")
+        if self._interrupted:
+            raise Interrupted(f"{self._where_interrupted()}; {self._killed('at the second')}")
+        self._listen()
+        if not self._progress.some_admitted:
+            self._interrupted = "before round 1"
+        elif self._progress.all_have_trained(self._began):
+            self._interrupted = "after round"
+        else:
+            self._interrupted = "in round"
         self._due.clear()
-        for rank in [0] if 0 in self._began else list(self._began):
+        leads = 0 in self._began and not self._zero_was_away and self._progress.was_admitted(0)
+        self._signalled = {0} if leads else set(self._began)
+        for rank in self._signalled:
             self._processes.signal(rank, signal.SIGINT)
+
+    def _judge_interrupted(self, rank: int, code: int) -> None:
+        """Whoever was sent the interrupt may take its time, to save; then the others have a moment to follow."""
+        if rank in self._signalled and code > 0 and code != 128 + signal.SIGINT:
+            self._output.show.note(rank, f"({self._reasons.said_by(rank) or _how_it_ended(code)})")
+        if not self._signalled & self._began.keys() and self._deadline is None:
+            self._deadline = time.monotonic() + GRACE
+
+    def _where_interrupted(self) -> str:
+        number = self._progress.last_round
+        if not self._interrupted.endswith("round"):
+            return f"interrupted {self._interrupted}"
+        return f"interrupted {self._interrupted} {number}" if number else "interrupted"
 
     def _tell_others_to_end(self) -> None:
         self._told_others = True
@@ -345,44 +419,23 @@ class _LookingAfter:
 
     @contextlib.contextmanager
     def _told_by_signal(self) -> Iterator[None]:
-        """SIGTERM is passed on to all: they have some seconds to hand over and leave. The second ends them at once."""
+        """SIGTERM and SIGHUP are passed on to all: they have some seconds to hand over and leave. The second ends them.
+
+        SIGHUP stays ignored where it is, as under nohup.
+        """
 
         def end(number: int, frame: FrameType | None) -> None:
             if self._told_to_end:
                 raise SystemExit(128 + number)
-            self._told_to_end = True
+            self._told_to_end = number
 
-        try:
-            before = signal.signal(signal.SIGTERM, end)
-        except ValueError:  # not in the main thread, which alone hears signals
+        with contextlib.ExitStack() as stack:
+            if threading.current_thread() is threading.main_thread():  # it alone hears signals
+                for one in TOLD_BY:
+                    if signal.getsignal(one) is not signal.SIG_IGN:
+                        stack.callback(signal.signal, one, signal.signal(one, end))
             yield
-            return
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
 
 
-def python_command(script: str, arguments: Sequence[str], *, is_module: bool = False) -> list[str]:
-    """How to run a script, or a module."""
-    if is_module:
-        if not _can_be_found(script):
-            raise UsageError(f"there is no module {script!r}, seen from {os.getcwd()}")
-        return [sys.executable, "-m", script, *arguments]
-    if not os.path.isfile(script):
-        hint = f"; for a module write -m {script}" if not script.endswith(".py") and _can_be_found(script) else ""
-        raise UsageError(f"there is no script {script!r}{hint}")
-    return [sys.executable, script, *arguments]
-
-
-def _can_be_found(module: str) -> bool:
-    """Whether there is such a module, without running anything of it."""
-    path: Sequence[str] | None = [os.getcwd(), *sys.path]
-    for name in module.split("."):
-        if not name or path is None:
-            return False
-        found = importlib.machinery.PathFinder.find_spec(name, path)
-        if found is None:
-            return False
-        path = found.submodule_search_locations
-    return True
+def _how_it_ended(code: int) -> str:
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"

@@ -1,6 +1,7 @@
 """Leaving on purpose: SIGTERM asks a process of a run to hand over and go, as spot machines do before they are taken.
 
-Under Slurm SIGUSR1 does, too: it is what jobs are usually sent ahead of their limit (`--signal=USR1@120`).
+SIGHUP, of a terminal or an ssh session that is gone, asks the same, unless it is ignored, as under nohup. Under Slurm
+SIGUSR1 does, too: it is what jobs are usually sent ahead of their limit (`--signal=USR1@120`).
 
 Workers of a tree go after their round, ranks when others do their part; the run goes on, and they end with code 0. Who
 alone has the state, the root of a tree or the only rank, ends with 143, after a checkpoint if there is a folder for
@@ -19,6 +20,9 @@ from types import FrameType
 
 from codedreduce.worlds.telling import What, Word, tell
 
+#: The signals that tell a process, or a launcher, to end.
+TOLD_BY = (signal.SIGTERM, signal.SIGHUP)
+
 #: The exit code of a process that was told to end, and did.
 TOLD_TO_END = 128 + signal.SIGTERM
 
@@ -27,9 +31,9 @@ def signals_to_leave(environment: Mapping[str, str]) -> tuple[signal.Signals, ..
     """By which signals a process is told to leave.
 
     >>> [one.name for one in signals_to_leave({"SLURM_JOB_ID": "7"})]
-    ['SIGTERM', 'SIGUSR1']
+    ['SIGTERM', 'SIGHUP', 'SIGUSR1']
     """
-    return (signal.SIGTERM, signal.SIGUSR1) if "SLURM_JOB_ID" in environment else (signal.SIGTERM,)
+    return (*TOLD_BY, signal.SIGUSR1) if "SLURM_JOB_ID" in environment else TOLD_BY
 
 
 class Leaving(SystemExit):

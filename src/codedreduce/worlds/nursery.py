@@ -145,7 +145,8 @@ class _Minding:
         self._unread = b""
 
     def until_parent_is_gone(self, parent: int) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides when it is over
+        for one in (signal.SIGINT, signal.SIGHUP):  # which all of a terminal get: the first decides when it is over
+            signal.signal(one, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         die_with_parent(parent)
         poller = select.poll()

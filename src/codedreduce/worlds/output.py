@@ -6,14 +6,14 @@ import os
 import selectors
 from typing import IO
 
-from codedreduce.worlds.showing import Show
+from codedreduce.worlds.showing import Show, Unfailing
 
 
 class Output:
     """Reads the pipes of all processes."""
 
     def __init__(self, show: Show) -> None:
-        self.show = show
+        self.show = Unfailing(show)
         self._selector = selectors.DefaultSelector()
         self._printed: dict[int, IO[bytes]] = {}
 

@@ -19,7 +19,7 @@ from types import TracebackType
 
 from codedreduce.errors import CodedReduceError, ProtocolError, UsageError
 from codedreduce.worlds.private import SAID, alone_in_it
-from codedreduce.worlds.telling import What, Word, own_rank, tell
+from codedreduce.worlds.telling import What, Word, has_launcher, own_rank, tell
 
 #: Set to 1 it shows where in our code an error was raised.
 DEBUG = "CODEDREDUCE_DEBUG"
@@ -48,6 +48,8 @@ class _Plainly:
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if is_plain(error):
             say(error, place_in(trace))
+        elif isinstance(error, KeyboardInterrupt) and has_launcher() and not wants_tracebacks():
+            return  # it says so itself, once for all
         else:
             self._before(kind, error, trace)
 

@@ -54,6 +54,7 @@ class Meeting:
     grace: float = 30.0  # seconds that a process has to hand over when it is told to leave (SIGTERM)
     least: int | None = None
     also: tuple[str, ...] = ()
+    restarts: bool = False  # whoever started this process starts it again if it ends with an error
     goes_on: bool = False  # this process was started again, to go on with the run that it finds
     series: str = ""
     training: int = 1

@@ -7,7 +7,9 @@ shown if they fail; and all of it from the moment that rank 0 is lost, since ano
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +17,7 @@ from codedreduce.errors import UsageError
 
 #: Shows a line of a rank's; shows a text, as it is.
 Say = Callable[[int, str], None]
-Write = Callable[[str], None]
+Write = Callable[[str], object]
 
 #: Bytes of each other rank that are kept, where only rank 0 is seen.
 KEPT = 8192
@@ -136,6 +138,7 @@ class AlsoInFiles:
     def __init__(self, folder: str, beside: Show) -> None:
         self._folder = Path(folder)
         self._beside = beside
+        self._report = Once()
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -143,10 +146,14 @@ class AlsoInFiles:
         self._begun: set[int] = set()
 
     def took(self, rank: int, data: bytes) -> None:
-        """Write it down; whoever reads the file sees it at once."""
-        with (self._folder / f"rank-{rank}.log").open("ab" if rank in self._begun else "wb") as file:
-            file.write(data)
-        self._begun.add(rank)
+        """Write it down; whoever reads the file sees it at once. A file that cannot be written to is tried again."""
+        path = self._folder / f"rank-{rank}.log"
+        try:
+            with path.open("ab" if rank in self._begun else "wb") as file:
+                self._begun.add(rank)
+                file.write(data)
+        except OSError as error:
+            self._report(f"cannot write {path}: {error.strerror}; what does not fit is lost, and the run goes on")
         self._beside.took(rank, data)
 
     def ended(self, rank: int) -> None:
@@ -168,3 +175,64 @@ class AlsoInFiles:
     def close(self) -> None:
         """The same."""
         self._beside.close()
+
+
+class Once:
+    """Says something on standard error, the first time; also where that is as full as the rest."""
+
+    def __init__(self) -> None:
+        self._is_said = False
+
+    def __call__(self, text: str) -> None:
+        """Say it, unless something has been said."""
+        if not self._is_said:
+            self._is_said = True
+            with contextlib.suppress(OSError):
+                os.write(2, f"codedreduce: {text}\n".encode())
+
+
+class Unfailing:
+    """Shows what can be shown: a full disk, or a reader that has ended, is reported once, and ends no run."""
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._report = Once()
+
+    @contextlib.contextmanager
+    def _as_far_as_possible(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            self._report("nobody reads what the processes print any more; the run goes on (Ctrl-C ends it)")
+        except OSError as error:
+            self._report(f"cannot show what the processes print: {error.strerror}; it is lost, and the run goes on")
+
+    def took(self, rank: int, data: bytes) -> None:
+        """A process has printed this."""
+        with self._as_far_as_possible():
+            self._show.took(rank, data)
+
+    def ended(self, rank: int) -> None:
+        """It prints no more."""
+        with self._as_far_as_possible():
+            self._show.ended(rank)
+
+    def note(self, rank: int, line: str) -> None:
+        """The launcher has something to say of a process."""
+        with self._as_far_as_possible():
+            self._show.note(rank, line)
+
+    def last_words(self, rank: int) -> None:
+        """This process has failed: show what it said last."""
+        with self._as_far_as_possible():
+            self._show.last_words(rank)
+
+    def lost_first(self) -> None:
+        """Rank 0 is gone."""
+        with self._as_far_as_possible():
+            self._show.lost_first()
+
+    def close(self) -> None:
+        """It is over."""
+        with self._as_far_as_possible():
+            self._show.close()

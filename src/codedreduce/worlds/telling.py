@@ -27,6 +27,8 @@ class What(StrEnum):
 
     JOINS = "joins"  # the script has asked for its place in the run
     TRAINS = "trains"  # a training is come to
+    ADMITTED = "admitted"  # to that training: it takes part
+    ENDS = "ends"  # that training, not by an error: after which round, and whether it led
     LEAVES = "leaves"  # on purpose, and the run goes on
     ERRS = "errs"  # it ends with an error that says by itself what is wrong
     STEPS = "steps"  # a round is over
@@ -35,7 +37,8 @@ class What(StrEnum):
 class Word(msgspec.Struct, frozen=True):
     """One of them: who says what; of an error its text, where in the script, and whether it is the user's to mend.
 
-    `about` is a node that the error is about. `step` is what is known of a round.
+    `about` is a node that the error is about. `step` is what is known of a round, or of the
+    round that a training ended with.
     """
 
     rank: int
@@ -47,10 +50,15 @@ class Word(msgspec.Struct, frozen=True):
     step: dict[str, float | list[int]] = {}
 
 
+def has_launcher() -> bool:
+    """Whether a launcher of ours has started this process."""
+    return os.environ.get(PIPE, "").isdigit()
+
+
 def tell(word: Word) -> bool:
     """Let the launcher know, if there is one that listens."""
     pipe = os.environ.get(PIPE, "")
-    if not pipe.isdigit():
+    if not has_launcher():
         return False
     short = msgspec.structs.replace(word, text=cut(word.text, MOST), where=cut(word.where, 200))
     try:

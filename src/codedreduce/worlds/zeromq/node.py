@@ -121,7 +121,11 @@ class Node:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._at_once = kind is not None and kind is not GeneratorExit
+        self._at_once = kind is not None and kind is not GeneratorExit and not is_failure(error)
+        if is_failure(error) and self._run.meeting.restarts:
+            self._vanishes |= self._hands_over or isinstance(self.machine, Root)
+        if not isinstance(error, Exception) and not is_failure(error):
+            tell(Word(own_rank(), What.ENDS, step={"round": self._round, "leads": float(self.leads)}))
         self._stack.close()
         if kind is None and self.left_alone is not None:
             raise UsageError(self.left_alone)
@@ -160,7 +164,13 @@ class Node:
         )  # fmt: skip
         self._driver = Driver(machine, transport, self._computing.tell, met, orphaned_after=run.meeting.orphaned_after)
         self._driver.start()
-        self._asked.is_in = isinstance(machine, Worker)
+        if isinstance(machine, Worker):
+            self._is_in()
+
+    def _is_in(self) -> None:
+        """This node takes part from now on."""
+        self._asked.is_in = True
+        tell(Word(own_rank(), What.ADMITTED))
 
     @property
     def _hands_over(self) -> bool:
@@ -170,7 +180,7 @@ class Node:
 
     def _hand_over(self) -> None:
         """This process was told to leave: a worker of a tree goes after the round, a rank when others do its part."""
-        reason = "it was told to (SIGTERM)"
+        reason = "it was told to leave"
         if isinstance(self.machine, Worker):
             say_farewell(self._number)
             self.leave_soon(reason)
@@ -193,7 +203,8 @@ class Node:
                 self._guard.close()
             self._context.destroy(linger=0)
             return
-        if isinstance(self._driver.machine, Rank) and not self._at_once and self._driver.is_alive():
+        stays = isinstance(self._driver.machine, Rank) and not self._at_once and not self._vanishes
+        if stays and self._driver.is_alive():
             self._stay_while_needed()
         if self._vanishes:
             self._driver.vanish()
@@ -294,7 +305,7 @@ class Node:
                     time.sleep(LOOK_EVERY)
                 self._round = max(self._round, first.round)  # the others may have begun after a checkpoint
                 self._first = self._round + 1
-                self._asked.is_in = True
+                self._is_in()
                 return
             if isinstance(news, Pack):  # some need the state before all are in
                 self._pack(after=self._round)
@@ -419,6 +430,19 @@ class Node:
         if isinstance(driver.machine, Worker) and driver.machine.refused is not None:
             raise JoinRefused(finished.reason)
         return finished
+
+
+def is_failure(error: BaseException | None) -> bool:
+    """Whether it is an error of the script's own: where processes are started again, the others go on as after a kill.
+
+    Errors of ours are raised on all nodes, or end the run; an interrupt ends it, and so does a script that exits.
+
+    >>> [is_failure(error) for error in (ValueError("no"), SystemExit(3), SystemExit(0), KeyboardInterrupt(), None)]
+    [True, True, False, False, False]
+    """
+    if isinstance(error, SystemExit):
+        return not isinstance(error, Leaving) and error.code not in (None, 0)
+    return isinstance(error, Exception) and not isinstance(error, CodedReduceError)
 
 
 def is_compared(round_: int, first: int = 1) -> bool:
