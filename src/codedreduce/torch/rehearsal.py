@@ -11,6 +11,7 @@ to e^0.65 (3e-5) is taken for rounding, one beyond e^0.5 (3e-4) for a mistake, a
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -63,14 +64,26 @@ def rehearse(training: Training) -> Rehearsal:
         samples, draws = _read_twice(training, numbers)
         data = f"data whose samples {', '.join(map(str, numbers))} have the digest {fingerprint(samples)}"
         seed_everything(training.seed, 1, 0)
-        with scalers_seen() as scalers:
+        with scalers_seen() as scalers, torch.enable_grad():
             first = training.evaluate_samples(samples)
+        _check_graph(training, first)
         seed_everything(training.seed, 1, 0)
-        again = training.evaluate_samples(samples)
+        with torch.enable_grad():
+            again = training.evaluate_samples(samples)
         warnings = [*_compare_twice(first, again, numbers)]
         if training.coupled is None and most > 1:
             warnings += _compare_apart(training, samples, numbers)
     return Rehearsal(form=first.form, data=data, draws=draws, is_scaled=bool(scalers), warnings=tuple(warnings))
+
+
+def _check_graph(training: Training, given: Given) -> None:
+    """Refuse losses from which nothing can be learnt; a model that is frozen altogether is refused as such."""
+    if not given.losses.requires_grad and any(one.requires_grad for one in training.model.parameters()):
+        raise UsageError(
+            "the losses that losses() gives do not depend on any trainable parameter, so there is no gradient: leave "
+            "out .detach(), .item(), torch.no_grad() or numpy on the way from the model to them, and compute them "
+            "with the model that train(...) was given"
+        )
 
 
 @contextlib.contextmanager
@@ -86,7 +99,9 @@ def _buffers_kept(model: torch.nn.Module) -> Iterator[None]:
         keep(module)
     hook = register_module_forward_pre_hook(keep)
     try:
-        yield
+        with warnings.catch_warnings():  # of compiled models torch would warn of this hook, which nobody has set
+            warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
+            yield
     finally:
         hook.remove()
         for module, buffers in kept.items():
@@ -119,7 +134,7 @@ def _compare_twice(first: Given, again: Given, numbers: Sequence[int]) -> Iterat
     if first.form != again.form:
         raise UsageError(f"losses() gave {first.form} at first, and {again.form} for the same samples again")
     for what, one, other in _pairs(first.rows(), again.rows()):
-        if torch.equal(one, other):
+        if _are_equal(one, other):
             continue
         seen = _seen(what, one, other, numbers, "at first", "again")
         if _difference(one, other) > torch.finfo(torch.float32).eps ** 0.5:
@@ -190,10 +205,17 @@ def _pairs(one: _Rows, other: _Rows) -> Iterator[tuple[str, torch.Tensor, torch.
     return ((what, one[what], other[what]) for what in one)
 
 
+def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether all numbers are the same; one that is none (NaN) is the same as another that is none."""
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
 def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest, in parts of the largest number. What is not finite in both is not compared."""
+    """The largest, in parts of the largest number. What is finite in neither is not compared."""
     one, other = one.reshape(-1), other.reshape(-1)
-    finite = torch.isfinite(one) | torch.isfinite(other)
+    finite = torch.isfinite(one) & torch.isfinite(other)
+    if bool((finite != (torch.isfinite(one) | torch.isfinite(other))).any()):
+        return float("inf")
     one, other = one[finite], other[finite]
     if not len(one):
         return 0.0
