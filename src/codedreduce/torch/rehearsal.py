@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from codedreduce.errors import UsageError
 from codedreduce.torch.compiling import without_compiling
 from codedreduce.torch.fingerprint import fingerprint
 from codedreduce.torch.given import Form, Given
+from codedreduce.torch.running import normalising
 from codedreduce.torch.scaling import scalers_seen
 from codedreduce.torch.seeding import drawn, drawn_beside_torch, random_state_kept, seed_everything
 from codedreduce.torch.still import computed_still
@@ -60,7 +61,7 @@ def rehearse(training: Training) -> Rehearsal:
     count = len(training.dataset)
     most = min(TRIED, count, training.micro_batch or TRIED)
     numbers = np.sort(Permutation(count, [training.seed, _DRAW])(np.arange(most))).tolist()
-    with random_state_kept(), torch.no_grad(), _buffers_kept(training.model), without_compiling():
+    with random_state_kept(), torch.no_grad(), _buffers_kept(training.model) as changed, without_compiling():
         samples, draws = _read_twice(training, numbers)
         data = f"data whose samples {', '.join(map(str, numbers))} have the digest {fingerprint(samples)}"
         seed_everything(training.seed, 1, 0)
@@ -70,7 +71,7 @@ def rehearse(training: Training) -> Rehearsal:
         seed_everything(training.seed, 1, 0)
         with torch.enable_grad():
             again = training.evaluate_samples(samples)
-        warnings = [*_compare_twice(first, again, numbers)]
+        warnings = [*_compare_twice(first, again, numbers, changed())]
         if training.coupled is None and most > 1:
             warnings += _compare_apart(training, samples, numbers)
     return Rehearsal(form=first.form, data=data, draws=draws, is_scaled=bool(scalers), warnings=tuple(warnings))
@@ -87,21 +88,35 @@ def _check_graph(training: Training, given: Given) -> None:
 
 
 @contextlib.contextmanager
-def _buffers_kept(model: torch.nn.Module) -> Iterator[None]:
-    """What a forward pass counts or averages is as it was afterwards; also in other models that it goes through."""
+def _buffers_kept(model: torch.nn.Module) -> Iterator[Callable[[], list[str]]]:
+    """What a forward pass counts or averages is as it was afterwards; also in other models that it goes through.
+
+    Gives which buffers of the model have changed so far, but for those of layers that normalise, which are handled.
+    """
     kept: dict[torch.nn.Module, list[tuple[str, torch.Tensor, torch.Tensor]]] = {}
 
     def keep(module: torch.nn.Module, given: Any = None) -> None:
         if module not in kept:
             kept[module] = [(name, one, one.detach().clone()) for name, one in module.named_buffers(recurse=False)]
 
-    for module in model.modules():
+    names = {module: f"{name}." if name else "" for name, module in model.named_modules()}
+    for module in names:
         keep(module)
+
+    def changed() -> list[str]:
+        free = names.keys() - {one for _, one in normalising(model)}
+        return [
+            f"{names[module]}{name}"
+            for module in names
+            for name, one, was in kept[module]
+            if module in free and not _are_equal(getattr(module, name), was)
+        ]
+
     hook = register_module_forward_pre_hook(keep)
     try:
         with warnings.catch_warnings():  # of compiled models torch would warn of this hook, which nobody has set
             warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
-            yield
+            yield changed
     finally:
         hook.remove()
         for module, buffers in kept.items():
@@ -130,23 +145,30 @@ def _read_twice(training: Training, numbers: Sequence[int]) -> tuple[list[Any], 
     return found[0], draws
 
 
-def _compare_twice(first: Given, again: Given, numbers: Sequence[int]) -> Iterator[str]:
+def _compare_twice(first: Given, again: Given, numbers: Sequence[int], changed: list[str]) -> Iterator[str]:
+    """What is not the same when it is computed again; `changed`: buffers that a pass has changed."""
+    buffers = f"the buffer{'s' if len(changed) > 1 else ''} {', '.join(map(repr, changed[:3]))}"
     if first.form != again.form:
         raise UsageError(f"losses() gave {first.form} at first, and {again.form} for the same samples again")
     for what, one, other in _pairs(first.rows(), again.rows()):
         if _are_equal(one, other):
             continue
         seen = _seen(what, one, other, numbers, "at first", "again")
-        if _difference(one, other) > torch.finfo(torch.float32).eps ** 0.5:
+        if changed or _difference(one, other) > torch.finfo(torch.float32).eps ** 0.5:
+            carried = buffers if changed else "a state of the model, a generator of its own"
             raise UsageError(
                 f"losses() computed the same samples twice, and {seen}. Something is carried from one call to the "
-                "next: a state of the model, a buffer that a pass changes, a generator of its own. Whoever computes a "
-                "sample must come to the same: begin each call anew, or make it follow from the step (losses(model, "
-                "batch, step))"
+                f"next: {carried}. Whoever computes a sample must come to the same: begin each call anew, or make it "
+                "follow from the step (losses(model, batch, step))"
             )
         yield (
             f"losses() computed the same samples twice, and {seen}: results will not have the same bits whoever "
             "computes them (torch.use_deterministic_algorithms(True) may help)"
+        )
+    if changed:
+        yield (
+            f"a pass changes {buffers} of the model: ranks make different passes, so it will differ between them. "
+            "Change it in the loop body, which runs alike on all, or call .eval() on that layer"
         )
 
 
@@ -207,7 +229,7 @@ def _pairs(one: _Rows, other: _Rows) -> Iterator[tuple[str, torch.Tensor, torch.
 
 def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether all numbers are the same; one that is none (NaN) is the same as another that is none."""
-    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
