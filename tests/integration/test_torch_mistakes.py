@@ -294,21 +294,3 @@ def test_without_a_launcher_a_mistake_has_the_same_exit_code(tmp_path: Path) -> 
     assert run.returncode == 2
     (line,) = (run.stdout + run.stderr).splitlines()
     assert line.startswith("codedreduce: device='cuda:99' cannot be used: ")
-
-
-class Statistics(nn.Module):
-    """Counts its passes, which changes no loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Model()
-        self.register_buffer("passes", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.passes += 1
-        return self.inner(x)
-
-
-def test_a_buffer_that_a_pass_changes_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    begin(model=Statistics())
-    assert "a pass changes the buffer 'passes' of the model" in caplog.text

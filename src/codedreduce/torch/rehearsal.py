@@ -147,7 +147,6 @@ def _read_twice(training: Training, numbers: Sequence[int]) -> tuple[list[Any], 
 
 def _compare_twice(first: Given, again: Given, numbers: Sequence[int], changed: list[str]) -> Iterator[str]:
     """What is not the same when it is computed again; `changed`: buffers that a pass has changed."""
-    buffers = f"the buffer{'s' if len(changed) > 1 else ''} {', '.join(map(repr, changed[:3]))}"
     if first.form != again.form:
         raise UsageError(f"losses() gave {first.form} at first, and {again.form} for the same samples again")
     for what, one, other in _pairs(first.rows(), again.rows()):
@@ -155,6 +154,7 @@ def _compare_twice(first: Given, again: Given, numbers: Sequence[int], changed: 
             continue
         seen = _seen(what, one, other, numbers, "at first", "again")
         if changed or _difference(one, other) > torch.finfo(torch.float32).eps ** 0.5:
+            buffers = f"the buffer{'s' if len(changed) > 1 else ''} {', '.join(map(repr, changed[:3]))}"
             carried = buffers if changed else "a state of the model, a generator of its own"
             raise UsageError(
                 f"losses() computed the same samples twice, and {seen}. Something is carried from one call to the "
@@ -164,11 +164,6 @@ def _compare_twice(first: Given, again: Given, numbers: Sequence[int], changed: 
         yield (
             f"losses() computed the same samples twice, and {seen}: results will not have the same bits whoever "
             "computes them (torch.use_deterministic_algorithms(True) may help)"
-        )
-    if changed:
-        yield (
-            f"a pass changes {buffers} of the model: ranks make different passes, so it will differ between them. "
-            "Change it in the loop body, which runs alike on all, or call .eval() on that layer"
         )
 
 
