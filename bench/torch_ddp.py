@@ -103,7 +103,7 @@ def codedreduce_rank(size: str, steps: int, killed: bool, out: str) -> None:
             if step.round == 1:
                 begin = time.monotonic() - step.seconds
             optimizer.step()
-            log.append((time.monotonic() - begin, step.loss))
+            log.append((time.monotonic() - begin, step.loss.item()))
             if cluster.is_root:
                 _write(out, log)
 
