@@ -17,7 +17,7 @@
      +-- PeerError                 a neighbour erred
           +-- WireError            its bytes are not a message
           |    +-- MemoryGone      they refer to shared memory that is not there, or no longer
-          +-- JoinRefused          it runs another plan
+          +-- JoinRefused          it runs another plan, model, data ...; also a UsageError
                +-- Outlived        it is at a later training of the same script
 
 A message says what was wrong, with the value, and what to do about it. The command line prints one line: it exits
@@ -134,8 +134,8 @@ class MemoryGone(WireError):
     """A neighbour refers to shared memory that is not there, or no longer: whoever had it may have ended."""
 
 
-class JoinRefused(PeerError):
-    """A neighbour runs another plan."""
+class JoinRefused(PeerError, UsageError):
+    """A neighbour runs another plan, model or data, or has another secret: scripts and options must be the same."""
 
 
 class Outlived(JoinRefused):

@@ -36,7 +36,7 @@ class Book:
     """How far the trainings of a run have come, and what is asked for next.
 
     >>> book = Book()
-    >>> book.add(0); book.add(0)
+    >>> book.add(0, stream=0); book.add(0, stream=1)
     >>> for training in (0, 1):
     ...     book.asked = book.step_of(training)
     ...     book.answered(book.round + 1)
@@ -48,6 +48,7 @@ class Book:
         self.steps: list[int] = []  # that each training has been given
         self.round = 0  # of the run
         self.asked: Ask | None = None  # nothing: the script is through
+        self.streams: list[int] = []  # which of its script's each training is: its loop body draws numbers of its own
         self._evaluations: list[int] = []
 
     def step_of(self, training: int) -> Ask:
@@ -65,9 +66,10 @@ class Book:
         self.steps[self.asked.training] = self.asked.step
         self._evaluations[self.asked.training] = self.asked.evaluation
 
-    def add(self, after: int) -> None:
+    def add(self, after: int, stream: int) -> None:
         """One training more, which begins after a step."""
         self.steps.append(after)
+        self.streams.append(stream)
         self._evaluations.append(0)
         self.round = max(self.round, after)
 
@@ -82,6 +84,7 @@ class Book:
         asked = self.asked
         return {
             "round": self.round, "steps": list(self.steps), "evaluations": list(self._evaluations),
+            "streams": list(self.streams),
             "asked": None if asked is None else [asked.training, asked.step, asked.evaluation],
         }  # fmt: skip
 
@@ -94,5 +97,6 @@ class Book:
             )
         self.round, self.steps = packed["round"], list(packed["steps"])
         self._evaluations = list(packed["evaluations"])
+        self.streams = list(packed.get("streams", self.streams))  # there are checkpoints from before it had them
         self.asked = None if packed["asked"] is None else Ask(*packed["asked"])
         return self

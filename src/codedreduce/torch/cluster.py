@@ -22,7 +22,7 @@ from codedreduce.torch.given import Losses
 from codedreduce.torch.layout import Layout
 from codedreduce.torch.loading import Ahead
 from codedreduce.torch.member import Member, Members
-from codedreduce.torch.mistakes import Loops, check_not_wrapped, noticing_loops
+from codedreduce.torch.mistakes import Loops, check_not_wrapped, device_of, noticing_loops
 from codedreduce.torch.places import AtWorker, place_of
 from codedreduce.torch.replica import TorchReplica
 from codedreduce.torch.shared import SharedRun
@@ -106,6 +106,7 @@ class Cluster:
         self._on_note = on_note
         self.loops = Loops()
         self._made: list[weakref.ref[Member]] = []  # trainings whose first round has not been asked for
+        self._trainings = 0  # that were made so far
         self._running: SharedRun | None = None
         self._world: World | None = None
         self._led_last: bool | None = None  # whether the last run was led from here
@@ -212,7 +213,7 @@ class Cluster:
         """
         said = self._membership.nonfinite if self._membership is not None else REFUSE
         check_not_wrapped(model)
-        where = torch.device(device) if device is not None else None
+        where = device_of(device) if device is not None else None
         if where is not None:
             model.to(where)
         training = Training(
@@ -229,8 +230,9 @@ class Cluster:
         member = Member(
             training=training, layout=layout, plan=_planned(_scheme_for(self._scheme, wire, layout.device), training),
             replica=TorchReplica(model, state), wire=wire, nonfinite=check_nonfinite(nonfinite or said),
-            saving=self._saving(checkpoint, every, resume), state=state,
+            saving=self._saving(checkpoint, every, resume), state=state, stream=self._trainings,
         )  # fmt: skip
+        self._trainings += 1
         member.stepping.says = self.rank == 0
         if self._membership is not None:
             self._membership.check(member.plan)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import cloudpickle
 
-from codedreduce.worlds.plainly import is_plain, place_in, say, speak_plainly
+from codedreduce.errors import UsageError
+from codedreduce.worlds.plainly import USAGE, is_plain, place_in, say, speak_plainly
 from codedreduce.worlds.telling import What, Word, own_rank, tell
 
 
@@ -23,7 +24,7 @@ def main(given: str, returned: str) -> int:
         where = place_in(error.__traceback__)
         if is_plain(error):
             say(error, where)
-            return 1
+            return USAGE if isinstance(error, UsageError) else 1
         trace = error.__traceback__.tb_next if error.__traceback__ is not None else None  # from the function on
         traceback.print_exception(type(error), error, trace)
         tell(Word(own_rank(), What.ERRS, f"{type(error).__name__}: {error}", where, about=own_rank()))

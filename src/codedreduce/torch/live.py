@@ -70,7 +70,7 @@ class TellsSteps:
         step, self._untold = self._untold, None
         if step is not None:
             self._last = time.monotonic()
-            said = {"round": step.round, "loss": step.loss, "seconds": step.seconds, "saved": step.saved}
+            said = {"round": step.round, "loss": float(step.loss), "seconds": step.seconds, "saved": step.saved}
             tell(Word(own_rank(), What.STEPS, step={**said, "late": list(step.late)}))
 
 

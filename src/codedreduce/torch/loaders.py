@@ -97,6 +97,23 @@ def read_loader(loader: Any, sampler: Sampler | Function | None = None) -> Sourc
     return replace(source, sampler=sampler) if sampler is not None else _drawn_as(source, batches.sampler)
 
 
+def what_to_give_instead(loader: of_torch.DataLoader[Any]) -> str:
+    """The arguments of `train` that say what a loader says."""
+    source = read_loader(loader)
+    said = [f"batch_size={source.batch_size}", f"drop_last={source.drop_last}"]
+    kind = type(source.sampler)
+    if kind is not Shuffled:
+        said.append(f"sampler=cr.{kind.__name__}({'weights' if kind is Weighted else ''})")
+    if source.collate_fn not in (None, of_torch.default_collate):
+        said.append("collate_fn=loader.collate_fn")
+    if source.num_workers:
+        said.append(f"num_workers={source.num_workers}")
+    dataset = "loader.dataset"
+    if source.dataset is not loader.dataset:
+        dataset = "Subset(loader.dataset, loader.sampler.indices)"
+    return f"give its data, and say of batches what it says: train(model, {dataset}, losses, {', '.join(said)}, ...)"
+
+
 def _drawn_as(source: Source, sampler: Any) -> Source:
     """Draw as one of torch's samplers does, though in an order of our own."""
     if isinstance(sampler, DistributedSampler):

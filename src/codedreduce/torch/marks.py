@@ -34,7 +34,7 @@ class Marks:
     >>> marks.put(total, Ask(0, 5)); marks.put(total, Ask(0, 5), add=True); marks.check(total, Ask(0, 5), 9)
     >>> marks.put(total, Ask(1, 5), add=True); marks.check(total, Ask(0, 5), 9)
     Traceback (most recent call last):
-    codedreduce.errors.UsageError: round 9: ranks did not ask for the same. This one asked for step 5 of training 1, ...
+    codedreduce.errors.UsageError: round 9: ranks did not ask for the same, but for trainings 1 and 2. All ranks run ...
     """
 
     def __init__(self, trainings: int) -> None:
@@ -60,18 +60,31 @@ class Marks:
 
     def check(self, total: Vector, ask: Ask, round_: int) -> None:
         """Whether all of a sum was computed for that."""
-        found = on_host(total[-self.length :]) != 0
-        if (found == (self._of(ask) != 0)).all():
+        found, own = on_host(total[-self.length :]) != 0, self._of(ask) != 0
+        if (found == own).all():
             return
-        trainings = [str(place + 1) for place in np.flatnonzero(found[: self._sections[0]])]
-        computed = f"training {' and '.join(trainings)}" if trainings else "nothing"
         raise UsageError(
-            f"round {round_}: ranks did not ask for the same. This one asked for {ask}, and what was computed is for "
-            f"{computed}, or for another step of it. All ranks run the same script: next() of several trainings, and "
-            "step.evaluate(), must come in the same order and equally often on all, also on one that fell behind and "
-            "goes on with a later step. So let them follow from step.round, and not from the rank, from time or from "
-            "a count of your own"
+            f"round {round_}: ranks did not ask for the same{self._apart(found | own, ask)}. All ranks run the same "
+            "script: next() of several trainings, and step.evaluate(), must come in the same order and equally often "
+            "on all, also on one that fell behind and goes on with a later step. So let them follow from step.round, "
+            "and not from the rank, from time or from a count of your own"
         )
+
+    def _apart(self, asked: np.ndarray[Any, Any], ask: Ask) -> str:
+        """What was asked for instead of the same, told alike on all ranks: the numbers that are near to one's own."""
+        trainings, steps, evaluations = np.split(asked, np.cumsum(self._sections)[:-1])
+        near = {
+            "trainings": [int(place) + 1 for place in np.flatnonzero(trainings)],
+            "steps": _near(steps, ask.step),
+            "evaluations": _near(evaluations, ask.evaluation),
+        }
+        said = [f"{what} {' and '.join(map(str, sorted(them)))}" for what, them in near.items() if len(them) > 1]
+        return f", but for {', '.join(said)}" if said else ""
+
+
+def _near(found: np.ndarray[Any, Any], own: int) -> list[int]:
+    """The numbers from one less than one's own on, of those that are known modulo four."""
+    return [number for number in range(max(0, own - 1), own + _APART - 1) if found[number % _APART]]
 
 
 def write_step(vector: np.ndarray[Any, Any], step: int) -> None:

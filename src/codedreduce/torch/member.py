@@ -41,6 +41,7 @@ class Member:
     body: Body | None = None
     source: Source | None = None  # of its batches
     number: int = 0  # in its run
+    stream: int = 0  # in its script, counted from 0
     is_open: bool = True  # its loop may go on
     loss: float = 0.0  # that was found last
 

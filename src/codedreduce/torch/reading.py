@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import default_collate
 
+from codedreduce.errors import UsageError
 from codedreduce.torch.seeding import ONE_SAMPLE, READING, seed_everything
+from codedreduce.worlds.plainly import place_in
 
 Collate = Callable[[list[Any]], Any]
 
@@ -57,18 +59,35 @@ class Reading:
 
     def collate(self, samples: Sequence[Any]) -> Any:
         """A batch of samples that were read."""
-        return (self.collate_fn or default_collate)(list(samples))
+        return collated(samples, self.collate_fn)
 
     def _samples(self, order: Order) -> list[Any]:
         found = []
         for place, index in zip(order.places, order.indices, strict=True):
             if self.draws:
                 seed_everything(self.seed, order.round, place, ONE_SAMPLE)
-            try:
-                found.append(self.dataset[index])
-            except Exception as error:
-                error.add_note(
-                    f"while sample {index} of {type(self.dataset).__name__} was read, for round {order.round}"
-                )
-                raise
+            found.append(read_sample(self.dataset, index))
         return found
+
+
+def read_sample(dataset: Any, index: int) -> Any:
+    """A sample; an error of the dataset's names it, and where it was raised."""
+    try:
+        return dataset[index]
+    except Exception as error:
+        raise UsageError(f"sample {index} of {type(dataset).__name__} could not be read{_why(error)}") from error
+
+
+def collated(samples: Sequence[Any], collate_fn: Collate | None) -> Any:
+    """A batch of samples that were read."""
+    try:
+        return (collate_fn or default_collate)(list(samples))
+    except Exception as error:
+        instead = "" if collate_fn is not None else "; give collate_fn= to make a batch of samples like these"
+        raise UsageError(f"{len(samples)} samples could not be made a batch{_why(error)}{instead}") from error
+
+
+def _why(error: Exception) -> str:
+    """Where in the script it was, and what, in one line."""
+    where = place_in(error.__traceback__)
+    return f"{f', at {where}' if where else ''}: {type(error).__name__}: {' '.join(str(error).split())}"

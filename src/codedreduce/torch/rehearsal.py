@@ -13,7 +13,8 @@ to e^0.65 (3e-5) is taken for rounding, one beyond e^0.5 (3e-4) for a mistake, a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from codedreduce.torch.compiling import without_compiling
 from codedreduce.torch.denominators import counts_that_differ
 from codedreduce.torch.fingerprint import fingerprint
 from codedreduce.torch.given import Form, Given
+from codedreduce.torch.running import normalising
 from codedreduce.torch.scaling import scalers_seen
 from codedreduce.torch.seeding import drawn, drawn_beside_torch, random_state_kept, seed_everything
 from codedreduce.torch.still import Computed, computed_still
@@ -65,7 +67,7 @@ def rehearse(training: Training) -> Rehearsal:
     count = len(training.dataset)
     most = min(TRIED, count, training.micro_batch or TRIED)
     numbers = np.sort(Permutation(count, [training.seed, _DRAW])(np.arange(most))).tolist()
-    with random_state_kept(), _state_kept(training.model), without_compiling():
+    with random_state_kept(), _state_kept(training.model) as changed, without_compiling():
         samples, draws = _read_twice(training, numbers)
         data = f"data whose samples {', '.join(map(str, numbers))} have the digest {fingerprint(samples)}"
         samples, numbers = samples[: training.batch_size], numbers[: training.batch_size]  # what memory is there for
@@ -75,16 +77,29 @@ def rehearse(training: Training) -> Rehearsal:
         again = training.evaluate_samples(samples)
         if form != again.form:
             raise UsageError(f"losses() gave {form} at first, and {again.form} for the same samples again")
-        warnings += _compare_twice(first, again.rows(), numbers)
+        warnings += _compare_twice(first, again.rows(), numbers, changed())
         del again  # and its graph
         if training.coupled is None and len(samples) > 1:
             warnings += _compare_apart(training, samples, numbers)
     return Rehearsal(form=form, data=data, draws=draws, is_scaled=bool(scalers), warnings=tuple(warnings))
 
 
+def _check_graph(training: Training, given: Given) -> None:
+    """Refuse losses from which nothing can be learnt; a model that is frozen altogether is refused as such."""
+    if not given.losses.requires_grad and any(one.requires_grad for one in training.model.parameters()):
+        raise UsageError(
+            "the losses that losses() gives do not depend on any trainable parameter, so there is no gradient: leave "
+            "out .detach(), .item(), torch.no_grad() or numpy on the way from the model to them, and compute them "
+            "with the model that train(...) was given"
+        )
+
+
 @contextlib.contextmanager
-def _state_kept(model: torch.nn.Module) -> Iterator[None]:
-    """Buffers and gradients are afterwards what they were; also in other models that a pass goes through."""
+def _state_kept(model: torch.nn.Module) -> Iterator[Callable[[], list[str]]]:
+    """Buffers and gradients are afterwards what they were; also in other models that a pass goes through.
+
+    Gives which buffers of the model have changed so far, but for those of layers that normalise, which are handled.
+    """
     buffers: dict[torch.nn.Module, list[tuple[str, torch.Tensor, torch.Tensor]]] = {}
     gradients: dict[torch.nn.Parameter, torch.Tensor | None] = {}
 
@@ -96,11 +111,24 @@ def _state_kept(model: torch.nn.Module) -> Iterator[None]:
             if one not in gradients:
                 gradients[one], one.grad = one.grad, None
 
-    for module in model.modules():
+    names = {module: f"{name}." if name else "" for name, module in model.named_modules()}
+    for module in names:
         keep(module)
+
+    def changed() -> list[str]:
+        free = names.keys() - {one for _, one in normalising(model)}
+        return [
+            f"{names[module]}{name}"
+            for module in names
+            for name, one, was in buffers[module]
+            if module in free and not _are_equal(getattr(module, name), was)
+        ]
+
     hook = register_module_forward_pre_hook(keep)
     try:
-        yield
+        with warnings.catch_warnings():  # of compiled models torch would warn of this hook, which nobody has set
+            warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
+            yield changed
     finally:
         hook.remove()
         for module, kept in buffers.items():
@@ -117,6 +145,7 @@ def _try_pass(training: Training, samples: list[Any]) -> tuple[Form, _Rows, list
     before = _norms(training.model)
     seed_everything(training.seed, 1, 0)
     given = training.evaluate_samples(samples)
+    _check_graph(training, given)
     for name, norm in _norms(training.model).items():
         if norm != before[name]:
             raise UsageError(
@@ -178,17 +207,19 @@ def _read_twice(training: Training, numbers: Sequence[int]) -> tuple[list[Any], 
     return found[0], draws
 
 
-def _compare_twice(first: _Rows, again: _Rows, numbers: Sequence[int]) -> Iterator[str]:
+def _compare_twice(first: _Rows, again: _Rows, numbers: Sequence[int], changed: list[str]) -> Iterator[str]:
+    """What is not the same when it is computed again; `changed`: buffers that a pass has changed."""
     for what, one, other in _pairs(first, again):
-        if torch.equal(one, other):
+        if _are_equal(one, other):
             continue
         seen = _seen(what, one, other, numbers, "at first", "again")
-        if _difference(one, other) > torch.finfo(torch.float32).eps ** 0.5:
+        if changed or _difference(one, other) > torch.finfo(torch.float32).eps ** 0.5:
+            buffers = f"the buffer{'s' if len(changed) > 1 else ''} {', '.join(map(repr, changed[:3]))}"
+            carried = buffers if changed else "a state of the model, a generator of its own"
             raise UsageError(
                 f"losses() computed the same samples twice, and {seen}. Something is carried from one call to the "
-                "next: a state of the model, a buffer that a pass changes, a generator of its own. Whoever computes a "
-                "sample must come to the same: begin each call anew, or make it follow from the step (losses(model, "
-                "batch, step))"
+                f"next: {carried}. Whoever computes a sample must come to the same: begin each call anew, or make it "
+                "follow from the step (losses(model, batch, step))"
             )
         yield (
             f"losses() computed the same samples twice, and {seen}: results will not have the same bits whoever "
@@ -266,10 +297,17 @@ def _pairs(one: _Rows, other: _Rows) -> Iterator[tuple[str, torch.Tensor, torch.
     return ((what, one[what], other[what]) for what in one)
 
 
+def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether all numbers are the same; one that is none (NaN) is the same as another that is none."""
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
 def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest, in parts of the largest number. What is not finite in both is not compared."""
+    """The largest, in parts of the largest number. What is finite in neither is not compared."""
     one, other = one.reshape(-1), other.reshape(-1)
-    finite = torch.isfinite(one) | torch.isfinite(other)
+    finite = torch.isfinite(one) & torch.isfinite(other)
+    if bool((finite != (torch.isfinite(one) | torch.isfinite(other))).any()):
+        return float("inf")
     one, other = one[finite], other[finite]
     if not len(one):
         return 0.0

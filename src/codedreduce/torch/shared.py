@@ -33,7 +33,7 @@ from codedreduce.torch.marks import DIGITS, Marks
 from codedreduce.torch.member import Member, Members
 from codedreduce.torch.replica import WholeReplica
 from codedreduce.torch.seeding import BETWEEN_ROUNDS, random_state_kept, seed_everything
-from codedreduce.torch.step import Step
+from codedreduce.torch.step import Number, Step
 from codedreduce.torch.unit import UnitGradient
 from codedreduce.torch.unwinding import is_unwinding
 from codedreduce.training.checkpoints import Saving
@@ -102,7 +102,7 @@ class SharedRun:
             one.body = Body(one.training.model, reaches_all=self._place.is_replicated)
             self.members.append(one)
             self.replica.add(one.replica)
-            self.book.add(one.training.after(0))
+            self.book.add(one.training.after(0), one.stream)
         self.marks = Marks(len(self.members)) if self._place.is_replicated else None
 
     def join(self, members: list[Member]) -> None:
@@ -213,6 +213,7 @@ class SharedRun:
                 yield step
         except GeneratorExit:
             member.is_open = False
+            member.stepping.over(by_break=True)
             if not any(one.is_open for one in self.members):
                 self._leave(by_error=is_unwinding())
             raise
@@ -220,6 +221,7 @@ class SharedRun:
             self.close(*sys.exc_info(), is_between_steps=member.saving is not None)
             raise
         member.is_open = False
+        member.stepping.over()
         self._close_if_through()
 
     def _next(self, member: Member) -> Step | None:
@@ -235,7 +237,7 @@ class SharedRun:
         if member.saving is not None:
             self._to_keep = step
         if self._place.is_replicated:
-            seed_everything(member.training.seed, number, BETWEEN_ROUNDS)
+            seed_everything(member.training.seed, number, BETWEEN_ROUNDS, self.book.streams[member.number])
         assert member.body is not None
         member.body.begins()
         self._in_bodies.append((member, number))
@@ -356,7 +358,7 @@ class SharedRun:
         member.loss = over.loss
         return Step(
             round=number, epoch=training.batches.epoch(number), ends_epoch=training.batches.ends_epoch(number),
-            loss=over.loss, metrics=means.metrics,
+            loss=Number(over.loss), metrics={name: Number(mean) for name, mean in means.metrics.items()},
             seconds=round_.result.seconds, late=over.late, saved=self.journal.saved, residual=over.residual,
             _evaluate=lambda: self._evaluate(member, number),
         )  # fmt: skip

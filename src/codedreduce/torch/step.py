@@ -14,6 +14,18 @@ def _nowhere() -> torch.Tensor:
     raise UsageError("this step was not made by a training, so there is nothing to evaluate")
 
 
+class Number(float):
+    """A float; with `item()`, since scripts are used to losses that are tensors.
+
+    >>> f"{Number(0.25):.3f}", Number(0.25).item(), type(float(Number(0.25)))
+    ('0.250', 0.25, <class 'float'>)
+    """
+
+    def item(self) -> float:
+        """The number."""
+        return float(self)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """One round: every parameter's `.grad` is the mean gradient of its batch.
@@ -31,10 +43,10 @@ class Step:
 
     round: int
     epoch: int
-    loss: float
+    loss: Number
     seconds: float
     ends_epoch: bool = False
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, Number] = field(default_factory=dict)
     late: tuple[int, ...] = ()
     saved: float = 0.0
     residual: float = 0.0

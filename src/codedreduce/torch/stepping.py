@@ -31,9 +31,11 @@ class Stepping:
         self._left_out = 0  # rounds with gradients that nobody stepped with
         self._given: set[int] = set()
         self._witness: torch.nn.Parameter | None = None  # one whose gradient is not zero
-        self._stepped: set[int] = set()
+        self._looked_at: set[int] = set()  # optimizers, since gradients were given last
+        self._has_stepped = False  # in this round
         self._was_finite = False
-        self._round = 0
+        self._round = self._rounds = 0
+        self._untouched: _Untouched | None = None  # until somebody steps
 
     def __enter__(self) -> Self:
         self._hook = register_optimizer_step_pre_hook(self._look)
@@ -47,21 +49,40 @@ class Stepping:
     def given(self, round_: int, parameters: Sequence[torch.nn.Parameter]) -> None:
         """These have the gradients of a round now."""
         have = [one for one in parameters if one.grad is not None]
-        if self._round not in (0, round_) and not self._stepped and self._was_finite:
-            self._left_out += 1
-        self._round = round_
+        if round_ != self._round:  # and not once more in the middle of one, as a closure does
+            if self._round and not self._has_stepped and self._was_finite:
+                self._left_out += 1
+            self._round, self._has_stepped = round_, False
+            self._rounds += 1
         self._given = {id(one) for one in have}
         self._witness = next((one for one in sorted(have, key=torch.Tensor.numel) if _is_there(one)), None)
+        if self._rounds == 1 and not self._has_stepped and self._untouched is None:
+            self._untouched = _Untouched(parameters, self._witness)
         self._was_finite = self._witness is not None and bool(torch.isfinite(_values(self._witness)).all())
-        self._stepped = set()
+        self._looked_at = set()
+
+    def over(self, *, by_break: bool = False) -> None:
+        """The loop is over: say so if its model is as it was at first.
+
+        A script that leaves it in the first round has the gradient that it wanted.
+        """
+        if by_break and self._rounds == 1:
+            return
+        if self.says and self._untouched is not None and self._untouched.is_so():
+            log.warning(
+                "nobody stepped: after %d round%s the model is as it was at first. .grad is set in every round; have "
+                "an optimizer of this model's parameters, and call optimizer.step() in the loop body",
+                self._rounds, "" if self._rounds == 1 else "s",
+            )  # fmt: skip
 
     def _look(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if id(optimizer) in self._stepped:
+        if id(optimizer) in self._looked_at:
             return
-        self._stepped.add(id(optimizer))
+        self._looked_at.add(id(optimizer))
         mine = [one for group in optimizer.param_groups for one in group["params"] if id(one) in self._given]
         if not mine:
             return
+        self._has_stepped, self._untouched = True, None
         if self._left_out and self.says:
             self.says = False
             log.warning(
@@ -76,6 +97,20 @@ class Stepping:
                 f"round {self._round}: {type(optimizer).__name__}.step() finds no gradients. They are there when the "
                 "loop body begins, so zero_grad() before the step takes them away: leave it out"
             )
+
+
+class _Untouched:
+    """Whether nobody has written to parameters, in any way, with an optimizer of torch's or without."""
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], learns: torch.nn.Parameter | None) -> None:
+        self._versions = [(one, one._version) for one in parameters]
+        sample = parameters[0] if learns is None else learns
+        self._sample = sample, sample.detach().clone()  # writing to .data has no version
+
+    def is_so(self) -> bool:
+        """Whether they are as they were."""
+        now, then = self._sample
+        return all(one._version == was for one, was in self._versions) and torch.equal(now.detach(), then)
 
 
 def _is_there(parameter: torch.nn.Parameter | None) -> bool:

@@ -9,14 +9,15 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset
 
 from codedreduce.errors import UsageError
 from codedreduce.schemes.work import Piece, Range
 from codedreduce.torch.given import At, Form, Given, Losses, read, takes_step
 from codedreduce.torch.layout import on_device
+from codedreduce.torch.loaders import what_to_give_instead
 from codedreduce.torch.loading import Ahead, Source, loading
-from codedreduce.torch.reading import Name, Order, Reading
+from codedreduce.torch.reading import Name, Order, Reading, collated, read_sample
 from codedreduce.torch.rehearsal import Rehearsal, rehearse
 from codedreduce.torch.running import normalising
 from codedreduce.training.batches import Batches, Function
@@ -48,6 +49,8 @@ class Training:
     ahead: Ahead = field(default_factory=Ahead)  # how samples are loaded, which may differ between nodes
 
     def __post_init__(self) -> None:
+        if isinstance(self.dataset, DataLoader):
+            raise UsageError(f"the dataset is a DataLoader; {what_to_give_instead(self.dataset)}")
         if isinstance(self.dataset, IterableDataset) or not hasattr(self.dataset, "__getitem__"):
             raise UsageError(
                 f"{type(self.dataset).__name__} can only be iterated: the samples of a late process are read by "
@@ -120,7 +123,7 @@ class Training:
 
     def read_samples(self, indices: Sequence[int] | Indices) -> list[Any]:
         """Samples as the dataset has them."""
-        return [self.dataset[int(index)] for index in indices]
+        return [read_sample(self.dataset, int(index)) for index in indices]
 
     @cached_property
     def _takes_step(self) -> bool:
@@ -149,7 +152,7 @@ class Training:
 
     def evaluate_samples(self, samples: list[Any], round_: int = 1) -> Given:
         """The losses of samples that were read, in a round, and what comes beside them."""
-        return self.evaluate((self.collate_fn or default_collate)(samples), len(samples), round_)
+        return self.evaluate(collated(samples, self.collate_fn), len(samples), round_)
 
     def evaluate(self, batch: Any, samples: int, round_: int) -> Given:
         """The same of a batch of so many samples, which is moved to the device."""

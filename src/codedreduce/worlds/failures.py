@@ -10,6 +10,9 @@ from codedreduce.protocol.messages import Trouble
 #: Why a gradient that is not finite counts as a failure.
 NOT_FINITE = "its gradient is not finite"
 
+#: How the reason begins where the user can mend it.
+_USAGE = "UsageError: "
+
 #: What can be done with gradients that are not finite: count as failures, or be summed like others.
 REFUSE, PASS = "refuse", "pass"
 
@@ -30,6 +33,8 @@ def error_of(round_: int, troubles: Sequence[Trouble]) -> CodedReduceError:
 
     >>> error_of(5, [(3, "MemoryError"), (4, "ValueError: no")])
     WorkerFailed('worker 3 failed: MemoryError; worker 4, asked instead: ValueError: no')
+    >>> error_of(5, [(3, "UsageError: sample 9 could not be read"), (4, "UsageError: sample 9 could not be read")])
+    UsageError('sample 9 could not be read')
     """
     others = [node for node, _ in troubles[1:]]
     if all(reason == NOT_FINITE for _, reason in troubles):
@@ -39,5 +44,7 @@ def error_of(round_: int, troubles: Sequence[Trouble]) -> CodedReduceError:
             f"round {round_}: the gradient is not finite (of worker {troubles[0][0]}{instead if others else ''}); take "
             'a smaller learning rate, look at the data, or let it pass (nonfinite="pass")',
         )
+    if all(reason.startswith(_USAGE) for _, reason in troubles):  # nobody can compute it, and the message says why
+        return UsageError(troubles[0][1].removeprefix(_USAGE))
     more = "".join(f"; worker {node}, asked instead: {reason}" for node, reason in troubles[1:])
     return WorkerFailed(troubles[0][0], troubles[0][1] + more)

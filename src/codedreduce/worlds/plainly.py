@@ -1,5 +1,7 @@
 """Errors of ours that end a script are one line each, and one a run: what is wrong, and where in the script.
 
+The exit code is 2 if the user can mend it, as that of the command line.
+
 Under `codedreduce run` the launcher is told, and says it. Under others the processes of one launcher on one machine
 agree by files who says it: the first of them. CODEDREDUCE_DEBUG=1 shows tracebacks instead.
 """
@@ -19,10 +21,13 @@ from types import TracebackType
 
 from codedreduce.errors import CodedReduceError, ProtocolError, UsageError
 from codedreduce.worlds.private import SAID, alone_in_it
-from codedreduce.worlds.telling import What, Word, has_launcher, own_rank, tell
+from codedreduce.worlds.telling import Said, What, Word, has_launcher, own_rank, tell
 
 #: Set to 1 it shows where in our code an error was raised.
 DEBUG = "CODEDREDUCE_DEBUG"
+
+#: The exit code of a script that ends with an error that its user can mend.
+USAGE = 2
 
 #: What ranks that are sent away because of another's mistake are told ahead of it.
 BECAUSE = "the run is over: "
@@ -46,12 +51,14 @@ class _Plainly:
         self._before = before
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if is_plain(error):
-            say(error, place_in(trace))
-        elif isinstance(error, KeyboardInterrupt) and has_launcher() and not wants_tracebacks():
+        if isinstance(error, KeyboardInterrupt) and has_launcher() and not wants_tracebacks():
             return  # it says so itself, once for all
-        else:
+        if not is_plain(error):
             self._before(kind, error, trace)
+            return
+        say(error, place_in(trace))
+        if isinstance(error, UsageError) and not hasattr(sys, "ps1"):  # which only a prompt has, and it goes on
+            sys.exit(USAGE)
 
 
 def is_plain(error: BaseException) -> bool:
@@ -93,7 +100,7 @@ def _is_first_to_say(text: str) -> bool:
     """Whether no other process that the same launcher has started here has said this."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return True
-    name = hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+    name = hashlib.blake2b(Said.of(text).rest.encode(), digest_size=10).hexdigest()
     with contextlib.suppress(UsageError, OSError), alone_in_it() as folder:
         told = Path(folder) / f"{SAID}{os.getppid()}-{_began(os.getppid())}"
         for other in Path(folder).glob(f"{SAID}*"):

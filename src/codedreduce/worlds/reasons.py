@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from codedreduce.errors import CodedReduceError, UsageError
-from codedreduce.worlds.telling import What, Word
+from codedreduce.worlds.telling import Said, What, Word
 
 
 class Reasons:
@@ -14,6 +14,13 @@ class Reasons:
     ...     reasons.hear(Word(rank, What.ERRS, "no such thing", "script.py, line 3", is_usage=True))
     >>> reasons.of_all()
     UsageError('no such thing (script.py, line 3)')
+
+    Ranks that differ alike from the first are named together.
+
+    >>> for rank, about in enumerate((1, 1, 2)):
+    ...     reasons.hear(Word(rank, What.ERRS, f"node {about} has seed 1, and the root seed 0", is_usage=True))
+    >>> reasons.of_all()
+    UsageError('nodes 1, 2 have seed 1, and the root seed 0')
     """
 
     def __init__(self, count: int) -> None:
@@ -76,9 +83,11 @@ class Reasons:
         """All reasons that were given, each with who gave it, unless all did."""
         by_text: dict[str, list[Word]] = {}
         for word in self._errors.values():
-            by_text.setdefault(word.text, []).append(word)
+            by_text.setdefault(Said.of(word.text).rest, []).append(word)
         lines = []
-        for text, words in by_text.items():
+        for words in by_text.values():
+            said = [Said.of(word.text) for word in words]
+            text = str(said[0]._replace(ranks=frozenset().union(*(one.ranks for one in said))))
             ranks = {word.rank for word in words}
             is_for_all = len(ranks) == self._count or (len(by_text) == 1 and 0 in ranks)
             says_who = text.startswith(tuple(f"{what} {min(ranks)} " for what in ("rank", "node")))

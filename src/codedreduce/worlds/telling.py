@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from enum import StrEnum
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -81,6 +83,33 @@ def cut(text: str, most: int) -> str:
     'na'
     """
     return text.encode()[:most].decode(errors="ignore")
+
+
+class Said(NamedTuple):
+    """An error that names a rank first, as that rank and the rest: several that differ in nothing else are one.
+
+    >>> Said.of("node 3 has seed 1, and the root seed 0")
+    Said(subject='node', ranks=frozenset({3}), rest='has seed 1, and the root seed 0')
+    >>> str(Said("node", frozenset({1, 3}), "has seed 1")), str(Said.of("no such file"))
+    ('nodes 1, 3 have seed 1', 'no such file')
+    """
+
+    subject: str
+    ranks: frozenset[int]
+    rest: str
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Take a text apart."""
+        found = re.match(r"(node|rank) (\d+) (?=has )", text)
+        if found is None:
+            return cls("", frozenset(), text)
+        return cls(found[1], frozenset({int(found[2])}), text[found.end() :])
+
+    def __str__(self) -> str:
+        if len(self.ranks) < 2:
+            return " ".join([*(f"{self.subject} {rank}" for rank in self.ranks), self.rest])
+        return f"{self.subject}s {', '.join(map(str, sorted(self.ranks)))} have {self.rest.removeprefix('has ')}"
 
 
 class Told:

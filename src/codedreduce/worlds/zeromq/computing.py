@@ -34,6 +34,7 @@ from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.failures import NOT_FINITE
 from codedreduce.worlds.inject import Injector
 from codedreduce.worlds.journal import Interval
+from codedreduce.worlds.plainly import is_plain
 from codedreduce.worlds.world import Gradient
 from codedreduce.worlds.zeromq.driver import Outward
 
@@ -124,7 +125,12 @@ class Computing:
             post(Failed(round=order.round, task=order.task, reason=self._describe(error)))
 
     def _describe(self, error: Exception) -> str:
-        """The last line of its traceback; all of it goes to standard error, the first time."""
+        """The last line of its traceback; all of it goes to standard error, the first time.
+
+        An error that says by itself what is wrong has no traceback, and its kind is enough.
+        """
+        if is_plain(error):
+            return " ".join(f"{type(error).__name__}: {error}".split())[:REASON]
         said = traceback.TracebackException.from_exception(error, limit=0)
         said.__notes__ = None
         reason = list(said.format_exception_only())[-1].strip()[:REASON]
