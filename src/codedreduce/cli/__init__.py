@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
+from typing import Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from codedreduce.cli import lab
 from codedreduce.cli.chaos import chaos
+from codedreduce.cli.console import WIDEST, complain
 from codedreduce.cli.draw import draw
 from codedreduce.cli.race import race
 from codedreduce.cli.replay import replay
@@ -18,6 +18,7 @@ from codedreduce.cli.run import run
 from codedreduce.cli.secret import secret
 from codedreduce.cli.simulate import simulate
 from codedreduce.cli.train import train
+from codedreduce.cli.typer_errors import COMMAND_LINE_ERROR, is_help, typer_error_text
 from codedreduce.errors import CodedReduceError, UsageError
 
 app = typer.Typer(
@@ -46,17 +47,27 @@ def _program() -> None:
 def main() -> None:
     """Run the command line; a mistake of the user's is one line and exit code 2."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken away on the way out
+    wide: dict[str, Any] = {}
+    if not sys.stdout.isatty():  # help is not wrapped, and has no boxes
+        wide["terminal_width"] = WIDEST
+        app.rich_markup_mode = lab.app.rich_markup_mode = None
     try:
-        app()
+        code = app(prog_name="codedreduce", standalone_mode=False, **wide)
+    except COMMAND_LINE_ERROR as error:
+        if is_help(error):
+            print(str(error), end="")
+        else:
+            complain(typer_error_text(error))
+        sys.exit(2)
     except UsageError as error:
-        _complain(error)
+        complain(str(error))
         sys.exit(2)
     except CodedReduceError as error:
-        _complain(error)
+        complain(str(error))
         sys.exit(1)
-    except KeyboardInterrupt:
+    except MemoryError as error:
+        complain(f"there is not enough memory: {error or 'take fewer samples, parameters or workers'}")
+        sys.exit(1)
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
-
-
-def _complain(error: CodedReduceError) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]codedreduce:[/] {escape(str(error))}")
+    sys.exit(code if isinstance(code, int) else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -12,18 +13,49 @@ from codedreduce.comparison.result import Result
 from codedreduce.errors import UsageError
 
 
+def check_writable(*paths: Path | None) -> None:
+    """Refuse files that cannot be written, before anything is computed; what is in them stays until then."""
+    for path in paths:
+        if path is None or (path.exists() and not path.is_file() and not path.is_dir() and os.access(path, os.W_OK)):
+            continue
+        was_there = path.exists()
+        try:
+            path.open("ab").close()
+        except OSError as error:
+            raise _cannot_write(path, error) from None
+        if not was_there:
+            path.unlink()
+
+
+def check_folder(folder: Path | None) -> None:
+    """Refuse a folder that no report can be written into; it is made."""
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(folder, error) from None
+    check_writable(folder / "index.html")
+
+
 def open_to_write(path: Path) -> IO[str]:
     """Open a file for text, or say why it cannot be."""
     try:
         return path.open("w", encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None
+        raise _cannot_write(path, error) from None
 
 
 def open_to_write_bytes(path: Path) -> IO[bytes]:
     """Open a file for bytes, or say why it cannot be."""
-    open_to_write(path).close()
-    return path.open("wb")
+    try:
+        return path.open("wb")
+    except OSError as error:
+        raise _cannot_write(path, error) from None
+
+
+def _cannot_write(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot write {str(path)!r}: {error.strerror}")
 
 
 def write_results(path: Path, *, conditions: object, seed: int, results: Sequence[Result]) -> None:
