@@ -26,5 +26,6 @@ def show_comparison(
         if report is not None:
             console.print(f"wrote {write_comparison(report, title, lead, comparison)}")
     if comparison.stopped_by is not None:
-        console.print(f"stopped in {labels[finished]}: {finished} of {len(labels)} schemes are finished")
+        stopped = "interrupted" if isinstance(comparison.stopped_by, KeyboardInterrupt) else "stopped"
+        console.print(f"{stopped} in {labels[finished]}: {finished} of {len(labels)} schemes are finished")
         raise comparison.stopped_by

@@ -19,6 +19,9 @@ COMPARISON = ("ring", "gradient-coding", "coded-reduce")
 #: With more workers it takes long to lay a scheme out, and nobody would read it.
 MOST_DRAWN = 20_000
 
+#: Shares of others that a worker may be asked for: as many as it has replicas, to the power of the levels.
+MOST_SHARES = 1_000
+
 
 def draw(
     tree: Annotated[str, typer.Option(help="FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")] = "4x2",
@@ -38,10 +41,16 @@ def draw(
     names = COMPARISON if scheme == "compare" else (scheme,)
     check_scheme_options(names, stragglers=stragglers, order=order, code=code)
     topology = parse_shape(tree, stragglers, most=MOST_DRAWN, why="to draw")
+    tolerated = TOLERATED if stragglers is None else stragglers
+    if "coded-reduce" in names and (tolerated + 1) ** topology.depth > MOST_SHARES:
+        raise UsageError(
+            f"`--tree {tree}`: with {tolerated} stragglers under each parent a worker may have "
+            f"more than {MOST_SHARES:,} shares, too many to draw; take fewer levels"
+        )
     batch = samples if samples is not None else 60 * topology.workers
     chosen = (
         parse_scheme(
-            name, tree=topology, stragglers=TOLERATED if stragglers is None else stragglers,
+            name, tree=topology, stragglers=tolerated,
             code=code or "repetition", order=order or "progressive", units=units,
         )
         for name in names

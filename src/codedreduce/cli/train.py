@@ -36,6 +36,7 @@ from codedreduce.cli.options import (
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.protocol.audits import QUARANTINE, Auditing
+from codedreduce.protocol.events import Note
 from codedreduce.protocol.settings import Excess
 from codedreduce.schemes import Scheme
 from codedreduce.schemes.choice import choose
@@ -115,9 +116,7 @@ def train(
     job = replace(job, site=chosen_lab(in_lab, lab_name, len(job.plan().nodes)))
     job.injection()
     console = make_console()
-    if reason:
-        console.print(f"{chosen}: {reason}")
-    result = _run(job, console)
+    result = _run(job, console, f"{chosen}: {reason}" if reason else "")
     _write(result, save, log)
     _sum_up(result, console)
     for path in (save, log):
@@ -154,8 +153,8 @@ def _write(result: TrainingResult, save: Path | None, log: Path | None) -> None:
             np.savez(parameters, parameters=result.parameters)
 
 
-def _run(job: Job, console: Console) -> TrainingResult:
-    """Run a job behind a progress bar."""
+def _run(job: Job, console: Console, first: str) -> TrainingResult:
+    """Run a job behind a progress bar; the first line is printed when nothing can be refused any more."""
     columns = (
         TextColumn("{task.completed}/{task.total}"), BarColumn(),
         TextColumn("loss {task.fields[loss]:.5f}  {task.fields[rate]:.1f} rounds/s  {task.fields[late]} late"),
@@ -164,13 +163,24 @@ def _run(job: Job, console: Console) -> TrainingResult:
         task = bar.add_task("", total=job.rounds, loss=float("nan"), rate=0.0, late=0)
         spent, late = 0.0, 0
 
+        def begin() -> None:
+            nonlocal first
+            if first:
+                console.print(first)
+            first = ""
+
+        def on_note(note: Note) -> None:
+            begin()
+            console.print(note.reason)
+
         def on_round(log: RoundLog) -> None:
             nonlocal spent, late
+            begin()
             spent += log.seconds
             late += len(log.late)
             bar.update(task, completed=log.round, loss=log.loss, rate=log.round / spent, late=late)
 
-        return run_job(job, on_round=on_round, on_note=lambda note: bar.console.print(note.reason))
+        return run_job(job, on_round=on_round, on_note=on_note)
 
 
 def _sum_up(result: TrainingResult, console: Console) -> None:

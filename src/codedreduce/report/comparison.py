@@ -98,7 +98,8 @@ def _cells(results: Sequence[Result]) -> HtmlTable:
     """What the table says of each scheme, the fastest first."""
     results = fastest_first(results)
     baseline = next((result for result in results if result.name == BASELINE), results[-1])
-    columns, caption = SIMULATED, "fastest first"
+    columns: Sequence[str] = SIMULATED
+    caption = "fastest first"
     if any(result.losses is not None for result in results):
         why = "which waits for all" if baseline.name == BASELINE else "the slowest"
         columns, caption = TRAINED, f"fastest first; speed-up over {baseline.scheme}, {why}"

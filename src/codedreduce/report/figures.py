@@ -87,7 +87,7 @@ def timelines(rounds: Mapping[str, Sequence[Interval]], ranks: Mapping[str, int]
                 lines, starts, widths = (np.array(column) for column in zip(*spans, strict=True))
                 left, right, low, high = starts, starts + widths, lines - 0.5, lines + 0.5
                 corners = np.stack([left, low, left, high, right, high, right, low], axis=1).reshape(-1, 4, 2)
-                ax.add_collection(PolyCollection(corners, facecolors=colour, linewidths=0, rasterized=True))
+                ax.add_collection(PolyCollection(list(corners), facecolors=colour, linewidths=0, rasterized=True))
         end = max((interval.end for interval in intervals if interval.kind in ("compute", "send")), default=begin)
         ax.axvline(end - begin, color="black", lw=0.8)
         ax.autoscale_view(scaley=False)
