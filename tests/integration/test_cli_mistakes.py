@@ -211,7 +211,7 @@ def test_what_is_not_written_is_not_emptied(try_line: Try, tmp_path: Path) -> No
 
 
 def test_a_file_that_is_no_data_is_refused_before_a_scheme_is_named(try_line: Try, tmp_path: Path) -> None:
-    (tmp_path / "prose").write_text("no numbers here\n")
+    (tmp_path / "prose").write_text("no numbers here\n" * 40)
     code, out, errors = try_line(f"train --data {tmp_path / 'prose'}")
     assert (code, out) == (2, "")
     assert "is not LIBSVM text" in errors

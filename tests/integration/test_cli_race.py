@@ -48,31 +48,9 @@ def test_mistakes_are_named_before_anything_runs() -> None:
 def test_an_interrupt_keeps_what_is_finished(tmp_path: Path) -> None:
     """Ctrl-C in the second scheme: the first one's results and page are there, and the exit code is 130."""
     screen, stdout = pty.openpty()
-    arguments = [
-        "--schemes",
-        "ring,striped",
-        "--rounds",
-        "300",
-        "--tree",
-        "2x1",
-        "--samples",
-        "60",
-        "--parameters",
-        "10",
-    ]
+    arguments = [*SMALL, "--schemes", "ring,striped", "--rounds", "100", "--compute", "0.04s", "--delays", "calm"]
     files = ["--json", str(tmp_path / "json"), "--report", str(tmp_path / "report")]
-    command = [
-        sys.executable,
-        "-m",
-        "codedreduce",
-        "race",
-        *arguments,
-        "--compute",
-        "0.02s",
-        "--delays",
-        "calm",
-        *files,
-    ]
+    command = [sys.executable, "-m", "codedreduce", "race", *arguments, *files]
     shown = b""
     with subprocess.Popen(command, stdout=stdout, stderr=stdout) as process:
         os.close(stdout)
@@ -81,7 +59,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path: Path) -> None:
             nonlocal shown
             if select.select([screen], [], [], 1)[0]:
                 shown += os.read(screen, 1 << 16)
-            return re.search(rb"striped +[1-9]\d*/300", shown) is not None
+            return re.search(rb"striped +[1-9]\d*/100", shown) is not None
 
         assert wait_until(is_in_the_second), shown
         process.send_signal(signal.SIGINT)
@@ -99,7 +77,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path: Path) -> None:
     os.close(screen)
     (result,) = json.loads((tmp_path / "json").read_text())["results"]
     assert result["name"] == "ring"
-    assert len(result["round_seconds"]) == 300
+    assert len(result["round_seconds"]) == 100
     assert (tmp_path / "report" / "index.html").exists()
     assert b"interrupted in striped: 1 of 2 schemes are finished" in shown
 
