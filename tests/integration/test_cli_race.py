@@ -59,7 +59,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path: Path) -> None:
             nonlocal shown
             if select.select([screen], [], [], 1)[0]:
                 shown += os.read(screen, 1 << 16)
-            return re.search(rb"striped +[1-9]\d*/100", shown) is not None
+            return re.search(rb"striped +[1-9]\d*/100", re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", shown)) is not None
 
         assert wait_until(is_in_the_second), shown
         process.send_signal(signal.SIGINT)
@@ -75,6 +75,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path: Path) -> None:
         assert wait_until(has_ended), shown
         assert process.wait(PATIENCE) == 130, shown
     os.close(screen)
+    assert (tmp_path / "json").exists(), shown[-3000:]
     (result,) = json.loads((tmp_path / "json").read_text())["results"]
     assert result["name"] == "ring"
     assert len(result["round_seconds"]) == 100

@@ -25,7 +25,8 @@ def show_comparison(
             console.print(f"wrote {json}")
         if report is not None:
             console.print(f"wrote {write_comparison(report, title, lead, comparison)}")
-    if comparison.stopped_by is not None:
+    if comparison.stopped_by is not None and finished < len(labels):
         stopped = "interrupted" if isinstance(comparison.stopped_by, KeyboardInterrupt) else "stopped"
         console.print(f"{stopped} in {labels[finished]}: {finished} of {len(labels)} schemes are finished")
+    if comparison.stopped_by is not None:
         raise comparison.stopped_by

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -96,17 +97,26 @@ def race(
 def _race(job: Job, schemes: dict[str, Scheme], console: Console) -> Comparison:
     """Let them run, with a table that grows."""
     logs: dict[str, list[RoundLog]] = {name: [] for name in schemes}
-    with Live(console=console, refresh_per_second=8, transient=True) as live:
+    comparison = None
+    try:
+        with Live(console=console, refresh_per_second=8, transient=True) as live:
 
-        def show() -> None:
-            live.update(_progress({schemes[name].label: found for name, found in logs.items()}, job.rounds))
+            def show() -> None:
+                live.update(_progress({schemes[name].label: found for name, found in logs.items()}, job.rounds))
 
-        def on_round(name: str, log: RoundLog) -> None:
-            logs[name].append(log)
+            def on_round(name: str, log: RoundLog) -> None:
+                logs[name].append(log)
+                show()
+
             show()
-
-        show()
-        return race_schemes(job, schemes, on_round=on_round, on_note=lambda note: live.console.print(note.reason))
+            comparison = race_schemes(
+                job, schemes, on_round=on_round, on_note=lambda note: live.console.print(note.reason)
+            )
+    except KeyboardInterrupt as interrupt:  # while the table is taken away: all is finished
+        if comparison is None:
+            raise
+        return replace(comparison, stopped_by=interrupt)
+    return comparison
 
 
 def _progress(logs: dict[str, list[RoundLog]], rounds: int) -> Table:
