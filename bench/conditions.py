@@ -37,6 +37,8 @@ def one_condition(job: tuple[str, float, int]) -> dict[str, Any]:
     """All schemes under one condition."""
     delays, compute, rounds = job
     comparison = simulate_schemes(Scenario(delays=delays, compute=compute, rounds=rounds), ALL)
+    if comparison.stopped_by is not None:
+        raise comparison.stopped_by
     results = {result.name: msgspec.to_builtins(result) for result in comparison.results}
     for result in results.values():
         del result["round_seconds"]

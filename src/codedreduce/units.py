@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from codedreduce.errors import UsageError
@@ -17,6 +18,9 @@ _BYTES_PER_SECOND = {
     "gb/s": 1e9,
 }
 
+#: Seconds that can be waited for: some 30 years.
+LONGEST = 1e9
+
 
 def seconds(text: str) -> float:
     """A time in seconds.
@@ -24,7 +28,10 @@ def seconds(text: str) -> float:
     >>> seconds("0.5ms"), seconds("20s"), seconds("2")
     (0.0005, 20.0, 2.0)
     """
-    return _parse(text, _SECONDS, "a time", "20s, 0.5ms")
+    value = _parse(text, _SECONDS, "a time", "20s, 0.5ms")
+    if value > LONGEST:
+        raise UsageError(f"a time is {LONGEST:g} s at most, got {text!r}")
+    return value
 
 
 def rate(text: str) -> float:
@@ -67,7 +74,9 @@ def _parse(text: str, units: dict[str, float], what: str, examples: str) -> floa
     match = re.fullmatch(r"\s*([0-9.]+(?:e-?[0-9]+)?)\s*([a-zA-Z/]*)\s*", text)
     if match and match[2].lower() in units:
         try:
-            return float(match[1]) * units[match[2].lower()]
+            value = float(match[1]) * units[match[2].lower()]
         except ValueError:
-            pass
+            value = float("inf")
+        if math.isfinite(value):
+            return value
     raise UsageError(f"{what} is written as {examples}; got {text!r}")

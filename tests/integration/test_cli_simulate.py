@@ -73,7 +73,7 @@ def test_replay_notices_a_difference(tmp_path: Path) -> None:
         (["--compute", "soon"], "20s, 0.5ms; got 'soon'"),
         (["--samples", "10"], "10 samples cannot be shared by 84 workers"),
         (["--stragglers", "7"], "stragglers=7"),
-        (["--rounds", "0"], "at least one round"),
+        (["--rounds", "0"], "`--rounds 0`: must be at least 1"),
         (["--json", "/nowhere/x.json", "--rounds", "1", "--tree", "2x1", "--schemes", "ring"], "cannot write"),
     ],
 )

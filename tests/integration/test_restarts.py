@@ -295,9 +295,9 @@ def test_variables_that_cannot_be(variables: dict[str, str], message: str) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["-n", "4:x"], "workers are written as 12, or 4:12"),
-        (["-n", "5:4"], "at least 5 of at most 4 workers cannot be"),
-        (["-n", "0"], "at least 0 of at most 0 workers cannot be"),
+        (["-n", "4:x"], "write 12, or 4:12"),
+        (["-n", "5:4"], "`--workers 5:4`: the minimum (5) exceeds the maximum (4)"),
+        (["-n", "0"], "`--workers 0`: a run needs at least 1 worker"),
         (["-n", "2:6", "--tree", "2x2"], "every place of a tree has work of its own"),
         (["-n", "2:4", "--start", "1"], "a run of at least 2 does not begin with 1"),
         (["-n", "4", "--start", "5"], "of 4 processes 1 to 4 are started at first, not 5"),

@@ -6,14 +6,13 @@ import contextlib
 import signal
 import sys
 import traceback
-from typing import TextIO, cast
+from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from codedreduce.cli import lab
 from codedreduce.cli.chaos import chaos
+from codedreduce.cli.console import WIDEST, complain
 from codedreduce.cli.draw import draw
 from codedreduce.cli.race import race
 from codedreduce.cli.replay import replay
@@ -22,9 +21,10 @@ from codedreduce.cli.screen import Screen
 from codedreduce.cli.secret import secret
 from codedreduce.cli.simulate import simulate
 from codedreduce.cli.train import train
+from codedreduce.cli.typer_errors import COMMAND_LINE_ERROR, is_help, typer_error_text
 from codedreduce.errors import CodedReduceError, Interrupted, UsageError
 from codedreduce.worlds.leaving import TOLD_BY
-from codedreduce.worlds.plainly import is_plain
+from codedreduce.worlds.plainly import is_plain, wants_tracebacks
 
 app = typer.Typer(
     name="codedreduce",
@@ -54,24 +54,35 @@ def main() -> None:
     for one in TOLD_BY:  # so that everything is taken away on the way out
         if signal.getsignal(one) is not signal.SIG_IGN:
             signal.signal(one, lambda number, _: sys.exit(128 + number))
+    wide: dict[str, Any] = {}
+    if not sys.stdout.isatty():  # help is not wrapped, and has no boxes
+        wide["terminal_width"] = WIDEST
+        app.rich_markup_mode = lab.app.rich_markup_mode = None
     try:
-        app()
+        code = app(prog_name="codedreduce", standalone_mode=False, **wide)
+    except COMMAND_LINE_ERROR as error:
+        if is_help(error):
+            print(str(error), end="")
+            sys.exit(2)
+        _end(error, 2, typer_error_text(error))
     except UsageError as error:
-        _complain(error)
-        sys.exit(2)
+        _end(error, 2)
     except Interrupted as error:
-        _complain(error)
-        sys.exit(130)
+        _end(error, 130)
     except CodedReduceError as error:
-        _complain(error)
-        sys.exit(1)
-    except KeyboardInterrupt:
+        _end(error, 1)
+    except MemoryError as error:
+        _end(error, 1, f"there is not enough memory: {error or 'take fewer samples, parameters or workers'}")
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _complain(error: CodedReduceError) -> None:
-    console = Console(file=cast(TextIO, Screen(2)), soft_wrap=True, highlight=False)
+def _end(error: BaseException, code: int, text: str = "") -> NoReturn:
+    """Print an error, with where it was raised if it is a fault of ours or if that is asked for, and exit."""
+    shows_place = not is_plain(error) if isinstance(error, CodedReduceError) else wants_tracebacks()
     with contextlib.suppress(OSError):  # the exit code says it, too
-        if not is_plain(error):  # a fault of ours, or CODEDREDUCE_DEBUG=1
+        if shows_place:
             traceback.print_exception(error)
-        console.print(f"[bold red]codedreduce:[/] {escape(str(error))}")
+        complain(text or str(error))
+    sys.exit(code)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -16,7 +16,8 @@ from rich.text import Text
 from codedreduce.chaos import running, schedule
 from codedreduce.chaos.running import Outcome, Progress, Setup
 from codedreduce.chaos.schedule import KINDS, Fault, Kind
-from codedreduce.cli.files import open_to_write
+from codedreduce.cli.console import make_console
+from codedreduce.cli.files import check_writable, open_to_write
 from codedreduce.cli.options import Wire, said_of_wire
 from codedreduce.errors import CodedReduceError, UsageError
 from codedreduce.lab import check_available
@@ -49,6 +50,7 @@ def chaos(
     check_available()
     if not minutes > 0:
         raise UsageError(f"chaos takes some minutes, got {minutes:g}")
+    check_writable(trace, out)
     count = workers if tree is None else parse_tree(tree, 1).workers
     seconds = 60 * minutes
     with tempfile.TemporaryDirectory(prefix="codedreduce-chaos-") as scratch:
@@ -64,7 +66,7 @@ def chaos(
         if trace is not None:
             schedule.write(trace, faults)
         outcome = _run(setup, faults, seconds)
-    console = Console(highlight=False)
+    console = make_console()
     console.print(_summary(outcome))
     if out is not None:
         with open_to_write(out) as file:
@@ -97,7 +99,7 @@ def _faults(
 
 
 def _run(setup: Setup, faults: list[Fault], seconds: float) -> Outcome:
-    console = Console(highlight=False)
+    console = make_console()
     with Live(console=console, refresh_per_second=4, transient=True) as live:
 
         def look(progress: Progress) -> None:

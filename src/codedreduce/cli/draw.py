@@ -6,42 +6,61 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from codedreduce.cli.options import Units
+from codedreduce.cli.console import make_console
+from codedreduce.cli.options import TOLERATED, Order, Stragglers, Units, check_scheme_options, parse_shape
 from codedreduce.errors import UsageError
 from codedreduce.report.plan_text import plan_text
-from codedreduce.schemes.names import SCHEMES, parse_scheme, parse_tree
+from codedreduce.schemes.names import SCHEMES, parse_scheme
 
 #: The paper's comparison.
 COMPARISON = ("ring", "gradient-coding", "coded-reduce")
 
+#: With more workers it takes long to lay a scheme out, and nobody would read it.
+MOST_DRAWN = 20_000
+
+#: Shares of others that a worker may be asked for: as many as it has replicas, to the power of the levels.
+MOST_SHARES = 1_000
+
 
 def draw(
     tree: Annotated[str, typer.Option(help="FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")] = "4x2",
-    stragglers: Annotated[int, typer.Option(help="Stragglers tolerated under each parent.")] = 1,
+    stragglers: Stragglers = None,
     scheme: Annotated[str, typer.Option(help=f"{', '.join(SCHEMES)}; or compare.")] = "coded-reduce",
-    order: Annotated[str, typer.Option(help="progressive or eager.")] = "progressive",
-    code: Annotated[str, typer.Option(help="repetition or cyclic.")] = "repetition",
+    order: Order = None,
+    code: Annotated[str | None, typer.Option(show_default="repetition", help="repetition or cyclic.")] = None,
     units: Units = None,
-    samples: Annotated[int | None, typer.Option(help="Samples in the batch.", show_default="60 a worker")] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Samples in the batch.", show_default="60 a worker")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="FILE.svg or FILE.png; without it, text.")] = None,
 ) -> None:
     """Draw a scheme: the tree, groups in colour, each node's load and shares."""
-    topology = parse_tree(tree, stragglers)
-    batch = samples if samples is not None else 60 * topology.workers
+    if out is not None and out.suffix not in (".svg", ".png"):
+        raise UsageError(f"pictures are written as .svg or .png, got {str(out)!r}")
     names = COMPARISON if scheme == "compare" else (scheme,)
+    check_scheme_options(names, stragglers=stragglers, order=order, code=code)
+    topology = parse_shape(tree, stragglers, most=MOST_DRAWN, why="to draw")
+    tolerated = TOLERATED if stragglers is None else stragglers
+    if "coded-reduce" in names and (tolerated + 1) ** topology.depth > MOST_SHARES:
+        raise UsageError(
+            f"`--tree {tree}`: with {tolerated} stragglers under each parent a worker may have "
+            f"more than {MOST_SHARES:,} shares, too many to draw; take fewer levels"
+        )
+    batch = samples if samples is not None else 60 * topology.workers
     chosen = (
-        parse_scheme(name, tree=topology, stragglers=stragglers, code=code, order=order, units=units) for name in names
-    )
+        parse_scheme(
+            name, tree=topology, stragglers=tolerated,
+            code=code or "repetition", order=order or "progressive", units=units,
+        )
+        for name in names
+    )  # fmt: skip
     plans = [one.plan(samples=batch) for one in chosen]
-    console = Console()
+    console = make_console()
     if out is None:
         for plan in plans:
             console.print(plan_text(plan))
         return
-    if out.suffix not in (".svg", ".png"):
-        raise UsageError(f"pictures are written as .svg or .png, got {str(out)!r}")
     from codedreduce.report.plan_figure import plan_figure  # matplotlib: no other command should wait for it
 
     try:

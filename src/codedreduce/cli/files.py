@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -15,46 +14,63 @@ from codedreduce.comparison.result import Result
 from codedreduce.errors import UsageError
 
 
+def check_writable(*paths: Path | None) -> None:
+    """Refuse files that cannot be written, before anything is computed; what is in them stays until then."""
+    for path in paths:
+        if path is None or (path.exists() and not path.is_file() and not path.is_dir() and os.access(path, os.W_OK)):
+            continue
+        was_there = path.exists()
+        try:
+            path.open("ab").close()
+        except OSError as error:
+            raise _cannot_write(path, error) from None
+        if not was_there:
+            path.unlink()
+
+
+def check_folder(folder: Path | None) -> None:
+    """Refuse a folder that no report can be written into; it is made."""
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(folder, error) from None
+    check_writable(folder / "index.html")
+
+
 def open_to_write(path: Path) -> IO[str]:
     """Open a file for text, or say why it cannot be."""
     try:
         return path.open("w", encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None
+        raise _cannot_write(path, error) from None
 
 
-def check_writable(*paths: Path | None) -> None:
-    """Refuse files that cannot be written, before anything is computed; what is there is not touched."""
-    for path in paths:
-        if path is not None:
-            write_whole(path, lambda file: None, is_trial=True)
-
-
-def write_whole(path: Path, write: Callable[[IO[bytes]], None], *, is_trial: bool = False) -> None:
+def write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
     """Put a file in the place of `path` when all of it is written: what was there stays if that never happens."""
+    target = path.resolve()  # of a link, what it points to
+    beside = target.with_name(f".{target.name}-{os.getpid()}.writing")
+    is_other = path.exists() and not path.is_file()  # a pipe, /dev/stdout
     try:
-        if path.exists() and not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if path.exists() and not path.is_file():  # a pipe, /dev/stdout
-            if not is_trial:
-                with path.open("wb") as file:
-                    write(file)
+        if is_other or not os.access(target.parent, os.W_OK):
+            with path.open("wb") as file:
+                write(file)
             return
-        target = path.resolve()  # of a link, what it points to
-        beside = target.with_name(f".{target.name}-{os.getpid()}.writing")
         try:
             with beside.open("wb") as file:
                 write(file)
             if target.exists():
                 shutil.copymode(target, beside)
-            if not is_trial:
-                beside.replace(target)
+            beside.replace(target)
         finally:
             beside.unlink(missing_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None
+        raise _cannot_write(path, error) from None
+
+
+def _cannot_write(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot write {str(path)!r}: {error.strerror}")
 
 
 def write_results(path: Path, *, conditions: object, seed: int, results: Sequence[Result]) -> None:

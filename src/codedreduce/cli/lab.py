@@ -7,9 +7,9 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from codedreduce.cli.console import make_console
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME, Lab, NodeStatus, check_available
 from codedreduce.lab.lab import labs, only_lab, remove_probes
@@ -42,7 +42,7 @@ def up(
     begin = time.monotonic()
     lab = Lab.up(nodes=nodes, rate=parse_rate(rate), latency=parse_seconds(latency), name=name)
     last = lab.address(nodes - 1)
-    Console(highlight=False).print(
+    make_console().print(
         f"lab {name}: {nodes} nodes at {rate}, {lab.host} to {last}, up in {time.monotonic() - begin:.1f} s"
     )
 
@@ -51,7 +51,7 @@ def up(
 def status(name: Annotated[str | None, typer.Option(help="Only this one.")] = None) -> None:
     """Show the labs that are up: limits, traffic, faults and processes."""
     check_available()
-    console = Console(highlight=False)
+    console = make_console()
     found = labs()
     if name is not None:
         Lab.find(name)
@@ -111,7 +111,7 @@ def down(
 ) -> None:
     """Take a lab away, and end what still runs on its nodes."""
     check_available()
-    console = Console(highlight=False)
+    console = make_console()
     found = labs()
     if not everything and name not in found:
         raise UsageError(f"there is no lab {name!r}" + (f"; there are {', '.join(sorted(found))}" if found else ""))
@@ -126,7 +126,7 @@ def down(
 
 def _say(processes: list[int], what: str, node: int) -> None:
     count = "1 process" if len(processes) == 1 else f"{len(processes)} processes"
-    Console(highlight=False).print(f"node {node}: {count} {what}")
+    make_console().print(f"node {node}: {count} {what}")
 
 
 def _table(lab: Lab) -> Table:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from codedreduce._extras import require
+from codedreduce.cli.console import make_console
 from codedreduce.errors import UsageError
 from codedreduce.schemes import Plan
 from codedreduce.units import seconds as parse_seconds
@@ -87,9 +87,9 @@ def launch_on_ray(said: SaidOfRay, what: Launch, plan: Plan, least: int, show: S
     for rank, spot in enumerate(spots):
         where = f"{spot.address} ({spot.node[:8]})"
         table.add_row(str(rank), where, *([spot.domain.partition(" ")[2]] if said.spread_over else []))
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console()
     console.print(table)
     if what.count > least:
         console.print(f"up to {what.count - least} more as places come")
     for words in wrong:
-        console.print(words, markup=False)
+        console.print(words)

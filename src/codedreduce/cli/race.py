@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,16 +12,27 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from codedreduce.cli.files import write_results
+from codedreduce.cli.compared import show_comparison
+from codedreduce.cli.console import make_console
+from codedreduce.cli.files import check_folder, check_writable
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
-from codedreduce.cli.options import Wire, said_of_wire
+from codedreduce.cli.options import (
+    MOST_PROCESSES,
+    MOST_ROUNDS,
+    TOLERATED,
+    Seed,
+    Stragglers,
+    Wire,
+    check_memory,
+    check_scheme_options,
+    parse_shape,
+    said_of_wire,
+)
 from codedreduce.comparison.names import ALL, scheme_names
 from codedreduce.comparison.raced import race_schemes, racing_schemes
 from codedreduce.comparison.result import Comparison
 from codedreduce.lab import DEFAULT_NAME
-from codedreduce.report.comparison import comparison_table, write_comparison
 from codedreduce.schemes import Scheme
-from codedreduce.schemes.names import parse_tree
 from codedreduce.training.data import synthetic
 from codedreduce.training.loop import Job
 from codedreduce.training.objectives import LogisticRegression
@@ -33,14 +45,14 @@ from codedreduce.worlds.journal import RoundLog
 
 def race(
     tree: Annotated[str, typer.Option(help="FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")] = "4x2",
-    stragglers: Annotated[int, typer.Option(help="Stragglers tolerated under each parent.")] = 1,
+    stragglers: Stragglers = None,
     schemes: Annotated[str, typer.Option(help=f"all, or some of {','.join(ALL)}.")] = "all",
     delays: Annotated[str, typer.Option(help="As for simulate.")] = "stalls:0.05:0.5s",
     compute: Annotated[str, typer.Option(help="Time of the whole batch on one worker, at least.")] = "2s",
-    parameters: Annotated[int, typer.Option(help="Features of the logistic regression.")] = 1000,
-    samples: Annotated[int, typer.Option(help="In the batch.")] = 6300,
-    rounds: Annotated[int, typer.Option(help="Rounds for each scheme.")] = 25,
-    seed: Annotated[int, typer.Option(help="Of data and delays.")] = 0,
+    parameters: Annotated[int, typer.Option(min=1, help="Features of the logistic regression.")] = 1000,
+    samples: Annotated[int, typer.Option(min=1, help="In the batch.")] = 6300,
+    rounds: Annotated[int, typer.Option(min=1, max=MOST_ROUNDS, help="Rounds for each scheme.")] = 25,
+    seed: Seed = 0,
     json: Annotated[Path | None, typer.Option(help="Write results here.")] = None,
     report: Annotated[Path, typer.Option(help="Write DIR/index.html.")] = Path("report"),
     wire: Wire = None,
@@ -49,12 +61,15 @@ def race(
 ) -> None:
     """Train the same model with every scheme, in real processes, and see what stragglers cost each of them."""
     os.environ.update(said_of_wire(wire))
-    shape = parse_tree(tree, stragglers)
+    names, tolerated = scheme_names(schemes), TOLERATED if stragglers is None else stragglers
+    check_scheme_options(names, stragglers=stragglers)
+    shape = parse_shape(tree, tolerated, most=MOST_PROCESSES, why="for one machine")
+    check_memory(samples, parameters)
     batch_seconds = parse_seconds(compute)
     parse_delays(delays, workers=shape.workers, unit=1.0, seed=seed)
-    chosen = racing_schemes(
-        scheme_names(schemes), tree=tree, stragglers=stragglers, delays=delays, compute=batch_seconds, seed=seed
-    )
+    check_writable(json)
+    check_folder(report)
+    chosen = racing_schemes(names, tree=tree, stragglers=tolerated, delays=delays, compute=batch_seconds, seed=seed)
     data = synthetic(samples, parameters, seed=seed)
     processes = max(len(scheme.plan(samples=samples).nodes) for scheme in chosen.values())
     job = Job(
@@ -62,44 +77,46 @@ def race(
         scheme=next(iter(chosen.values())), optimizer=SGD(1.0), seed=seed, delays=delays, compute=batch_seconds,
         site=chosen_lab(in_lab, lab_name, processes),
     )  # fmt: skip
-    console = Console()
+    console = make_console()
     comparison = _race(job, chosen, console)
-    if not comparison.runs:
-        raise typer.Exit(130)
-    console.print(comparison_table(comparison.results))
-    if json is not None:
-        conditions = {
-            "tree": tree, "stragglers": stragglers, "delays": delays, "compute": batch_seconds, "rounds": rounds,
-            "parameters": parameters, "samples": samples,
-        }  # fmt: skip
-        write_results(json, conditions=conditions, seed=seed, results=comparison.results)
-        console.print(f"wrote {json}")
     lead = (
         f"{rounds} rounds of logistic regression in real processes, {samples} samples, {parameters} parameters, "
-        f"{shape.workers} workers ({tree}, s={stragglers}), delays {delays.rpartition('/')[2]}, "
+        f"{shape.workers} workers ({tree}, s={tolerated}), delays {delays.rpartition('/')[2]}, "
         f"{batch_seconds:g} s of computation, seed {seed}"
     )
-    console.print(f"wrote {write_comparison(report, 'Race', lead, comparison)}")
-    if comparison.interrupted:
-        raise typer.Exit(130)
+    conditions = {
+        "tree": tree, "stragglers": tolerated, "delays": delays, "compute": batch_seconds, "rounds": rounds,
+        "parameters": parameters, "samples": samples,
+    }  # fmt: skip
+    show_comparison(
+        comparison, [scheme.label for scheme in chosen.values()], console, title="Race", lead=lead, report=report,
+        json=json, conditions=conditions, seed=seed,
+    )  # fmt: skip
 
 
 def _race(job: Job, schemes: dict[str, Scheme], console: Console) -> Comparison:
     """Let them run, with a table that grows."""
     logs: dict[str, list[RoundLog]] = {name: [] for name in schemes}
-    with Live(console=console, refresh_per_second=8, transient=True) as live:
+    comparison = None
+    try:
+        with Live(console=console, refresh_per_second=8, transient=True) as live:
 
-        def show() -> None:
-            live.update(_progress({schemes[name].label: found for name, found in logs.items()}, job.rounds))
+            def show() -> None:
+                live.update(_progress({schemes[name].label: found for name, found in logs.items()}, job.rounds))
 
-        def on_round(name: str, log: RoundLog) -> None:
-            logs[name].append(log)
+            def on_round(name: str, log: RoundLog) -> None:
+                logs[name].append(log)
+                show()
+
             show()
-
-        show()
-        return race_schemes(
-            job, schemes, on_round=on_round, on_note=lambda note: live.console.print(note.reason, markup=False)
-        )
+            comparison = race_schemes(
+                job, schemes, on_round=on_round, on_note=lambda note: live.console.print(note.reason)
+            )
+    except KeyboardInterrupt as interrupt:  # while the table is taken away: all is finished
+        if comparison is None:
+            raise
+        return replace(comparison, stopped_by=interrupt)
+    return comparison
 
 
 def _progress(logs: dict[str, list[RoundLog]], rounds: int) -> Table:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from codedreduce.cli.console import make_console
 from codedreduce.errors import CodedReduceError, UsageError
 from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, write_trace
 
@@ -25,9 +26,11 @@ def replay(
         recorded = file.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot read {str(file)!r}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{str(file)!r} is not a trace; `codedreduce simulate --trace FILE` writes one") from None
     scenario = Scenario.from_json(recorded.partition("\n")[0])
     again = io.StringIO()
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console()
     failure = ""
     try:
         write_trace(scenario, again, latest=ENDLESS / 2)
@@ -36,9 +39,12 @@ def replay(
     show(console, again.getvalue().splitlines()[1:], node, round, step and sys.stdin.isatty())
     lines = [line for line in recorded.splitlines() if not line.startswith("!!")]
     same = lines == again.getvalue().splitlines()
-    console.print("the run is the same as recorded" if same else "[red]the run differs from what was recorded[/]")
+    if same:
+        console.print("the run is the same as recorded")
+    else:
+        console.print("the run differs from what was recorded", style="red")
     if failure:
-        console.print(f"[red]it ends with {failure}[/]")
+        console.print(f"it ends with {failure}", style="red")
 
 
 def show(console: Console, lines: list[str], node: int | None, round_: int | None, step: bool) -> None:
@@ -55,8 +61,16 @@ def show(console: Console, lines: list[str], node: int | None, round_: int | Non
         ends = head.startswith("== round")
         here = round_ is None or current == round_
         if here and (ends or node is None or head.split(" ")[2] == str(node)):
-            console.print("\n".join(event), style="bold" if ends else None, markup=False)
-            if step and not ends and input() in ("q", "quit"):
+            console.print("\n".join(event), style="bold" if ends else None, soft_wrap=True)
+            if step and not ends and _is_enough():
                 return
         if ends:
             current += 1
+
+
+def _is_enough() -> bool:
+    """Wait for Enter; whether no more is to be shown."""
+    try:
+        return input() in ("q", "quit")
+    except EOFError:
+        return True

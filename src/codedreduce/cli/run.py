@@ -10,16 +10,24 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from codedreduce.cli.console import make_console
 from codedreduce.cli.hosts import Hosts, OnHosts, Python, Ssh
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
 from codedreduce.cli.on_ray import Address, DryRun, On, Resources, SaidOfRay, SpreadOver, Within, launch_on_ray
 from codedreduce.cli.options import (
+    MOST_PROCESSES,
+    MOST_SIMULATED,
+    TOLERATED,
     Audit,
     OnExcess,
+    Order,
     Quarantine,
     SayWaitingAfter,
+    Stragglers,
     Units,
     Wire,
+    check_scheme_options,
+    parse_shape,
     parse_workers,
     said_of_wire,
 )
@@ -30,7 +38,7 @@ from codedreduce.protocol.audits import QUARANTINE, Auditing
 from codedreduce.protocol.settings import Excess
 from codedreduce.report.palette import group_colour
 from codedreduce.schemes import Striped
-from codedreduce.schemes.names import DEFAULT_WORKERS, parse_scheme, parse_tree
+from codedreduce.schemes.names import DEFAULT_WORKERS, parse_scheme
 from codedreduce.units import seconds as parse_seconds
 from codedreduce.worlds.command import python_command
 from codedreduce.worlds.delays import parse_delays
@@ -51,15 +59,15 @@ def run(
         str, typer.Option(help="What is shown: root (rank 0's), all (with ranks), or a FOLDER with a file a rank.")
     ] = "root",
     start: Annotated[
-        int | None, typer.Option(help="Start only so many; others may join, by hand or from other machines.")
+        int | None, typer.Option(min=1, help="Start only so many; others may join, by hand or from other machines.")
     ] = None,
     tree: Annotated[str | None, typer.Option(help="A tree and its root: FANOUTxDEPTH or WORKERS/FANOUT.")] = None,
-    stragglers: Annotated[int, typer.Option(help="Stragglers tolerated under each parent of a tree.")] = 1,
+    stragglers: Stragglers = None,
     scheme: Annotated[
         str | None,
         typer.Option(help="striped, coded-reduce, master-worker, ...; striped, or coded-reduce with --tree."),
     ] = None,
-    order: Annotated[str, typer.Option(help="progressive or eager.")] = "progressive",
+    order: Order = None,
     units: Units = None,
     inject: Annotated[str | None, typer.Option(help="Make workers late: stalls:0.05:0.5s, bursty, ...")] = None,
     on_excess: OnExcess = "wait",
@@ -70,7 +78,7 @@ def run(
         str, typer.Option(help="How long more lost than tolerated are waited for, before it goes on without them.")
     ] = "10s",
     grace: Annotated[str, typer.Option(help="How long processes have to hand over at SIGTERM.")] = "30s",
-    port: Annotated[int, typer.Option(help="Where the root answers; 0 for any free port.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where the root answers; 0 for any free port.")] = 0,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Let anybody in who reaches a port: no secret, nothing is encrypted.")
     ] = False,
@@ -97,14 +105,17 @@ def run(
     said_of_ray = SaidOfRay(
         on=on, address=address, resources=resources, spread_over=spread_over, within=within, dry_run=dry_run
     )  # fmt: skip
-    least, count = parse_workers(workers, on_hosts.slots if on_hosts is not None else DEFAULT_WORKERS)
-    scheme = scheme or ("striped" if tree is None else "coded-reduce")
-    tree = tree or _usual_tree(scheme, count, stragglers)
-    shape = parse_tree(tree, stragglers)
+    most = MOST_PROCESSES if on is None and on_hosts is None else MOST_SIMULATED
+    least, count = parse_workers(workers, on_hosts.slots if on_hosts is not None else DEFAULT_WORKERS, most)
+    scheme = scheme or ("striped" if tree is None and order is None else "coded-reduce")
+    check_scheme_options([scheme], stragglers=stragglers, order=order)
+    tolerated, order = TOLERATED if stragglers is None else stragglers, order or "progressive"
+    tree = tree or _usual_tree(scheme, count, tolerated)
+    shape = parse_shape(tree, tolerated, most=most, why="to be started")
     if workers is not None and count != shape.workers:
-        raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}")
+        raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}; leave one of them out")
     excess = Excess(on_excess, parse_seconds(say_waiting_after), parse_seconds(replan_after))
-    chosen = parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order, units=units)
+    chosen = parse_scheme(scheme, tree=shape, stragglers=tolerated, order=order, units=units)
     is_striped = isinstance(chosen, Striped)
     _check(is_striped, excess, least, count, start)
     if restarts is not None and restarts < 0:
@@ -114,7 +125,7 @@ def run(
     if inject is not None:
         parse_delays(inject, workers=shape.workers, unit=1.0, seed=0)
     variables = {
-        "CODEDREDUCE_TREE": tree, "CODEDREDUCE_STRAGGLERS": str(stragglers), "CODEDREDUCE_SCHEME": scheme,
+        "CODEDREDUCE_TREE": tree, "CODEDREDUCE_STRAGGLERS": str(tolerated), "CODEDREDUCE_SCHEME": scheme,
         "CODEDREDUCE_ORDER": order, **_said_of_excess(excess), **said_of_wire(wire),
         **_said_of_audits(Auditing(audit, quarantine)), **({INSECURE_VARIABLE: "1"} if insecure else {}),
         **({"CODEDREDUCE_LEAST": str(least)} if least < count else {}),
@@ -191,11 +202,11 @@ class _Printing(Console):
 
 def _printer(screen: Screen, *, has_root: bool) -> Callable[[int, str], None]:
     """Prints a line of a process, with who it is ahead of it."""
-    console = _Printing(file=cast(TextIO, screen), highlight=False, soft_wrap=True, markup=False)
+    console = make_console(_Printing, file=cast(TextIO, screen))
 
     def say(rank: int, line: str) -> None:
         who = "root" if rank == 0 and has_root else str(rank)
         ahead = (f"[{who}] ", "bold" if rank == 0 else group_colour(rank))
-        console.print(Text.assemble(ahead, line))  # at once: others print there, too
+        console.print(Text.assemble(ahead, line), soft_wrap=True)  # at once: others print there, too
 
     return say

@@ -6,8 +6,8 @@ import os
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from codedreduce.cli.console import make_console
 from codedreduce.errors import UsageError
 from codedreduce.worlds.secrets import FILE_VARIABLE, VARIABLE, Secret, default_file, read_secret, write_secret
 
@@ -30,7 +30,7 @@ def secret(
         raise UsageError(
             f"there is a secret in {path}: use it, or make another with --new (runs that have it go on)"
         ) from None
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = make_console()
     console.print(f"a secret is in {path}, which only you can read")
     where = "they look for it there" if file is None else f"{FILE_VARIABLE}={path} tells them so"
     console.print(f"processes on this machine: {where}")

@@ -9,11 +9,22 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from codedreduce.cli.files import open_to_write, write_results
+from codedreduce.cli.compared import show_comparison
+from codedreduce.cli.console import make_console
+from codedreduce.cli.files import check_folder, check_writable, open_to_write
+from codedreduce.cli.options import (
+    MOST_ROUNDS,
+    MOST_SIMULATED,
+    TOLERATED,
+    Seed,
+    Stragglers,
+    check_memory,
+    check_scheme_options,
+    parse_shape,
+)
 from codedreduce.comparison.names import ALL, scenario_for, scheme_names
 from codedreduce.comparison.result import Comparison
 from codedreduce.comparison.simulated import simulate_schemes
-from codedreduce.report.comparison import comparison_table, write_comparison
 from codedreduce.units import rate as parse_rate
 from codedreduce.units import seconds as parse_seconds
 from codedreduce.worlds.simulated.scenario import Scenario, write_trace
@@ -21,50 +32,58 @@ from codedreduce.worlds.simulated.scenario import Scenario, write_trace
 
 def simulate(
     tree: Annotated[str, typer.Option(help="FANOUTxDEPTH, as 4x3, or WORKERS/FANOUT, as 50/4.")] = "4x3",
-    stragglers: Annotated[int, typer.Option(help="Stragglers tolerated under each parent.")] = 1,
+    stragglers: Stragglers = None,
     schemes: Annotated[str, typer.Option(help=f"all, or some of {','.join(ALL)}.")] = "all",
     delays: Annotated[
         str, typer.Option(help="calm, exponential, bursty, sticky, stalls:P:SECONDS or a trace FILE.npz:key.")
     ] = "bursty",
     rate: Annotated[str, typer.Option(help="Of each node's interface, each way.")] = "60mbit",
     latency: Annotated[str, typer.Option(help="Between any two nodes.")] = "0.5ms",
-    parameters: Annotated[int, typer.Option(help="float32 numbers in the model.")] = 5800,
-    samples: Annotated[int, typer.Option(help="In the batch.")] = 6300,
+    parameters: Annotated[int, typer.Option(min=1, help="float32 numbers in the model.")] = 5800,
+    samples: Annotated[int, typer.Option(min=1, help="In the batch.")] = 6300,
     compute: Annotated[str, typer.Option(help="Time of the whole batch on one worker.")] = "20s",
-    rounds: Annotated[int, typer.Option(help="Rounds for each scheme.")] = 200,
-    head_start: Annotated[float, typer.Option(help="Before redundant work, as a part of the time taken so far.")] = 0.2,
+    rounds: Annotated[int, typer.Option(min=1, max=MOST_ROUNDS, help="Rounds for each scheme.")] = 200,
+    head_start: Annotated[
+        float, typer.Option(min=0, max=1000, help="Before redundant work, as a part of the time taken so far.")
+    ] = 0.2,
     code: Annotated[str, typer.Option(help="Of the eager scheme: repetition or cyclic.")] = "repetition",
-    seed: Annotated[int, typer.Option(help="The same seed, the same run.")] = 0,
+    seed: Seed = 0,
     json: Annotated[Path | None, typer.Option(help="Write results here.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write DIR/index.html.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write every event of the first scheme here, for replay.")] = None,
 ) -> None:
     """Compare schemes in virtual time: the same protocol as on a cluster, real vectors, an oracle for every round."""
+    names, tolerated = scheme_names(schemes), TOLERATED if stragglers is None else stragglers
+    check_scheme_options(names, stragglers=stragglers)
+    shape = parse_shape(tree, tolerated, most=MOST_SIMULATED, why="to simulate")
+    check_memory(samples, parameters)
+    check_memory(rounds, shape.workers)  # their delays
     base = Scenario(
-        tree=tree, stragglers=stragglers, delays=delays, rate=parse_rate(rate), latency=parse_seconds(latency),
+        tree=tree, stragglers=tolerated, delays=delays, rate=parse_rate(rate), latency=parse_seconds(latency),
         parameters=parameters, samples=samples, compute=parse_seconds(compute), rounds=rounds, seed=seed,
         head_start=head_start, code=code,
     )  # fmt: skip
-    names = scheme_names(schemes)
-    console = Console()
+    base.delay_model()
+    labels = [scenario_for(base, name).parsed_scheme().label for name in names]
+    check_writable(json, trace)
+    check_folder(report)
+    console = make_console()
     if trace is not None:
         with open_to_write(trace) as file:
             write_trace(scenario_for(base, names[0]), file)
         console.print(f"wrote {trace}; step through it with: codedreduce replay {trace}")
     comparison = _simulate(base, names, console)
-    console.print(comparison_table(comparison.results))
-    if json is not None:
-        write_results(json, conditions=base, seed=seed, results=comparison.results)
-        console.print(f"wrote {json}")
-    if report is not None:
-        console.print(f"wrote {write_comparison(report, 'Simulated round times', _lead(base), comparison)}")
+    show_comparison(
+        comparison, labels, console, title="Simulated round times", lead=_lead(base), report=report, json=json,
+        conditions=base, seed=seed,
+    )  # fmt: skip
 
 
 def _simulate(base: Scenario, names: list[str], console: Console) -> Comparison:
     """Run all of them behind a bar."""
     with Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} rounds"),
-        TimeElapsedColumn(), console=console, transient=True,
+        TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.completed}/{task.total} rounds"),
+        TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal,
     ) as bar:  # fmt: skip
         task = bar.add_task("starting", total=base.rounds)
 

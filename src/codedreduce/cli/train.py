@@ -14,16 +14,34 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from codedreduce.cli.console import make_console
 from codedreduce.cli.files import check_writable, write_whole
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
-from codedreduce.cli.options import Audit, OnExcess, Quarantine, SayWaitingAfter, Units, Wire, said_of_wire
+from codedreduce.cli.options import (
+    MOST_PROCESSES,
+    TOLERATED,
+    Audit,
+    OnExcess,
+    Order,
+    Quarantine,
+    SayWaitingAfter,
+    Seed,
+    Stragglers,
+    Units,
+    Wire,
+    check_processes,
+    check_scheme_options,
+    parse_shape,
+    said_of_wire,
+)
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.protocol.audits import QUARANTINE, Auditing
+from codedreduce.protocol.events import Note
 from codedreduce.protocol.settings import Excess
 from codedreduce.schemes import Scheme
 from codedreduce.schemes.choice import choose
-from codedreduce.schemes.names import parse_scheme, parse_tree
+from codedreduce.schemes.names import parse_scheme
 from codedreduce.training.checkpoints import KEPT, saving_to
 from codedreduce.training.data import synthetic
 from codedreduce.training.files import open_data
@@ -40,19 +58,21 @@ WORKERS = 20
 def train(
     data: Annotated[Path | None, typer.Option(help=".npz (x, y), .csv (label last) or LIBSVM text.")] = None,
     model: Annotated[str, typer.Option(help="linear, logistic or softmax:CLASSES.")] = "logistic",
-    workers: Annotated[int | None, typer.Option("-n", "--workers", help="20, or as many as the tree has.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("-n", "--workers", min=1, help="20, or as many as the tree has.")
+    ] = None,
     tree: Annotated[str | None, typer.Option(help="FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")] = None,
-    stragglers: Annotated[int, typer.Option(help="Stragglers tolerated under each parent of a tree.")] = 1,
+    stragglers: Stragglers = None,
     scheme: Annotated[
         str | None, typer.Option(help="striped, coded-reduce, master-worker, ring, ...; whichever suits, without.")
     ] = None,
-    order: Annotated[str, typer.Option(help="progressive or eager.")] = "progressive",
+    order: Order = None,
     units: Units = None,
-    rounds: Annotated[int, typer.Option(help="Steps to take.")] = 200,
+    rounds: Annotated[int, typer.Option(min=1, help="Steps to take.")] = 200,
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.1,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, nesterov or adam.")] = "sgd",
-    batch: Annotated[int | None, typer.Option(help="Samples a round; all of them without.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the batches and the delays.")] = 0,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples a round; all of them without.")] = None,
+    seed: Seed = 0,
     inject: Annotated[str | None, typer.Option(help="Make workers late: stalls:0.05:0.5s, bursty, ...")] = None,
     on_excess: OnExcess = "wait",
     say_waiting_after: SayWaitingAfter = "30s",
@@ -60,7 +80,7 @@ def train(
     log: Annotated[Path | None, typer.Option(help="Write a line of JSON a round here.")] = None,
     checkpoints: Annotated[Path | None, typer.Option(help="Write checkpoints into this folder.")] = None,
     checkpoint_every: Annotated[str, typer.Option(help="Rounds, as 100, or a time, as 60s or 5min.")] = "60s",
-    keep: Annotated[int, typer.Option(help="Checkpoints that stay.")] = KEPT,
+    keep: Annotated[int, typer.Option(min=1, help="Checkpoints that stay.")] = KEPT,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")] = False,
     restart: Annotated[bool, typer.Option(help="Start workers again that are killed.")] = True,
     audit: Audit = 0.0,
@@ -71,15 +91,21 @@ def train(
 ) -> None:
     """Train a model; without --data, on data made for it."""
     os.environ.update(said_of_wire(wire))
+    if not 0 < lr < float("inf"):
+        raise UsageError(f"`--lr {lr:g}`: a learning rate is a number above 0, as 0.1")
     check_writable(save, log)
     made = synthetic(6300, 1000, kind="linear" if model == "linear" else "logistic")
     source, objective = open_data(data) if data else made, _objective(model)
-    console = Console()
-    if scheme is None and tree is None and units is None:
+    reason = ""
+    if scheme is None and tree is None and units is None and order is None:
+        count = workers or WORKERS
+        check_processes(count, f"--workers {count}")
+        if stragglers is not None and stragglers >= count:
+            raise UsageError(f"`--stragglers {stragglers}`: {count} workers can do without {count - 1} at most")
         length = objective.parameters(source.shape().features) + 1
-        choice = choose(workers or WORKERS, length, shared_memory=not in_lab, stragglers=stragglers)
-        chosen = choice.scheme
-        console.print(f"{chosen}: {choice.reason}", markup=False, highlight=False)
+        tolerated = TOLERATED if stragglers is None else stragglers
+        choice = choose(count, length, shared_memory=not in_lab, stragglers=tolerated)
+        chosen, reason = choice.scheme, choice.reason
     else:
         chosen = _scheme(scheme, workers, tree, stragglers, order, units)
     job = Job(
@@ -90,7 +116,8 @@ def train(
     )  # fmt: skip
     job = replace(job, site=chosen_lab(in_lab, lab_name, len(job.plan().nodes)))
     job.injection()
-    result = _run(job, console)
+    console = make_console()
+    result = _run(job, console, f"{chosen}: {reason}" if reason else "")
     _write(result, save, log)
     _sum_up(result, console)
     for path in (save, log):
@@ -101,14 +128,20 @@ def train(
 
 
 def _scheme(
-    scheme: str | None, workers: int | None, tree: str | None, stragglers: int, order: str, units: int | None
-) -> Scheme:
+    scheme: str | None, workers: int | None, tree: str | None, stragglers: int | None, order: str | None,
+    units: int | None,
+) -> Scheme:  # fmt: skip
     """The one that is named, or that what is said of it belongs to."""
-    shape = parse_tree(tree or f"{workers or WORKERS}/{max(4, stragglers + 1)}", stragglers)
-    if workers is not None and workers != shape.workers:
-        raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}")
     scheme = scheme or ("coded-reduce" if units is None else "striped")
-    return parse_scheme(scheme, tree=shape, stragglers=stragglers, order=order, units=units)
+    check_scheme_options([scheme], stragglers=stragglers, order=order)
+    tolerated = TOLERATED if stragglers is None else stragglers
+    if tree is None:
+        check_processes(workers or WORKERS, f"--workers {workers}")
+        tree = f"{workers or WORKERS}/{max(4, tolerated + 1)}"
+    shape = parse_shape(tree, stragglers, most=MOST_PROCESSES, why="for one machine")
+    if workers is not None and workers != shape.workers:
+        raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}; leave one of them out")
+    return parse_scheme(scheme, tree=shape, stragglers=tolerated, order=order or "progressive", units=units)
 
 
 def _write(result: TrainingResult, save: Path | None, log: Path | None) -> None:
@@ -119,23 +152,34 @@ def _write(result: TrainingResult, save: Path | None, log: Path | None) -> None:
         write_whole(log, lambda file: file.writelines(_log_lines(result.history)))
 
 
-def _run(job: Job, console: Console) -> TrainingResult:
-    """Run a job behind a progress bar."""
+def _run(job: Job, console: Console, first: str) -> TrainingResult:
+    """Run a job behind a progress bar; the first line is printed when nothing can be refused any more."""
     columns = (
         TextColumn("{task.completed}/{task.total}"), BarColumn(),
         TextColumn("loss {task.fields[loss]:.5f}  {task.fields[rate]:.1f} rounds/s  {task.fields[late]} late"),
     )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=job.rounds, loss=float("nan"), rate=0.0, late=0)
         spent, late = 0.0, 0
 
+        def begin() -> None:
+            nonlocal first
+            if first:
+                console.print(first)
+            first = ""
+
+        def on_note(note: Note) -> None:
+            begin()
+            console.print(note.reason)
+
         def on_round(log: RoundLog) -> None:
             nonlocal spent, late
+            begin()
             spent += log.seconds
             late += len(log.late)
             bar.update(task, completed=log.round, loss=log.loss, rate=log.round / spent, late=late)
 
-        return run_job(job, on_round=on_round, on_note=lambda note: bar.console.print(note.reason, markup=False))
+        return run_job(job, on_round=on_round, on_note=on_note)
 
 
 def _sum_up(result: TrainingResult, console: Console) -> None:

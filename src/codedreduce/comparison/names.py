@@ -11,6 +11,9 @@ from codedreduce.worlds.simulated.scenario import Scenario
 #: What `all` stands for, in the order of the table.
 ALL = ("master-worker", "gradient-coding", "live-compensation", "ring", "eager", "progressive", "striped")
 
+#: Those without a root: all ranks compute.
+ROOTLESS = ("ring", "striped")
+
 
 def scheme_names(text: str) -> list[str]:
     """The schemes of a list such as `ring,progressive`, or `all`.

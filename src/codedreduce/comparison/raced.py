@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from codedreduce.comparison.result import Comparison, Result, Run, lateness, summed_up, work_by_round
+from codedreduce.comparison.result import Comparison, Result, Run, lateness, run_in_turn, summed_up, work_by_round
 from codedreduce.comparison.simulated import choose_tolerances
 from codedreduce.schemes import LiveCompensation, Scheme
 from codedreduce.schemes.names import parse_tree
@@ -35,21 +35,19 @@ def race_schemes(
     job: Job, schemes: Mapping[str, Scheme], *, on_round: OnRacingRound | None = None, on_note: OnNote | None = None
 ) -> Comparison:
     """Let each scheme run in turn, and check each against the same training done in this process."""
-    runs: list[Run] = []
-    interrupted = False
-    for name, scheme in schemes.items():
-        mine = replace(job, scheme=scheme, optimizer=copy.deepcopy(job.optimizer))
-        listener = (lambda log, name=name: on_round(name, log)) if on_round else None
+
+    def run(name: str) -> Run:
+        mine = replace(job, scheme=schemes[name], optimizer=copy.deepcopy(job.optimizer))
+        listener = (lambda log: on_round(name, log)) if on_round else None
         outcome = run_job(mine, on_round=listener, on_note=on_note, timeline=ALL_ROUNDS)
-        interrupted = outcome.interrupted
-        if outcome.history:
-            runs.append(Run(_sum_up(name, replace(mine, optimizer=job.optimizer), outcome), outcome.journal))
-        if interrupted:
-            break
-    rounds = min((len(run.result.round_seconds) for run in runs), default=0)
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        return Run(_sum_up(name, replace(mine, optimizer=job.optimizer), outcome), outcome.journal)
+
+    runs, stopped_by = run_in_turn(schemes, run)
     injection = job.injection()
-    delays = lateness(injection.delays if injection else None, rounds, job.scheme.workers)
-    return Comparison(runs=tuple(runs), delays=delays, interrupted=interrupted)
+    delays = lateness(injection.delays if injection else None, job.rounds, job.scheme.workers)
+    return Comparison(runs=runs, delays=delays, stopped_by=stopped_by)
 
 
 def _sum_up(name: str, job: Job, outcome: TrainingResult) -> Result:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -45,11 +45,14 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Schemes side by side; `delays` says how late each worker was made, rounds x workers."""
+    """Schemes side by side; `delays` says how late each worker was made, rounds x workers.
+
+    `stopped_by` is the error or the interrupt after which the remaining schemes were not run.
+    """
 
     runs: tuple[Run, ...]
     delays: Floats
-    interrupted: bool = False
+    stopped_by: BaseException | None = None
 
     @property
     def results(self) -> list[Result]:
@@ -62,9 +65,27 @@ class Comparison:
         return shown_round(self.delays)
 
     def timelines(self) -> dict[str, list[Interval]]:
-        """What nodes did in that round, by scheme."""
+        """What ranks did in that round, by scheme: counted from 0, also in a ring, whose nodes are counted from 1."""
         shown = self.shown
-        return {run.result.scheme: [i for i in run.journal.intervals if i.round == shown] for run in self.runs}
+        return {
+            run.result.scheme: [
+                interval._replace(node=interval.node - (run.result.name == "ring"))
+                for interval in run.journal.intervals
+                if interval.round == shown
+            ]
+            for run in self.runs
+        }
+
+
+def run_in_turn(names: Iterable[str], run: Callable[[str], Run]) -> tuple[tuple[Run, ...], BaseException | None]:
+    """Run schemes one after the other; what is finished is kept if one of them fails or is interrupted."""
+    finished: list[Run] = []
+    try:
+        for name in names:
+            finished.append(run(name))
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        return tuple(finished), error
+    return tuple(finished), None
 
 
 def lateness(delays: Delays | None, rounds: int, workers: int) -> Floats:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Sequence
 import msgspec
 
 from codedreduce.comparison.names import gradient_coding_choices, scenario_for
-from codedreduce.comparison.result import Comparison, Result, Run, lateness, shown_round, summed_up
+from codedreduce.comparison.result import Comparison, Result, Run, lateness, run_in_turn, shown_round, summed_up
 from codedreduce.errors import UsageError
 from codedreduce.worlds.journal import listening
 from codedreduce.worlds.simulated.gradients import Gradients
@@ -27,11 +27,11 @@ def simulate_schemes(base: Scenario, names: Sequence[str], *, progress: Progress
     gradients = Gradients(base.samples, base.parameters, base.seed)
     delays = lateness(base.delay_model(), base.rounds, base.workers)
     chosen = choose_tolerances(base, names, gradients, progress)
-    runs = [
-        run_scenario(scenario, name, gradients, timeline={shown_round(delays)}, progress=progress)
-        for name, scenario in chosen.items()
-    ]
-    return Comparison(runs=tuple(runs), delays=delays)
+    timeline = {shown_round(delays)}
+    runs, stopped_by = run_in_turn(
+        chosen, lambda name: run_scenario(chosen[name], name, gradients, timeline=timeline, progress=progress)
+    )
+    return Comparison(runs=runs, delays=delays, stopped_by=stopped_by)
 
 
 def choose_tolerances(

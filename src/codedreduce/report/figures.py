@@ -6,14 +6,19 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from codedreduce.report.palette import MUTED, group_colour
 from codedreduce.worlds.journal import Interval
 
 #: The colour of what a node does in a timeline.
 ACTIVITY = {"stall": "#D55E00", "compute": "#0072B2", "send": "#E69F00", "interrupted": "#C9C9C9"}
+
+#: Points of a curve that are drawn: more could not be told apart.
+MOST_POINTS = 1000
 
 
 def bars(means: Mapping[str, float], p95: Mapping[str, float]) -> Figure:
@@ -39,7 +44,8 @@ def distributions(seconds: Mapping[str, Sequence[float]]) -> Figure:
     for index, (name, values) in enumerate(seconds.items()):
         ordered = np.sort(values)
         longer = 1 - np.arange(len(ordered)) / len(ordered)
-        ax.step(ordered, longer, where="post", color=group_colour(index), label=name, lw=1.6)
+        ranks = _thinned(len(ordered), to_the_end=True)
+        ax.step(ordered[ranks], longer[ranks], where="post", color=group_colour(index), label=name, lw=1.6)
     ax.set(xscale="log", yscale="log", xlabel="seconds", ylabel="part of the rounds that took longer")
     ax.legend(fontsize=8, frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
@@ -51,31 +57,47 @@ def losses_over_time(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]]
     figure = Figure(figsize=(8, 4), layout="constrained")
     ax = figure.subplots()
     for index, (name, (seconds, losses)) in enumerate(runs.items()):
-        ax.plot(np.cumsum(seconds), losses, color=group_colour(index), label=name, lw=1.6)
+        rounds = _thinned(len(losses))
+        ax.plot(np.cumsum(seconds)[rounds], np.array(losses)[rounds], color=group_colour(index), label=name, lw=1.6)
     ax.set(xlabel="seconds", ylabel="loss")
     ax.legend(fontsize=8, frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
     return figure
 
 
-def timelines(rounds: Mapping[str, Sequence[Interval]], workers: int) -> Figure:
-    """One round of each scheme: who computed, sent, was interrupted; the rest of the line is waiting."""
-    figure = Figure(figsize=(9, min(2.6, 0.6 + 0.03 * workers) * len(rounds) + 0.8), layout="constrained")
+def _thinned(count: int, *, to_the_end: bool = False) -> npt.NDArray[np.int64]:
+    """Which of so many points are drawn: at most `MOST_POINTS`, the more densely towards the end if that counts."""
+    if count <= MOST_POINTS:
+        return np.arange(count)
+    if to_the_end:
+        return np.unique(count - np.geomspace(count, 1, MOST_POINTS).astype(np.int64))
+    return np.unique(np.linspace(0, count - 1, MOST_POINTS).astype(np.int64))
+
+
+def timelines(rounds: Mapping[str, Sequence[Interval]], ranks: Mapping[str, int]) -> Figure:
+    """One round of each scheme: which rank computed, sent, was interrupted; the rest of the line is waiting."""
+    most = max(ranks.values())
+    figure = Figure(figsize=(9, min(2.6, 0.7 + 0.1 * most) * len(rounds) + 0.8), layout="constrained")
     axes = figure.subplots(len(rounds), 1, sharex=True, squeeze=False)[:, 0]
     for ax, (name, intervals) in zip(axes, rounds.items(), strict=True):
         begin = min((interval.begin for interval in intervals), default=0.0)
         for kind, colour in ACTIVITY.items():
             spans = [(i.node, i.begin - begin, i.end - i.begin) for i in intervals if i.kind == kind]
             if spans:
-                nodes, starts, widths = (np.array(column) for column in zip(*spans, strict=True))
-                ax.barh(nodes, widths, left=starts, height=1.0, color=colour, linewidth=0)
+                lines, starts, widths = (np.array(column) for column in zip(*spans, strict=True))
+                left, right, low, high = starts, starts + widths, lines - 0.5, lines + 0.5
+                corners = np.stack([left, low, left, high, right, high, right, low], axis=1).reshape(-1, 4, 2)
+                ax.add_collection(PolyCollection(list(corners), facecolors=colour, linewidths=0, rasterized=True))
         end = max((interval.end for interval in intervals if interval.kind in ("compute", "send")), default=begin)
         ax.axvline(end - begin, color="black", lw=0.8)
-        ax.set_ylim(workers + 0.5, -0.5)
-        ax.set_ylabel("node", fontsize=8)
+        ax.autoscale_view(scaley=False)
+        ax.set_ylim(-0.5, ranks[name] - 0.5)
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        ax.set_ylabel("rank", fontsize=8)
         ax.set_title(name, fontsize=9, loc="left")
         ax.tick_params(labelsize=8)
         ax.spines[["top", "right"]].set_visible(False)
+    axes[-1].set_xlim(left=0.0)
     axes[-1].set_xlabel("seconds since the round began (black line: the last result that counted)")
     seen = {interval.kind for intervals in rounds.values() for interval in intervals}
     handles = [Patch(color=colour, label=kind) for kind, colour in ACTIVITY.items() if kind in seen]
@@ -83,16 +105,22 @@ def timelines(rounds: Mapping[str, Sequence[Interval]], workers: int) -> Figure:
     return figure
 
 
-def delay_map(delays: npt.NDArray[np.float64]) -> Figure:
-    """Delays of workers (down) over rounds (across)."""
+def delay_map(delays: npt.NDArray[np.float64], *, first_rank: int, shown: int) -> Figure:
+    """Delays of ranks (upwards, from the first that computes) over rounds (across, from 1); one round is marked."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     ax = figure.subplots()
-    shown = np.log10(np.maximum(delays.T, 1e-4))
-    image = ax.imshow(shown, aspect="auto", interpolation="nearest", cmap="magma", origin="lower")
-    ax.set_xlabel("round")
-    ax.set_ylabel("worker")
+    values = np.log10(np.maximum(delays.T, 1e-4))
+    ranks, rounds = values.shape
+    image = ax.imshow(
+        values, aspect="auto", interpolation="nearest", cmap="magma", origin="lower",
+        extent=(0.5, rounds + 0.5, first_rank - 0.5, first_rank + ranks - 0.5),
+    )  # fmt: skip
+    ax.axvline(shown, color="#56B4E9", lw=1.2)
+    ax.set(xlabel="round", ylabel="rank")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
     bar = figure.colorbar(image, ax=ax)
-    ticks = [tick for tick in range(-4, 4) if shown.min() - 0.01 <= tick <= shown.max() + 0.01]
-    bar.set_ticks(ticks, labels=[f"{10.0**tick:g}" for tick in ticks])
+    ticks = [tick for tick in range(-4, 4) if values.min() - 0.01 <= tick <= values.max() + 0.01]
+    bar.set_ticks(ticks, labels=[f"{10.0**tick:g}" if tick > -4 else "0" for tick in ticks])
     bar.set_label("delay, seconds")
     return figure

@@ -15,13 +15,18 @@ if TYPE_CHECKING:
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+div.wide { overflow-x: auto; } figure div.wide svg { min-width: 38rem; }
 h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 p.lead { color: #555; margin-top: 0; } figure { margin: 0; } figure svg { width: 100%; height: auto; }
 figcaption { color: #555; font-size: .9rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .92rem; }
-th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid #e3e3e3; }
+th, td { text-align: right; white-space: nowrap; padding: .3rem .6rem; border-bottom: 1px solid #e3e3e3; }
+caption { text-align: left; color: #555; padding-bottom: .3rem; }
 th:first-child, td:first-child { text-align: left; } tr.best td { font-weight: 600; color: #00674a; }
 """
+
+#: Dots per inch of what is drawn as an image inside a figure, as thousands of intervals are.
+DOTS = 150
 
 
 class Section(NamedTuple):
@@ -38,18 +43,20 @@ class HtmlTable(NamedTuple):
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     best: int
+    caption: str
 
 
 def write_page(folder: Path, title: str, lead: str, table: HtmlTable, sections: Sequence[Section]) -> Path:
     """Write `index.html` into a folder; nothing in it is loaded from elsewhere."""
     parts = [
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(title)}</title>",
+        f"<!doctype html><html lang=en><meta charset=utf-8>"
+        f"<meta name=viewport content='width=device-width, initial-scale=1'><title>{html.escape(title)}</title>",
         f"<style>{_STYLE}</style><h1>{html.escape(title)}</h1><p class=lead>{html.escape(lead)}</p>",
         _table(table),
     ]
     for section in sections:
         parts.append(
-            f"<h2>{html.escape(section.heading)}</h2><figure>{_svg(section.figure)}"
+            f"<h2>{html.escape(section.heading)}</h2><figure><div class=wide>{_svg(section.figure)}</div>"
             f"<figcaption>{html.escape(section.caption)}</figcaption></figure>"
         )
     try:
@@ -69,11 +76,12 @@ def _table(table: HtmlTable) -> str:
         + "</tr>"
         for index, row in enumerate(table.rows)
     )
-    return f"<table><tr>{head}</tr>{body}</table>"
+    caption = f"<caption>{html.escape(table.caption)}</caption>"
+    return f"<div class=wide><table>{caption}<tr>{head}</tr>{body}</table></div>"
 
 
 def _svg(figure: Figure) -> str:
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg")
+    figure.savefig(buffer, format="svg", dpi=DOTS)
     text = buffer.getvalue()
     return text[text.index("<svg") :]

@@ -89,7 +89,7 @@ def _draw_tree(ax: Axes, plan: TreePlan, width: float) -> None:
     font = max(3.0, 9 * min(1.0, crowding / 0.42))
     parents = [node for node in places if plan.tree.children(node)]
     for parent in parents:
-        for index, members in enumerate(group_ranges(plan, parent)):
+        for index, members in enumerate(group_ranges(plan, plan.tree.children(parent))):
             colour = group_colour(index + plan.tree.level(parent) * 4)
             for child in members:
                 ax.plot(*zip(places[parent], places[child], strict=True), color=colour, lw=1.2, alpha=0.7, zorder=1)

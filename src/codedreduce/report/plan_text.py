@@ -13,6 +13,9 @@ from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 #: Trees with more nodes are shown with one replica of each group opened.
 SHOWN_WHOLE = 64
 
+#: Of such a tree, children of a node that are shown.
+CHILDREN = 20
+
 #: With more workers it takes seconds to count how often a sample is held.
 COUNTED = 2000
 
@@ -34,7 +37,9 @@ def _tree(plan: TreePlan) -> TextTree:
 
 
 def _add_children(plan: TreePlan, branch: TextTree, node: int, whole: bool) -> None:
-    for index, members in enumerate(group_ranges(plan, node)):
+    children = plan.tree.children(node)
+    shown = children if whole else children[:CHILDREN]
+    for index, members in enumerate(group_ranges(plan, shown)):
         colour = group_colour(index + plan.tree.level(node) * 4)
         for member in members:
             label = Text()
@@ -45,13 +50,16 @@ def _add_children(plan: TreePlan, branch: TextTree, node: int, whole: bool) -> N
                 _add_children(plan, twig, member, whole)
             elif plan.tree.children(member):
                 twig.add(Text(f"as under {members.start}", style="dim"))
+    if len(shown) < len(children):
+        branch.add(Text(f"... and so on to {children[-1]}", style="dim"))
 
 
-def group_ranges(plan: TreePlan, node: int) -> list[range]:
-    """The groups of a node's children, in order."""
+def group_ranges(plan: TreePlan, children: range) -> list[range]:
+    """The groups of a node's children, in order, as far as these go."""
     groups: list[range] = []
-    for child in plan.tree.children(node):
-        members = plan.group(child)
+    for child in children:
+        group = plan.group(child)
+        members = range(group.start, min(group.stop, children.stop))
         if not groups or groups[-1] != members:
             groups.append(members)
     return groups

@@ -34,9 +34,9 @@ def parse_tree(text: str, stragglers: int = 0) -> Tree:
     >>> parse_tree("50/4", stragglers=1).sizes
     (1, 3, 12, 35)
     """
-    if match := re.fullmatch(r"(\d+)x(\d+)", text):
+    if match := re.fullmatch(r"(\d{1,18})x(\d{1,18})", text):
         return Tree.regular(fanout=int(match[1]), depth=int(match[2]))
-    if match := re.fullmatch(r"(\d+)/(\d+)", text):
+    if match := re.fullmatch(r"(\d{1,18})/(\d{1,18})", text):
         return Tree.balanced(workers=int(match[1]), fanout=int(match[2]), stragglers=stragglers)
     raise UsageError(f"a tree is written FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4; got {text!r}")
 

@@ -17,6 +17,9 @@ from itertools import accumulate
 
 from codedreduce.errors import TreeError
 
+#: Of any tree: more are a slip of the finger.
+MOST_WORKERS, MOST_LEVELS = 10**12, 100
+
 
 @dataclass(frozen=True)
 class Tree:
@@ -51,8 +54,8 @@ class Tree:
         """
         if fanout < 1 or depth < 1:
             raise TreeError(f"a tree needs a fan-out and a depth of at least 1, got {fanout}x{depth}")
-        if fanout**depth > 10**12:
-            raise TreeError(f"a tree {fanout}x{depth} has more than 10^12 workers; is that meant?")
+        if depth > MOST_LEVELS or fanout**depth > MOST_WORKERS:
+            raise TreeError(f"a tree {fanout}x{depth} has more than 10^12 workers or {MOST_LEVELS} levels; take fewer")
         sizes = tuple(fanout**level for level in range(depth + 1))
         return cls(sizes, sizes[:-1])
 
@@ -69,6 +72,10 @@ class Tree:
         """
         from codedreduce.topology._balance import level_sizes
 
+        if workers > MOST_WORKERS or (fanout == 1 and workers > MOST_LEVELS):
+            raise TreeError(
+                f"a tree {workers}/{fanout} has more than 10^12 workers or {MOST_LEVELS} levels; take fewer"
+            )
         return cls(*level_sizes(workers, fanout, stragglers + 1))
 
     @property

@@ -164,6 +164,9 @@ class Trace(Delays):
         return Draw(self.unit * np.maximum(relative - 1, 0), np.clip(relative, 0.05, 1.0))
 
 
+#: A number as people write it.
+_NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
+
 MODELS: dict[str, type[Delays]] = {"calm": Calm, "exponential": Exponential, "bursty": Bursty, "sticky": Sticky}
 
 
@@ -179,24 +182,28 @@ def parse_delays(text: str, *, workers: int, unit: float, seed: int) -> Delays:
     """
     if text in MODELS:
         return MODELS[text](workers, unit, seed)
-    if match := re.fullmatch(r"stalls:([0-9.]+):([0-9.]+)s?", text):
-        probability, seconds = float(match[1]), float(match[2])
-        if not 0 <= probability <= 1:
-            raise UsageError(f"a stall needs a probability from 0 to 1, got {match[1]} in {text!r}")
+    if match := re.fullmatch(rf"stalls:({_NUMBER}):({_NUMBER})s?", text):
+        probability, seconds = _probability(match[1], text), float(match[2])
         return Stalls(workers, unit, seed, probability=probability, seconds=seconds)
-    if match := re.fullmatch(r"(worker|rank):(\d+):([0-9.]+):([0-9.]+)s?", text):
-        node, probability, seconds = int(match[2]), float(match[3]), float(match[4])
+    if match := re.fullmatch(rf"(worker|rank):(\d{{1,18}}):({_NUMBER}):({_NUMBER})s?", text):
+        node, probability, seconds = int(match[2]), _probability(match[3], text), float(match[4])
         if match[1] == "rank":
             if node >= workers:
                 raise UsageError(f"ranks are 0 to {workers - 1}; there is no rank {node} that could stall")
             node += 1
         return OneWorker(workers, unit, seed, node=node, probability=probability, seconds=seconds)
-    if match := re.fullmatch(r"one:([0-9.]+)s?", text):
+    if match := re.fullmatch(rf"one:({_NUMBER})s?", text):
         return Rotating(workers, unit, seed, seconds=float(match[1]))
     if ".npz" in text:
         return Trace(workers, unit, seed, latencies=load_trace(text))
     known = ", ".join([*MODELS, "stalls:P:SECONDS", "one:SECONDS", "worker:NODE:P:SECONDS", "rank:RANK:P:SECONDS"])
     raise UsageError(f"unknown delays {text!r}; there are {known} and FILE.npz:key")
+
+
+def _probability(number: str, text: str) -> float:
+    if not 0 <= float(number) <= 1:
+        raise UsageError(f"a stall needs a probability from 0 to 1, got {number} in {text!r}")
+    return float(number)
 
 
 def load_trace(text: str) -> Floats:
