@@ -217,7 +217,7 @@ def run(place: Place, lab: Lab | None, case: Case) -> dict[str, Any]:
             )
             command = [sys.executable, "-m", "bench.steps", "--rank", msgspec.json.encode(told).decode()]
             names = {"RANK": str(rank), "LOCAL_RANK": str(rank % place.each)}
-            enter = (lambda node=node: lab.enter(node)) if lab else None  # type: ignore[misc]
+            enter = (lambda node=node: lab.enter(node)) if lab else None
             ranks.append(
                 stack.enter_context(
                     subprocess.Popen(command, env={**common, **names}, stdout=words, stderr=words, preexec_fn=enter)

@@ -59,12 +59,12 @@ def train(
     over: Callable[[bool], None],
 ) -> None:
     """One replica, as torchft's own example has it; `over` is told whether a step was committed."""
-    import torch.distributed as dist
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
     logging.disable(logging.CRITICAL)
     rank = int(os.environ["RANK"])
-    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
 
     def load(state: dict[str, Any]) -> None:
         model.load_state_dict(state["model"])
@@ -79,7 +79,7 @@ def train(
     )  # fmt: skip
     wrapped = DistributedDataParallel(manager, model)
     optimizer: Any = Optimizer(manager, plain)
-    dist.TCPStore(  # before the first quorum the lighthouse knows all, or it would begin with those that it knows
+    TCPStore(  # before the first quorum the lighthouse knows all, or it would begin with those that it knows
         os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), replicas, is_master=rank == 0, wait_for_workers=True
     )
     connected()

@@ -17,7 +17,6 @@ from codedreduce.cli.draw import draw
 from codedreduce.cli.race import race
 from codedreduce.cli.replay import replay
 from codedreduce.cli.run import run
-from codedreduce.cli.screen import Screen
 from codedreduce.cli.secret import secret
 from codedreduce.cli.simulate import simulate
 from codedreduce.cli.train import train
