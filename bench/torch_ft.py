@@ -62,7 +62,7 @@ def train(
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
-    logging.disable(logging.CRITICAL)
+    logging.disable(logging.INFO)
     rank = int(os.environ["RANK"])
     store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
 
