@@ -167,6 +167,38 @@ train(LogisticRegression(), synthetic(60, 5), rounds=20, optimizer=SGD(0.1), on_
     ), ended.error
 
 
+#: The steps have a name, as those of a progress bar often do: they are dropped when the interpreter ends.
+NAMED = """
+import os, sys
+import torch
+import codedreduce.torch as cr
+
+def losses(model, batch):
+    return model(batch[0]).mean(1)
+
+def main():
+    model = torch.nn.Linear(5, 1)
+    steps = cr.join().train(model, torch.utils.data.TensorDataset(torch.ones(60, 5)), losses, 12, 20)
+    for step in steps:
+        if step.round == 3 and os.environ["RANK"] == "0":
+            raise {error}
+    print("rounds", step.round)
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [("RuntimeError('my own bug')", "RuntimeError: my own bug"), ("KeyboardInterrupt", "")]
+)
+def test_steps_that_have_a_name_are_left_by_an_error(tmp_path: Path, error: str, said: str) -> None:
+    (tmp_path / "script.py").write_text(NAMED.format(error=error))
+    run = codedreduce("run", "-n", "2", "--output", "all", str(tmp_path / "script.py"), timeout=PATIENCE)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert said in run.stdout
+    assert "[1] rounds 3" in run.stdout.splitlines(), "the run ends with it on all ranks"
+
+
 #: Rank 0 is paused, and the others go on until one of them interrupts the launcher.
 PAUSED = """
 import os, signal
