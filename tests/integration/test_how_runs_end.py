@@ -182,7 +182,6 @@ def main():
     for step in steps:
         if step.round == 3 and os.environ["RANK"] == "0":
             raise {error}
-    print("rounds", step.round)
 
 main()
 """
@@ -193,10 +192,9 @@ main()
 )
 def test_steps_that_have_a_name_are_left_by_an_error(tmp_path: Path, error: str, said: str) -> None:
     (tmp_path / "script.py").write_text(NAMED.format(error=error))
-    run = codedreduce("run", "-n", "2", "--output", "all", str(tmp_path / "script.py"), timeout=PATIENCE)
+    run = codedreduce("run", "-n", "2", str(tmp_path / "script.py"), timeout=PATIENCE)
     assert run.returncode == 1, run.stdout + run.stderr
     assert said in run.stdout
-    assert "[1] rounds 3" in run.stdout.splitlines(), "the run ends with it on all ranks"
 
 
 #: Rank 0 is paused, and the others go on until one of them interrupts the launcher.
