@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from codedreduce.cli.files import check_writable, write_whole
 from codedreduce.errors import UsageError
 from tests.command import codedreduce
+from tests.waiting import PATIENCE
 
 SMALL = ("train", "-n", "2", "--scheme", "striped")
 
@@ -78,6 +81,17 @@ def test_a_link_stays_one_and_modes_are_kept(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert target.read_bytes() == b"after"
     assert target.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("where", ["> /dev/full", ">&-", ">&- 2>&-"])
+def test_a_training_goes_on_where_nothing_can_be_printed(tmp_path: Path, where: str) -> None:
+    model = tmp_path / "model.npy"
+    command = f"{sys.executable} -m codedreduce train -n 2 --rounds 3 --save {model} {where}"
+    run = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
+    assert run.returncode == 0, run.stderr
+    assert model.exists()
+    expected = "codedreduce: cannot print: No space left on device; what is printed is lost, and the training goes on\n"
+    assert run.stderr == (expected if "full" in where else "")
 
 
 def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
 from codedreduce.errors import CodedReduceError
-from codedreduce.worlds import launcher
+from codedreduce.worlds import launcher, restarts
 from codedreduce.worlds.launcher import Launch, launch
+from codedreduce.worlds.placement import Placement
+from codedreduce.worlds.processes import Processes
 from codedreduce.worlds.showing import EveryLine
+from tests.command import codedreduce
+from tests.waiting import PATIENCE
 
 PATH = {"PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -58,14 +65,17 @@ if rank == "0":
 class Ended:
     """How a run of two ranks went."""
 
-    def __init__(self, folder: Path, mode: str, monkeypatch: pytest.MonkeyPatch, script: str = SCRIPT) -> None:
+    def __init__(
+        self, folder: Path, mode: str, monkeypatch: pytest.MonkeyPatch, script: str = SCRIPT, **of: Any
+    ) -> None:  # fmt: skip
         monkeypatch.setattr(launcher, "GRACE", 0.1)
         (folder / "script.py").write_text(script)
         scheme = {"CODEDREDUCE_TREE": "2x1", "CODEDREDUCE_SCHEME": "striped"}
         command = [sys.executable, str(folder / "script.py"), str(folder), mode]
         self.lines: list[str] = []
         self.error = ""
-        what = Launch(command=command, count=2, variables={**scheme, **PATH}, times=None if "again" in mode else 0)
+        options = {"count": 2, "times": None if "again" in mode else 0, "variables": {**scheme, **PATH}, **of}
+        what = Launch(command=command, **options)
         try:
             launch(what, EveryLine(lambda rank, line: self.lines.append(f"[{rank}] {line}")))
         except CodedReduceError as error:
@@ -93,6 +103,147 @@ def test_what_fails_when_the_others_have_ended_fails_the_run(
     assert ended.error == error, ended.lines
     assert ("[0] OSError: No space left on device" in ended.lines) == ("raises" in mode)
     assert any("started again, the 1st time" in line for line in ended.lines) == ("again" in mode)
+
+
+#: One fails when the training is over, and the other saves until that has ended, and for some time.
+SAVES = """
+import os, sys, time
+from pathlib import Path
+from codedreduce.training import LogisticRegression, SGD, synthetic, train
+
+folder, fails, rank = Path(sys.argv[1]), sys.argv[2], os.environ["RANK"]
+(folder / f"pid-{rank}").write_text(str(os.getpid()))
+train(LogisticRegression(), synthetic(60, 5), rounds=20, optimizer=SGD(0.1))
+if rank == fails:
+    raise OSError("No space left on device")
+other = int((folder / f"pid-{fails}").read_text())
+deadline = time.monotonic() + 100
+while os.path.exists(f"/proc/{other}") and time.monotonic() < deadline:
+    time.sleep(0.02)
+time.sleep(1.5)
+(folder / "saved").touch()
+"""
+
+
+@pytest.mark.parametrize("fails", ["0", "1"])
+def test_a_rank_that_saves_is_waited_for_when_another_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    ended = Ended(tmp_path, fails, monkeypatch, SAVES)
+    assert ended.error == f"rank {fails} ended with exit code 1; its last words are above", ended.lines
+    assert f"[{fails}] OSError: No space left on device" in ended.lines
+    assert (tmp_path / "saved").exists()
+
+
+def test_a_root_that_fails_after_the_training_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers have ended, and it would wait for them."""
+    script = SAVES.replace("other =", "sys.exit()\nother =")
+    variables = {"CODEDREDUCE_TREE": "2x1", "CODEDREDUCE_STRAGGLERS": "1", **PATH}
+    ended = Ended(tmp_path, "0", monkeypatch, script, count=3, has_root=True, times=None, variables=variables)
+    assert ended.error == "rank 0 ended with exit code 1; its last words are above", ended.lines
+    assert ended.lines.count("[0] OSError: No space left on device") == 1
+
+
+def test_ranks_that_fail_in_the_same_round_again_and_again_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it took them to come there."""
+    monkeypatch.setattr(restarts, "QUICK", 0.0)
+    monkeypatch.setattr(restarts, "TOO_MANY", 2)
+    script = """
+from codedreduce.training import LogisticRegression, SGD, synthetic, train
+
+def on_round(log):
+    if log.round == 3:
+        raise RuntimeError("my own bug")
+
+train(LogisticRegression(), synthetic(60, 5), rounds=20, optimizer=SGD(0.1), on_round=on_round)
+"""
+    ended = Ended(tmp_path, "again", monkeypatch, script)
+    assert ended.error.endswith(
+        " ended 2 times in a row in round 3: starting it again does not help; its last words are above"
+    ), ended.error
+
+
+#: The steps have a name, as those of a progress bar often do: they are dropped when the interpreter ends.
+NAMED = """
+import os, sys
+import torch
+import codedreduce.torch as cr
+
+def losses(model, batch):
+    return model(batch[0]).mean(1)
+
+def main():
+    model = torch.nn.Linear(5, 1)
+    steps = cr.join().train(model, torch.utils.data.TensorDataset(torch.ones(60, 5)), losses, 12, 20)
+    for step in steps:
+        if step.round == 3 and os.environ["RANK"] == "0":
+            raise {error}
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [("RuntimeError('my own bug')", "RuntimeError: my own bug"), ("KeyboardInterrupt", "")]
+)
+def test_steps_that_have_a_name_are_left_by_an_error(tmp_path: Path, error: str, said: str) -> None:
+    (tmp_path / "script.py").write_text(NAMED.format(error=error))
+    run = codedreduce("run", "-n", "2", str(tmp_path / "script.py"), timeout=PATIENCE)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert said in run.stdout
+
+
+#: Rank 0 is paused, and the others go on until one of them interrupts the launcher.
+PAUSED = """
+import os, signal
+from codedreduce.training import LogisticRegression, SGD, synthetic, train
+
+def on_round(log):
+    if log.round == 3 and os.environ["RANK"] == "0":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if log.round == 200 and os.environ["RANK"] == "1":
+        os.kill(os.getppid(), signal.SIGINT)
+
+train(LogisticRegression(), synthetic(60, 5), rounds=10**6, optimizer=SGD(0.1), on_round=on_round)
+"""
+
+
+def test_an_interrupt_reaches_those_that_go_on_without_a_paused_rank_0(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(PAUSED)
+    run = codedreduce("run", "-n", "3", str(tmp_path / "script.py"), timeout=PATIENCE)
+    assert run.returncode == 130, run.stdout + run.stderr
+    assert re.fullmatch(
+        r"codedreduce: interrupted in round 2\d\d; rank 0 had not ended when the others had, and was killed\n",
+        run.stderr,
+    ), run.stderr  # fmt: skip
+
+
+class WithoutPlace(Processes):
+    """There is no place for rank 1."""
+
+    def spawn(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> IO[bytes]:
+        if number == 0:
+            return super().spawn(number, command, environment)
+        reads, writes = os.pipe()
+        os.close(writes)
+        return os.fdopen(reads, "rb")
+
+    def is_waiting(self, number: int) -> bool:
+        return number == 1
+
+
+def test_a_rank_that_has_no_place_when_the_run_is_over_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CODEDREDUCE_LEAST", "1")
+    script = SAVES.replace("other =", "sys.exit()\nother =")
+    placement = Placement(addresses=("127.0.0.1",) * 2, starter=WithoutPlace)
+    ended = Ended(tmp_path, "nobody", monkeypatch, script, placement=placement)
+    assert (ended.error, ended.lines) == ("", [])
 
 
 #: Rank 1 was never in the run, and stays when the other has ended: SIGTERM ends it, unless it does not listen.

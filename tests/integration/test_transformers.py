@@ -184,6 +184,26 @@ def test_a_rank_that_is_killed_is_not_missed(tmp_path: Path) -> None:
     }
 
 
+def test_an_error_where_it_is_led_costs_no_more_than_a_kill(tmp_path: Path) -> None:
+    """Where processes are started again: the others go on, and have all rounds."""
+
+    class Raises(TrainerCallback):
+        def on_step_end(self, args, state, control, **of) -> None:
+            if rank() == 0 and state.global_step == EACH + 2:
+                raise RuntimeError("my own bug")
+
+    def script() -> None:
+        ours = trainer(CodedReduceTrainer, tmp_path, bert(), 8, callbacks=[Raises()], load_best_model_at_end=False)
+        ours.train()
+        leave(tmp_path, ours)
+
+    found = run_forked(script, RANKS, {"CODEDREDUCE_RESTARTS": "1"})
+    assert found.codes == {0: 1, 1: 0, 2: 0}, found.errors
+    ends = [json.loads((tmp_path / f"{one}.json").read_text()) for one in (1, 2)]
+    assert ends[0] == ends[1]
+    assert ends[0]["step"] == 3 * EACH
+
+
 def test_checkpoints_of_one_are_gone_on_from_by_the_other(tmp_path: Path) -> None:
     """In the middle of an epoch: ours ends with the bits of a run that was not interrupted."""
     middle = {

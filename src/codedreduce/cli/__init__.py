@@ -17,6 +17,7 @@ from codedreduce.cli.draw import draw
 from codedreduce.cli.race import race
 from codedreduce.cli.replay import replay
 from codedreduce.cli.run import run
+from codedreduce.cli.screen import open_what_is_closed
 from codedreduce.cli.secret import secret
 from codedreduce.cli.simulate import simulate
 from codedreduce.cli.train import train
@@ -50,6 +51,7 @@ def _program() -> None:
 
 def main() -> None:
     """Run the command line; a mistake of the user's is one line and exit code 2."""
+    open_what_is_closed()
     for one in TOLD_BY:  # so that everything is taken away on the way out
         if signal.getsignal(one) is not signal.SIG_IGN:
             signal.signal(one, lambda number, _: sys.exit(128 + number))

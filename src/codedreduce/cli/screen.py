@@ -8,6 +8,9 @@ from __future__ import annotations
 import io
 import os
 import select
+import sys
+
+from codedreduce.worlds.showing import Once
 
 
 class Screen(io.TextIOBase):
@@ -42,3 +45,28 @@ class Screen(io.TextIOBase):
             except BlockingIOError:  # others share the terminal, and have set it so
                 select.select([], [self._descriptor], [])
         return len(text)
+
+
+class LossyScreen(Screen):
+    """The same, for a training that goes on: what cannot be written is lost, which is reported once."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor)
+        self._report = Once()
+
+    def write(self, text: str) -> int:
+        """Write it, if that is possible."""
+        try:
+            return super().write(text)
+        except OSError as error:
+            self._report(f"cannot print: {error.strerror}; what is printed is lost, and the training goes on")
+            return len(text)
+
+
+def open_what_is_closed() -> None:
+    """Have standard input, output and error: a file that is opened later must not be taken for one of them."""
+    while (file := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(file)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)

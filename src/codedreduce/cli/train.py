@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO, cast
 
 import msgspec
 import numpy as np
@@ -34,6 +34,7 @@ from codedreduce.cli.options import (
     parse_shape,
     said_of_wire,
 )
+from codedreduce.cli.screen import LossyScreen
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.protocol.audits import QUARANTINE, Auditing
@@ -116,7 +117,7 @@ def train(
     )  # fmt: skip
     job = replace(job, site=chosen_lab(in_lab, lab_name, len(job.plan().nodes)))
     job.injection()
-    console = make_console()
+    console = make_console(file=cast(TextIO, LossyScreen(1)))
     result = _run(job, console, f"{chosen}: {reason}" if reason else "")
     _write(result, save, log)
     _sum_up(result, console)

@@ -267,9 +267,11 @@ class CodedReduceStrategy(Strategy):
                 callback.load_state_dict(states[callback.state_key])
 
     def on_exception(self, exception: BaseException) -> None:
-        """Leave the run, and do not wait for the others."""
+        """Leave the run: by an error others may go on without this rank, an interrupt ends it for all."""
         steps, self._steps, self._source = self._steps, None, None
         if steps is not None:
+            if isinstance(exception, Exception):
+                self._cluster.__exit__(type(exception), exception, exception.__traceback__)
             steps.close()
 
     def _leave(self) -> None:

@@ -128,6 +128,10 @@ class Actors:
         """Whether a rank cannot end by itself: it is paused, or has no place."""
         return self._lives[number].is_stopped
 
+    def is_waiting(self, number: int) -> bool:
+        """Whether a rank has no place yet, or has not been started there."""
+        return self._lives[number].stage in (Stage.PLACED, Stage.STARTED)
+
     def take_told(self) -> list[Word]:
         """What ranks have told since last asked."""
         with self._lock:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -92,6 +93,8 @@ class SharedRun:
             self._resume(folder)
             self._load_ahead(members, folder)
             self._folder = folder.pop_all()
+        self._process = os.getpid()
+        atexit.register(self._close_at_exit)
 
     # -- begin and end
 
@@ -188,13 +191,16 @@ class SharedRun:
     def _leave(self, *, by_error: bool) -> None:
         """The script has left its loop: by `break`, and it is over; or by an error, which whoever closes this sees."""
         self.is_left = by_error
-        if by_error:
-            atexit.register(self._close_at_exit)
-        else:
+        if not by_error:
             self.close(*sys.exc_info())
 
     def _close_at_exit(self) -> None:
-        """The script has ended, and nobody has closed this; the error it ended with, if any, has been printed."""
+        """The script has ended, and nobody has closed this; the error it ended with, if any, has been printed.
+
+        Steps that have a name (a progress bar, mostly) are dropped when it is too late: no thread runs any more.
+        """
+        if os.getpid() != self._process:  # of a process that the script has forked
+            return
         error = getattr(sys, "last_value", None)
         self.close(type(error) if error is not None else None, error)
 

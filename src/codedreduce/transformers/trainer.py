@@ -144,6 +144,10 @@ class CodedReduceTrainer(Trainer):
     def _inner_training_loop(self, *args: Any, **named: Any) -> Any:
         try:
             return super()._inner_training_loop(*args, **named)
+        except Exception as error:
+            if self._steps is not None:  # others may go on without this rank
+                self._cluster.__exit__(type(error), error, error.__traceback__)
+            raise
         finally:
             if self._steps is not None:  # an error
                 self._steps.close()

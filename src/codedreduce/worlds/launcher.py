@@ -155,6 +155,7 @@ class _LookingAfter:
         self._left: set[int] = set()  # who left on purpose
         self._some_ended = False  # well: there is a result, and nobody is started again
         self._unfinished: dict[int, str] = {}  # how those ended whose work after the training is lost
+        self._is_lost = False  # by one of those: the run has failed, and waits for those that save
         self._zero_was_away = False
         self._deadline: float | None = None
         self._failure: CodedReduceError | None = None
@@ -185,15 +186,16 @@ class _LookingAfter:
         if self._failure is not None:
             raise self._reasons.of_all() or self._failure
         if self._interrupted:
-            killed = f"; {self._killed('when rank 0 had')}" if self._began else ""
+            others = "rank 0" if self._signalled == {0} else "the others"
+            killed = f"; {self._killed(f'when {others} had')}" if self._running else ""
             raise Interrupted(self._where_interrupted() + killed)
         if self._told_to_end:
-            if self._began:
-                self._output.show.note(min(self._began), f"({self._killed(f'within {self._what.grace:g} s')})")
+            if self._running:
+                self._output.show.note(min(self._running), f"({self._killed(f'within {self._what.grace:g} s')})")
             raise SystemExit(128 + self._told_to_end)
         if self._unfinished:
             raise self._what_is_lost()
-        if self._began:
+        if self._running:
             raise CodedReduceError(self._killed("when all others had"))
         if not self._some_ended:
             raise CodedReduceError("all processes were killed or have left before the run was over")
@@ -201,7 +203,8 @@ class _LookingAfter:
 
     def _killed(self, when: str) -> str:
         """Of those that are ended now."""
-        return f"{named(set(self._began))} had not ended {when}, and {'were' if len(self._began) > 1 else 'was'} killed"
+        left = self._running
+        return f"{named(left)} had not ended {when}, and {'were' if len(left) > 1 else 'was'} killed"
 
     def _what_is_lost(self) -> CodedReduceError:
         """What became of the first of those that were not through with the script."""
@@ -269,7 +272,7 @@ class _LookingAfter:
             else:
                 self._reasons.hear(word)
                 self._progress.hear(word)
-                if word.what is What.ADMITTED:  # the run goes on, with another training or without who was lost
+                if word.what is What.ADMITTED and not self._is_lost:  # the run goes on, with another training
                     self._unfinished.clear()
             self._hear(word)
 
@@ -311,7 +314,8 @@ class _LookingAfter:
         """A process has failed or was killed, and nobody has a result."""
         try:
             may_help = code < 0 or not self._what.only_lost
-            pause = self._restarts.pause_after(rank, lived) if may_help else None
+            failed_in = self._progress.reached(rank) if code > 0 else 0
+            pause = self._restarts.pause_after(rank, lived, failed_in) if may_help else None
             if pause is not None:
                 self._output.show.last_words(rank)
         except CodedReduceError as error:
@@ -321,16 +325,20 @@ class _LookingAfter:
         if pause is not None:
             self._due[rank] = time.monotonic() + pause
             self._output.show.note(rank, f"({how}; started again, the {ordinal(self._restarts.times(rank))} time)")
+        elif rank in self._unfinished and self._some_save and (code > 0 or self._what.has_root):
+            self._is_lost = True
+            self._show_last_words(rank)
         elif code > 0 or (rank == 0 and self._what.has_root):
             self._fail(rank, code)
         else:
             self._output.show.note(rank, f"({how}; the run goes on without it)")
 
     def _ended_well(self, rank: int) -> None:
-        """A process is through with the script. On a tree only the root has a result."""
+        """A process is through with the script. A worker of a tree is when the root's training is over."""
         self._reasons.ended_well(rank)
         self._unfinished.pop(rank, None)
-        self._some_ended |= rank == 0 or not self._what.has_root
+        root_has_trained = 0 in self._unfinished or self._progress.has_trained(0)
+        self._some_ended |= rank == 0 or not self._what.has_root or root_has_trained
 
     def _judge_after_the_end(self, rank: int, code: int, how: str) -> None:
         """Others have a result, and may still save theirs: they are not ended by an error of this one.
@@ -344,9 +352,13 @@ class _LookingAfter:
         else:
             self._output.show.note(rank, f"({how}, after the run was over)")
 
-    def _fail(self, rank: int, code: int) -> None:
+    def _show_last_words(self, rank: int) -> None:
+        """Those that tell why a process failed, if it has not said so itself."""
         if (about := self._reasons.blame(rank)) is not None:
             self._output.show.last_words(about)
+
+    def _fail(self, rank: int, code: int) -> None:
+        self._show_last_words(rank)
         error = CodedReduceError(f"rank {rank} {_how_it_ended(code)}; its last words are above")
         self._end_with(error, LAST_WORDS if rank else GRACE)
 
@@ -361,13 +373,28 @@ class _LookingAfter:
     def _is_over(self) -> bool:
         if self._some_ended:
             self._due.clear()
-        if not self._began and not self._due:
+        if not (self._running if self._is_ending else self._began) and not self._due:
             return True
         if self._deadline is None and self._some_ended and not self._interrupted:
             self._tell_late_ones_to_leave()
-            if self._unfinished and not any(self._progress.has_trained(rank) for rank in self._began):
-                self._deadline = time.monotonic() + GRACE  # the run has failed, and none of them saves
+            self._is_lost |= bool(self._unfinished)
+        if self._is_lost and self._deadline is None and not self._interrupted and not self._some_save:
+            self._deadline = time.monotonic() + GRACE
         return self._deadline is not None and time.monotonic() > self._deadline
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._some_ended or bool(self._interrupted or self._told_to_end) or self._failure is not None
+
+    @property
+    def _running(self) -> set[int]:
+        """Those that are there. Others wait for a place, or for their host, and need none when the run is over."""
+        return {rank for rank in self._began if not self._processes.is_waiting(rank)}
+
+    @property
+    def _some_save(self) -> bool:
+        """Whether a process is through with the training, and not with the script."""
+        return any(self._progress.has_trained(rank) for rank in self._began)
 
     def _tell_late_ones_to_leave(self) -> None:
         """When none of those is left that can end by themselves: they were admitted, and are not paused.
@@ -376,11 +403,11 @@ class _LookingAfter:
         """
         if not self._progress.some_admitted:
             return
-        paused = {rank for rank in self._began if self._processes.is_stopped(rank)}
-        if any(self._progress.was_admitted(rank) for rank in self._began.keys() - paused):
+        paused = {rank for rank in self._running if self._processes.is_stopped(rank)}
+        if any(self._progress.was_admitted(rank) for rank in self._running - paused):
             return
         self._deadline = time.monotonic() + 3 * GRACE
-        for rank in self._began.keys() - paused:
+        for rank in self._running - paused:
             self._processes.signal(rank, signal.SIGTERM)
 
     def _interrupt(self) -> None:
@@ -397,8 +424,9 @@ class _LookingAfter:
         else:
             self._interrupted = "in round"
         self._due.clear()
+        paused = {rank for rank in self._running if self._processes.is_stopped(rank)}
         leads = 0 in self._began and not self._zero_was_away and self._progress.was_admitted(0)
-        self._signalled = {0} if leads else set(self._began)
+        self._signalled = {0} if leads and 0 not in paused else self._running - paused
         for rank in self._signalled:
             self._processes.signal(rank, signal.SIGINT)
 
@@ -406,7 +434,7 @@ class _LookingAfter:
         """Whoever was sent the interrupt may take its time, to save; then the others have a moment to follow."""
         if rank in self._signalled and code > 0 and code != 128 + signal.SIGINT:
             self._output.show.note(rank, f"({self._reasons.said_by(rank) or _how_it_ended(code)})")
-        if not self._signalled & self._began.keys() and self._deadline is None:
+        if not self._signalled & self._running and self._deadline is None:
             self._deadline = time.monotonic() + GRACE
 
     def _where_interrupted(self) -> str:

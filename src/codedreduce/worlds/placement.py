@@ -27,6 +27,9 @@ class Starter(Protocol):
     def is_stopped(self, number: int) -> bool:
         """Whether a process is paused: it cannot end by itself."""
 
+    def is_waiting(self, number: int) -> bool:
+        """Whether a process is not there yet: it waits for a place, or for its host."""
+
     def take_told(self) -> list[Word]:
         """What processes have told beside what they print, since last asked."""
 

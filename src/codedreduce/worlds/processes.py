@@ -63,6 +63,10 @@ class Processes:
         """Whether a process is paused: it cannot end by itself."""
         return is_stopped(self._spawned[number].pid)
 
+    def is_waiting(self, number: int) -> bool:
+        """Whether a process is not there yet: it is as soon as it is started."""
+        return False
+
     @property
     def told_at(self) -> int:
         """A file that has something to read when `take_told` has something to tell."""

@@ -20,6 +20,7 @@ class Progress:
     def __init__(self) -> None:
         self._admitted: set[int] = set()
         self._trained: dict[int, bool] = {}  # those that have left a training, and whether they led it
+        self._reached: dict[int, int] = {}  # the last rounds of those, and of those that failed in one
         self._round = 0
 
     def hear(self, word: Word) -> None:
@@ -28,15 +29,18 @@ class Progress:
             self._admitted.add(word.rank)
         elif word.what is What.TRAINS:
             self._trained.pop(word.rank, None)  # it is in another training
-        elif word.what is What.ENDS:
-            self._trained[word.rank] = bool(word.step.get("leads"))
+        elif word.what in (What.ENDS, What.FAILS):
             reached = word.step.get("round")
-            self._round = max(self._round, int(reached) if isinstance(reached, int | float) else 0)
+            self._reached[word.rank] = int(reached) if isinstance(reached, int | float) else 0
+            self._round = max(self._round, self._reached[word.rank])
+            if word.what is What.ENDS:
+                self._trained[word.rank] = bool(word.step.get("leads"))
 
     def is_new(self, rank: int) -> None:
         """The process of this rank was started, for the first time or again."""
         self._admitted.discard(rank)
         self._trained.pop(rank, None)
+        self._reached.pop(rank, None)
 
     @property
     def some_admitted(self) -> bool:
@@ -54,6 +58,10 @@ class Progress:
     def has_led(self, rank: int) -> bool:
         """Whether this process led the training that it has left: the others leave it to save."""
         return self._trained.get(rank, False)
+
+    def reached(self, rank: int) -> int:
+        """The round that this process came to in its last training, if it has told; else 0."""
+        return self._reached.get(rank, 0)
 
     def all_have_trained(self, ranks: Collection[int]) -> bool:
         """Whether none of these processes is in a training, or about to be admitted to one."""

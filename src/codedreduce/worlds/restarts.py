@@ -1,4 +1,4 @@
-"""Whether a process that died is started again, and when: a pure book, told how long each of them lived."""
+"""Whether a process that died is started again, and when: a pure book, told how long each lived and where it failed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from codedreduce.errors import CodedReduceError
 #: Seconds: who lived for less died quickly, and is started again after a pause that doubles each time.
 QUICK, FIRST_PAUSE, LONGEST_PAUSE = 10.0, 0.1, 5.0
 
-#: Quick deaths in a row after which it is clear that starting again does not help.
+#: Quick deaths in a row, or errors in the same round, after which it is clear that starting again does not help.
 TOO_MANY = 5
 
 
@@ -19,6 +19,8 @@ class Restarts:
     >>> book = Restarts(None)
     >>> [book.pause_after(3, lived=2.0), book.pause_after(3, lived=2.0), book.pause_after(3, lived=60.0)]
     [0.1, 0.2, 0.1]
+    >>> [book.pause_after(4, lived=60.0, failed_in=12) for _ in range(3)]
+    [0.1, 0.1, 0.2]
     >>> Restarts(0).pause_after(3, lived=2.0) is None
     True
     """
@@ -26,17 +28,24 @@ class Restarts:
     def __init__(self, times: int | None) -> None:
         self._left = times
         self._times: Counter[int] = Counter()  # that each was started again
-        self._quick: Counter[int] = Counter()  # deaths in a row
+        self._quick: Counter[int] = Counter()  # deaths in a row that were quick, or in the same round
+        self._failed_in: dict[int, int] = {}
 
-    def pause_after(self, rank: int, lived: float) -> float | None:
-        """Seconds until a process that lived so long is to be started again; None if it is not."""
+    def pause_after(self, rank: int, lived: float, failed_in: int = 0) -> float | None:
+        """Seconds until a process that lived so long is to be started again; None if it is not.
+
+        `failed_in`: the round in which it failed, if that is known.
+        """
         if self._left is not None and not self._left:
             return None
-        self._quick[rank] = self._quick[rank] + 1 if lived < QUICK else 0
+        is_as_before = bool(failed_in) and failed_in == self._failed_in.get(rank)
+        self._failed_in[rank] = failed_in
+        self._quick[rank] = self._quick[rank] + 1 if lived < QUICK or is_as_before else 0
         if self._quick[rank] >= TOO_MANY:
+            where = f"in round {failed_in}" if lived >= QUICK else f"within {QUICK:g} s of being started"
             raise CodedReduceError(
-                f"rank {rank} ended {TOO_MANY} times in a row within {QUICK:g} s of being started: starting it again "
-                "does not help; its last words are above"
+                f"rank {rank} ended {TOO_MANY} times in a row {where}: starting it again does not help; its last words "
+                "are above"
             )
         if self._left is not None:
             self._left -= 1

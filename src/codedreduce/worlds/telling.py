@@ -31,6 +31,7 @@ class What(StrEnum):
     TRAINS = "trains"  # a training is come to
     ADMITTED = "admitted"  # to that training: it takes part
     ENDS = "ends"  # that training, not by an error: after which round, and whether it led
+    FAILS = "fails"  # in that training, by an error: in which round
     LEAVES = "leaves"  # on purpose, and the run goes on
     ERRS = "errs"  # it ends with an error that says by itself what is wrong
     STEPS = "steps"  # a round is over

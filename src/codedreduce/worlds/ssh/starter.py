@@ -114,6 +114,11 @@ class OverSsh:
         self._take()
         return number in self._stopped
 
+    def is_waiting(self, number: int) -> bool:
+        """Whether a process waits for its host, to which the connection was lost."""
+        with self._lock:
+            return any(said.number == number for waiting in self._waiting.values() for said in waiting)
+
     def take_told(self) -> list[Word]:
         """What processes have told since last asked."""
         self._take()

@@ -124,8 +124,8 @@ class Node:
         self._at_once = kind is not None and kind is not GeneratorExit and not is_failure(error)
         if is_failure(error) and self._run.meeting.restarts:
             self._vanishes |= self._hands_over or isinstance(self.machine, Root)
-        if not isinstance(error, Exception) and not is_failure(error):
-            tell(Word(own_rank(), What.ENDS, step={"round": self._round, "leads": float(self.leads)}))
+        what = What.FAILS if isinstance(error, Exception) or is_failure(error) else What.ENDS
+        tell(Word(own_rank(), what, step={"round": self._round, "leads": float(self.leads)}))
         self._stack.close()
         if kind is None and self.left_alone is not None:
             raise UsageError(self.left_alone)
