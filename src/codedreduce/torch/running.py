@@ -50,24 +50,35 @@ class RunningStatistics:
 
     @contextlib.contextmanager
     def _watched(self, layer: _BatchNorm) -> Iterator[None]:
-        """With a momentum of 1 a layer remembers what it saw last: it does so in other buffers meanwhile."""
-        kept, momentum = {name: layer._buffers[name] for name in _TRACKED}, layer.momentum
-        for name, buffer in kept.items():
-            layer._buffers[name] = torch.zeros_like(cast(torch.Tensor, buffer))
-        layer.momentum = 1.0
-        hook = layer.register_forward_hook(self._notice)
-        try:
-            yield
-        finally:
-            hook.remove()
-            layer.momentum = momentum
-            layer._buffers.update(kept)
+        """With a momentum of 1 a layer remembers what it saw last: it does so in other buffers meanwhile.
 
-    def _notice(self, layer: torch.nn.Module, given: Any, found: Any) -> None:
-        if layer.training:
+        Losses that call `.eval()` on the way (adversarial samples, labels of a teacher) find what it remembers.
+        """
+        kept, momentum = {name: layer._buffers[name] for name in _TRACKED}, layer.momentum
+        seen = {name: torch.zeros_like(cast(torch.Tensor, buffer)) for name, buffer in kept.items()}
+
+        def before(layer: torch.nn.Module, given: Any) -> None:
+            if not layer.training:
+                layer._buffers.update(kept)
+
+        def after(layer: torch.nn.Module, given: Any, found: Any) -> None:
+            if not layer.training:
+                layer._buffers.update(seen)
+                return
             assert isinstance(layer, _BatchNorm)
             mean, variance = cast(torch.Tensor, layer.running_mean), cast(torch.Tensor, layer.running_var)
             self._seen.setdefault(layer, []).append(torch.cat([mean, variance]).double())
+
+        layer._buffers.update(seen)
+        layer.momentum = 1.0
+        hooks = layer.register_forward_pre_hook(before), layer.register_forward_hook(after)
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            layer.momentum = momentum
+            layer._buffers.update(kept)
 
     def seen(self, samples: int, like: torch.Tensor) -> torch.Tensor:
         """What was seen in a pass over so many samples. A layer that was called several times saw their average."""
