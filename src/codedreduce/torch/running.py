@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from codedreduce.errors import UsageError
+
 _TRACKED = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -33,11 +35,21 @@ class RunningStatistics:
     """
 
     def __init__(self, model: torch.nn.Module, beside: Sequence[torch.nn.Module] = ()) -> None:
+        self._model = model
         layers = [one for each in (model, *beside) for _, one in normalising(each) if one.running_mean is not None]
         self._layers = list(dict.fromkeys(layers))
         self._sizes = [2 * one.num_features + 1 for one in self._layers]
         self.length = sum(self._sizes)
         self._seen: dict[_BatchNorm, list[torch.Tensor]] = {}
+
+    def check(self) -> None:
+        """Refuse layers that were set to training mode after this: nobody brings together what they remember."""
+        for name, one in normalising(self._model):
+            if one.running_mean is not None and one not in self._layers:
+                raise UsageError(
+                    f"{name or 'the model'} is {type(one).__name__}, and was not in training mode when train(...) was "
+                    "called: what it remembers would differ between ranks. Call model.train() before that"
+                )
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
