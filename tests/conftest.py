@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import os
+import signal
 import tempfile
 
 from hypothesis import settings
@@ -8,6 +9,10 @@ from hypothesis import settings
 # Wall-clock never decides a test.
 settings.register_profile("codedreduce", deadline=None)
 settings.load_profile("codedreduce")
+
+# Whatever has started the tests may ignore signals (a shell's job in the background, nohup), which processes inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Several tests run at once, of many processes each: threads that wait for each other would take the cores of others.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

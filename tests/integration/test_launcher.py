@@ -104,7 +104,7 @@ def test_a_worker_with_another_seed_is_refused_on_both_sides(tmp_path: Path) -> 
     text = Path(path).read_text().replace("rounds=3", 'rounds=3, batch=60, seed=1 if os.environ["RANK"] == "3" else 0')
     Path(path).write_text(text)
     run = codedreduce("run", "--tree", "2x2", path)
-    assert run.returncode == 1
+    assert run.returncode == 2
     for said in (run.stdout, run.stderr):  # the root logs it at once, and would wait for the right one; rank 3 ends
         assert said.count("node 3 has seed 1, and the root seed 0") == 1, run.stdout + run.stderr
     assert "Traceback" not in run.stdout
@@ -136,7 +136,7 @@ def test_a_process_in_another_pid_namespace_is_told_why_it_cannot_join(tmp_path:
         pytest.skip("namespaces cannot be made here")
     path = script(tmp_path, rounds=3)
     for shared, code, message in (
-        ("1", 1, "node 1 shares memory of PID namespace"),
+        ("1", 2, "node 1 shares memory of PID namespace"),
         ("0", 0, "rounds 3"),
     ):
         with socket.socket() as probe:
@@ -233,7 +233,7 @@ def test_a_worker_without_a_root(tmp_path: Path) -> None:
         timeout=PATIENCE,
         check=False,
     )
-    assert run.returncode == 1
+    assert run.returncode == 2
     assert "got no answer from the root at tcp://127.0.0.1:1 within 0.3 s" in run.stderr
 
 
@@ -367,13 +367,13 @@ def test_race(tmp_path: Path) -> None:
         (["train", "--data", "nothing.csv"], "there is no file 'nothing.csv'"),
         (["train", "--model", "magic"], "unknown model 'magic'"),
         (["train", "--optimizer", "magic"], "unknown optimizer 'magic'"),
-        (["train", "--lr", "0"], "above zero"),
+        (["train", "--lr", "0"], "`--lr 0`: a learning rate is a number above 0"),
         (["train", "--batch", "7"], "7 samples cannot be shared by 20 workers"),
         (["train", "--inject", "magic"], "unknown delays 'magic'"),
         (["train", "--save", "/nowhere/m.npz"], "cannot write '/nowhere/m.npz'"),
         (["train", "--data", "[/x]"], "there is no file '[/x]'"),
-        (["train", "--seed", "-1"], "a seed cannot be negative, got -1"),
-        (["race", "--samples", "-5"], "above zero, got -5"),
+        (["train", "--seed", "-1"], "`--seed -1`: must be at least 0"),
+        (["race", "--samples", "-5"], "`--samples -5`: must be at least 1"),
         (["race", "--delays", "magic"], "unknown delays 'magic'"),
         (["race", "--samples", "5"], "5 samples cannot be shared"),
     ],

@@ -18,7 +18,7 @@ from itertools import accumulate
 from codedreduce.errors import TreeError
 
 #: Of any tree: more are a slip of the finger.
-MOST_WORKERS, MOST_LEVELS = 10**12, 100
+MOST_WORKERS, MOST_LEVELS = 10**12, 1000
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -19,7 +20,16 @@ class Number(float):
 
     >>> f"{Number(0.25):.3f}", Number(0.25).item(), type(float(Number(0.25)))
     ('0.250', 0.25, <class 'float'>)
+
+    It is pickled as the tensor that it stands for, which `torch.load` reads wherever it is called: pickle writes only
+    plain floats as such, and by default `torch.load` knows no classes but torch's.
     """
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        return torch.tensor(float(self), dtype=torch.float64).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
+    def __deepcopy__(self, memo: object) -> Number:
+        return self
 
     def item(self) -> float:
         """The number."""

@@ -370,7 +370,12 @@ class _LookingAfter:
         return self._deadline is not None and time.monotonic() > self._deadline
 
     def _tell_late_ones_to_leave(self) -> None:
-        """When none of those is left that can end by themselves: they were admitted, and are not paused."""
+        """When none of those is left that can end by themselves: they were admitted, and are not paused.
+
+        If no process was admitted to a training, there was none to be late for.
+        """
+        if not self._progress.some_admitted:
+            return
         paused = {rank for rank in self._began if self._processes.is_stopped(rank)}
         if any(self._progress.was_admitted(rank) for rank in self._began.keys() - paused):
             return

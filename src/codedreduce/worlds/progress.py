@@ -40,7 +40,7 @@ class Progress:
 
     @property
     def some_admitted(self) -> bool:
-        """Whether any process that runs was admitted."""
+        """Whether any process was admitted, of those that run or have ended."""
         return bool(self._admitted)
 
     def was_admitted(self, rank: int) -> bool:
