@@ -126,6 +126,9 @@ DIVIDED: dict[str, Callable[[], torch.Tensor]] = {
     "concatenated": lambda: torch.cat(
         [F.mse_loss(WEIGHT[r, : COUNTS[r], 0], torch.ones(int(COUNTS[r]))).view(1) for r in range(3)]
     ),
+    "reciprocals": lambda: each().sum(1) * (1.0 / COUNTS),
+    "a mask that was divided": lambda: (each() * (MASK / MASK.sum(1, keepdim=True))).sum(1),
+    "einsum": lambda: torch.einsum("st,st->s", each(), MASK.float()) / COUNTS,
     "a part of it": lambda: WEIGHT.sum((1, 2)) - torch.where(COUNTS > 1, each().sum(1) / COUNTS, 0.0),
 }
 
@@ -139,6 +142,8 @@ NOT_DIVIDED: dict[str, Callable[[], torch.Tensor]] = {
     "pooled to one number": lambda: ((WEIGHT.sum(2) * MASK).sum(1) / COUNTS - 1) ** 2,
     "a relative error": lambda: (WEIGHT[:, 0, 0] - COUNTS).abs() / COUNTS,
     "weights of samples": lambda: each().sum(1) * torch.tensor([0.5, 1.0, 0.25]),
+    "places that weigh less": lambda: (each() * torch.tensor([1.0, 0.5, 0.25, 0.2])).sum(1),
+    "noise": lambda: (each() * torch.linspace(0.1, 0.9, 12).view(3, 4)).sum(1),
     "scaled": lambda: each().sum(1) / torch.tensor([0.5, 1.5, 2.5]),
     "a mask": lambda: each().sum(1) * torch.tensor([0, 1, 1]),
     "alike in a loop": lambda: torch.stack([F.mse_loss(WEIGHT[row], torch.ones(4, 5)) for row in range(3)]),

@@ -234,6 +234,7 @@ class Cluster:
         )  # fmt: skip
         self._trainings += 1
         member.stepping.says = self.rank == 0
+        member.stepping.outside = training.rehearsal.outside
         if self._membership is not None:
             self._membership.check(member.plan)
             member.check_place()

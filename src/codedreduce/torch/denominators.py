@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 #: Operations that add numbers of a sample up.
-_ADDING = ("Sum", "Nansum", "IndexAdd", "ScatterAdd", "ScatterReduce")
+_ADDING = ("Sum", "Nansum", "IndexAdd", "ScatterAdd", "ScatterReduce", "Bmm", "Mv")
 
 #: Operations of which a sum of losses, each divided by something, is made.
 _LINEAR = (
@@ -37,6 +37,8 @@ def counts_that_differ(losses: torch.Tensor) -> tuple[int, int] | None:
     of_each: dict[str, list[float]] = defaultdict(list)  # those of losses that are computed sample by sample
     for node, path in _linear(losses.grad_fn, samples):
         count = _denominator(node)
+        if count is None:
+            count = _factor(node, samples)
         if count is None:
             continue
         if count.numel() == 1:
@@ -88,6 +90,26 @@ def _denominator(node: Any) -> torch.Tensor | None:
     if getattr(node, "_saved_reduction", None) == 1:  # the mean, of a loss function
         weight = getattr(node, "_saved_total_weight", None)
         return weight.detach() if weight is not None else torch.tensor(node._saved_self.numel())
+    return None
+
+
+def _factor(node: Any, samples: int) -> torch.Tensor | None:
+    """The counts whose reciprocals an operation multiplies with: one a sample, or a mask's that was divided by them.
+
+    A half, a quarter and a tenth may as well be weights that somebody chose; a third is none.
+    """
+    for one in (node._saved_self, node._saved_other) if _is(node, ("Mul",)) else ():
+        if one is None or one.requires_grad or not one.is_floating_point() or not one.ndim or len(one) != samples:
+            continue
+        rows = one.detach().double().reshape(samples, -1)
+        counts: torch.Tensor = 1 / rows.max(1).values
+        if rows.shape[1] > 1:
+            is_mask = ((rows == 0) | (rows == rows.max(1, keepdim=True).values)).all()
+            found = bool(is_mask) and torch.allclose(counts, (rows != 0).sum(1).double())
+        else:
+            found = _are_counts(counts) and any(10**9 % int(count) for count in counts.round().tolist())
+        if found:
+            return counts
     return None
 
 

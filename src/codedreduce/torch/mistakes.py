@@ -28,6 +28,17 @@ def check_not_wrapped(model: nn.Module) -> None:
 
     >>> check_not_wrapped(nn.Linear(2, 2))
     """
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"the model is a {type(model).__name__}; train(...) takes one torch.nn.Module: of several make one, "
+            "nn.ModuleList([encoder, decoder])"
+        )
+    for name, one in model.named_parameters():
+        if isinstance(one, nn.parameter.UninitializedParameter):
+            raise UsageError(
+                f"the parameter {name!r} has no shape yet, as lazy modules have none: call the model on a sample "
+                "before it is given to an optimizer and to train(...)"
+            )
     for module in model.modules():
         for kind in type(module).__mro__:
             if kind.__name__ in WRAPPERS and kind.__module__.startswith("torch."):

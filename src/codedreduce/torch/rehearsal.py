@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from codedreduce.torch.compiling import without_compiling
 from codedreduce.torch.denominators import counts_that_differ
 from codedreduce.torch.fingerprint import fingerprint
 from codedreduce.torch.given import Form, Given
-from codedreduce.torch.running import normalising
+from codedreduce.torch.running import RunningStatistics, normalising
 from codedreduce.torch.scaling import scalers_seen
 from codedreduce.torch.seeding import drawn, drawn_beside_torch, random_state_kept, seed_everything
 from codedreduce.torch.still import Computed, computed_still
@@ -45,7 +46,11 @@ _DRAW = 0x7E57
 #: Levels of random numbers at which samples are computed together and apart.
 _LEVELS = (0.5, 0.02, 0.98)
 
+#: Losses so many times as large have gradients so many times as large: a power of two, which does not round.
+_TIMES = 2.0**16
+
 _Rows = dict[str, torch.Tensor]
+_Gradients = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +58,7 @@ class Rehearsal:
     """What was found: what comes beside the losses, what the data is, and what a person should hear of.
 
     `draws`: whether reading a sample draws random numbers. `is_scaled`: whether losses are, by a `GradScaler`.
+    `outside`: what losses have gradients for, but the model has not.
     """
 
     form: Form
@@ -60,6 +66,7 @@ class Rehearsal:
     draws: bool
     is_scaled: bool
     warnings: tuple[str, ...] = ()
+    outside: tuple[weakref.ref[torch.Tensor], ...] = ()
 
 
 def rehearse(training: Training) -> Rehearsal:
@@ -67,21 +74,33 @@ def rehearse(training: Training) -> Rehearsal:
     count = len(training.dataset)
     most = min(TRIED, count, training.micro_batch or TRIED)
     numbers = np.sort(Permutation(count, [training.seed, _DRAW])(np.arange(most))).tolist()
-    with random_state_kept(), _state_kept(training.model) as changed, without_compiling():
+    with contextlib.ExitStack() as stack:
+        for kept in (random_state_kept(), without_compiling()):
+            stack.enter_context(kept)
+        changed, written = stack.enter_context(_state_kept(training.model))
+        statistics = RunningStatistics(training.model)
+        stack.enter_context(statistics.watched())
         samples, draws = _read_twice(training, numbers)
         data = f"data whose samples {', '.join(map(str, numbers))} have the digest {fingerprint(samples)}"
         samples, numbers = samples[: training.batch_size], numbers[: training.batch_size]  # what memory is there for
         with scalers_seen() as scalers:
-            form, first, warnings = _try_pass(training, samples)
+            form, first, gradients, outside, warnings = _try_pass(training, samples)
+        if training.coupled is not None:
+            statistics.check()
         seed_everything(training.seed, 1, 0)
         again = training.evaluate_samples(samples)
         if form != again.form:
             raise UsageError(f"losses() gave {form} at first, and {again.form} for the same samples again")
         warnings += _compare_twice(first, again.rows(), numbers, changed())
-        del again  # and its graph
+        warnings += _written_to(written()) + _evaluating(training.model)
+        _check_is_linear(gradients, _backward(training.model, again, _TIMES))
+        del again, gradients  # and its graph
         if training.coupled is None and len(samples) > 1:
-            warnings += _compare_apart(training, samples, numbers)
-    return Rehearsal(form=form, data=data, draws=draws, is_scaled=bool(scalers), warnings=tuple(warnings))
+            warnings += _compare_apart(training, samples, numbers, 1)
+    return Rehearsal(
+        form=form, data=data, draws=draws, is_scaled=bool(scalers), warnings=tuple(dict.fromkeys(warnings)),
+        outside=outside,
+    )  # fmt: skip
 
 
 def _check_graph(training: Training, given: Given) -> None:
@@ -95,11 +114,13 @@ def _check_graph(training: Training, given: Given) -> None:
 
 
 @contextlib.contextmanager
-def _state_kept(model: torch.nn.Module) -> Iterator[Callable[[], list[str]]]:
+def _state_kept(model: torch.nn.Module) -> Iterator[tuple[Callable[[], list[str]], Callable[[], list[str]]]]:
     """Buffers and gradients are afterwards what they were; also in other models that a pass goes through.
 
-    Gives which buffers of the model have changed so far, but for those of layers that normalise, which are handled.
+    Gives which buffers of the model have changed so far, but for those of layers that normalise, which are handled; and
+    which parameters have been written to, of any of these models.
     """
+    versions: dict[torch.nn.Parameter, tuple[str, int]] = {}
     buffers: dict[torch.nn.Module, list[tuple[str, torch.Tensor, torch.Tensor]]] = {}
     gradients: dict[torch.nn.Parameter, torch.Tensor | None] = {}
 
@@ -107,7 +128,8 @@ def _state_kept(model: torch.nn.Module) -> Iterator[Callable[[], list[str]]]:
         if module in buffers:
             return
         buffers[module] = [(name, one, one.detach().clone()) for name, one in module.named_buffers(recurse=False)]
-        for one in module.parameters(recurse=False):
+        for name, one in module.named_parameters(recurse=False):
+            versions.setdefault(one, (f"{names.get(module, f'{type(module).__name__}.')}{name}", _version(one)))
             if one not in gradients:
                 gradients[one], one.grad = one.grad, None
 
@@ -124,11 +146,14 @@ def _state_kept(model: torch.nn.Module) -> Iterator[Callable[[], list[str]]]:
             if module in free and not _are_equal(getattr(module, name), was)
         ]
 
+    def written() -> list[str]:
+        return [name for one, (name, was) in versions.items() if _version(one) != was]
+
     hook = register_module_forward_pre_hook(keep)
     try:
         with warnings.catch_warnings():  # of compiled models torch would warn of this hook, which nobody has set
             warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
-            yield changed
+            yield changed, written
     finally:
         hook.remove()
         for module, kept in buffers.items():
@@ -140,7 +165,13 @@ def _state_kept(model: torch.nn.Module) -> Iterator[Callable[[], list[str]]]:
             parameter.grad = gradient
 
 
-def _try_pass(training: Training, samples: list[Any]) -> tuple[Form, _Rows, list[str]]:
+def _version(one: torch.Tensor) -> int:
+    return 0 if one.is_inference() else one._version
+
+
+def _try_pass(
+    training: Training, samples: list[Any]
+) -> tuple[Form, _Rows, _Gradients, tuple[weakref.ref[torch.Tensor], ...], list[str]]:
     """One forward and one backward pass, as in training: what was given, and what a person should hear of."""
     before = _norms(training.model)
     seed_everything(training.seed, 1, 0)
@@ -152,6 +183,8 @@ def _try_pass(training: Training, samples: list[Any]) -> tuple[Form, _Rows, list
                 f"losses() changed the parameter {name!r}: other ranks do not see that. Steps belong in the loop body; "
                 "for an inner step in losses use torch.func.functional_call with changed copies of the parameters"
             )
+    mine = {id(one) for one in training.model.parameters()}
+    outside = tuple(weakref.ref(one) for one in _leaves(given.losses) if id(one) not in mine)
     warnings, counts = [], counts_that_differ(given.losses)
     if counts is not None:
         warnings.append(
@@ -160,8 +193,36 @@ def _try_pass(training: Training, samples: list[Any]) -> tuple[Form, _Rows, list
             "the batch, as reduction='mean' gives in one process. For the latter return (sums, counts); if terms have "
             "different denominators, divide each term by a constant, such as its average count"
         )
-    _try_backward(training.model, given)
-    return given.form, given.rows(), warnings
+    gradients = _backward(training.model, given)
+    for name, norm in _norms(training.model).items():
+        if norm != before[name]:
+            raise UsageError(
+                f"the backward pass changed the parameter {name!r}, as a hook that steps does "
+                "(register_post_accumulate_grad_hook): it would step with a part of the batch. Leave it out, and call "
+                "optimizer.step() in the loop body"
+            )
+    return given.form, given.rows(), gradients, outside, warnings
+
+
+def _written_to(names: list[str]) -> list[str]:
+    """What is written to parameters, though nothing of it is seen at first: a teacher begins as a copy of the model."""
+    if not names:
+        return []
+    return [
+        f"losses() writes to the parameter {names[0]!r}, in every pass over some samples. If it is not taken back in "
+        "the same pass (a teacher that follows the model is not), ranks come to differ: do it in the loop body"
+    ]
+
+
+def _evaluating(model: torch.nn.Module) -> list[str]:
+    """A model that a script has evaluated, or that came so from a hub, and that a loop body would set back too late."""
+    kinds = torch.nn.modules.dropout._DropoutNd | torch.nn.modules.batchnorm._BatchNorm
+    if model.training or not any(isinstance(one, kinds) for one in model.modules()):
+        return []
+    return [
+        "the model is in evaluation mode, so dropout drops nothing and BatchNorm uses what it remembers. If it is not "
+        "meant so, call model.train() before cluster.train(...): in the loop body the first round is over"
+    ]
 
 
 def _norms(model: torch.nn.Module) -> dict[str, str]:
@@ -171,12 +232,33 @@ def _norms(model: torch.nn.Module) -> dict[str, str]:
         return {name: repr(float(one.detach().norm())) for name, one in named.items() if one.is_floating_point()}
 
 
-def _try_backward(model: torch.nn.Module, given: Given) -> None:
-    parameters = [one for one in model.parameters() if one.requires_grad]
-    if not parameters or not given.losses.requires_grad:
-        return
+def _leaves(losses: torch.Tensor) -> list[torch.Tensor]:
+    """All tensors that a backward pass gives gradients."""
+    waiting, seen, found = [losses.grad_fn], set(), []
+    while waiting:
+        node: Any = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            if node.name().endswith("AccumulateGrad"):
+                found.append(node.variable)
+            waiting += [further for further, _ in node.next_functions]
+    return found
+
+
+def _backward(model: torch.nn.Module, given: Given, times: float = 1.0) -> _Gradients:
+    """The gradients of losses so many times as large; nothing of it is left."""
+    if not given.losses.requires_grad:
+        return {}
+    named = dict(model.named_parameters())
+    leaves = list({id(one): one for one in (*named.values(), *_leaves(given.losses))}.values())
+    kept = [one.grad for one in leaves]
+    for one in leaves:
+        one.grad = None
     try:
-        torch.autograd.grad(given.losses.sum(), parameters, allow_unused=True)
+        total = given.losses.sum()
+        total.backward(torch.full_like(total, times))  # type: ignore[no-untyped-call]
+        found = {name: one.grad for name, one in named.items()}
+        return {name: one.to_dense() for name, one in found.items() if one is not None}
     except RuntimeError as error:
         if "second time" not in str(error):
             raise
@@ -184,6 +266,24 @@ def _try_backward(model: torch.nn.Module, given: Given) -> None:
             "losses() calls .backward() on the losses that it returns, or on a part of them. Leave that out: return "
             "the losses, and .grad of every parameter is filled before the loop body"
         ) from error
+    finally:
+        for one, was in zip(leaves, kept, strict=True):
+            one.grad = was
+
+
+def _check_is_linear(once: _Gradients, scaled: _Gradients) -> None:
+    """Refuse what does something to gradients that is not right for parts of a batch."""
+    for name, one in once.items():
+        other = scaled[name] / _TIMES if name in scaled else torch.zeros_like(one)
+        if not bool(torch.isfinite(one).all()) or not bool(torch.isfinite(other).all()):
+            continue  # half precision overflows
+        if float(one.abs().max() if one.numel() else 0) > 1e-6 and _difference(one, other) > 1e-2:
+            raise UsageError(
+                f"the gradient of {name!r} does not grow with the losses: a hook (register_hook), or the backward of "
+                "an autograd.Function, clips or normalises gradients. Here it would do so to those of parts of a "
+                "batch, summed and not averaged. Leave it out, and change .grad in the loop body, where it is the "
+                "mean over the batch (clip_grad_norm_, clip_grad_value_)"
+            )
 
 
 def _read_twice(training: Training, numbers: Sequence[int]) -> tuple[list[Any], bool]:
@@ -227,13 +327,13 @@ def _compare_twice(first: _Rows, again: _Rows, numbers: Sequence[int], changed: 
         )
 
 
-def _compare_apart(training: Training, samples: list[Any], numbers: Sequence[int]) -> list[str]:
+def _compare_apart(training: Training, samples: list[Any], numbers: Sequence[int], round_: int) -> list[str]:
     """Together and apart, with random numbers held still: at other levels only if any were drawn."""
     cut = min(APART, len(samples) - 1)
     for level in _LEVELS:
         try:
-            whole = computed_still(lambda: _rows(training, [samples]), level)
-            apart = computed_still(lambda: _rows(training, [samples[:cut], samples[cut:]]), level)
+            whole = computed_still(lambda: _rows(training, [samples], round_), level)
+            apart = computed_still(lambda: _rows(training, [samples[:cut], samples[cut:]], round_), level)
         except UsageError:
             raise
         except Exception as error:  # what holds randomness still is not for every model
@@ -254,8 +354,8 @@ def _compare_company(whole: Computed, apart: Computed, numbers: Sequence[int], c
     (one_way, drew), (other_way, _) = whole.found, apart.found
     company = f"together with {len(numbers) - 1} others", f"with {cut - 1} or {len(numbers) - cut - 1} others"
     for what, one, other in _pairs(one_way, other_way):
-        difference = _difference(one, other)
-        if difference <= whole.precision**0.65:
+        difference = min(_difference(one, other), _difference(_sorted(one), _sorted(other)))
+        if difference <= whole.precision**0.65:  # or samples came in another order, as a collate_fn sorts them
             continue
         seen = _seen(what, one, other, numbers, *company)
         if drew or not whole.is_still:
@@ -275,7 +375,7 @@ def _compare_company(whole: Computed, apart: Computed, numbers: Sequence[int], c
     return warnings
 
 
-def _rows(training: Training, groups: Sequence[list[Any]]) -> tuple[_Rows, bool]:
+def _rows(training: Training, groups: Sequence[list[Any]], round_: int) -> tuple[_Rows, bool]:
     """All numbers of some samples, computed group by group; whether NumPy or Python drew anything that was not fixed.
 
     What groups give as one sum is added up: the result must not depend on the groups.
@@ -284,7 +384,7 @@ def _rows(training: Training, groups: Sequence[list[Any]]) -> tuple[_Rows, bool]
     for group in groups:
         seed_everything(training.seed, 1, 0)
         begin = drawn_beside_torch()
-        found.append(training.evaluate_samples(group).rows())
+        found.append(training.evaluate_samples(group, round_).rows())
         drew |= drawn_beside_torch() != begin
     return {what: _joined([rows[what] for rows in found]) for what in found[0]}, drew
 
@@ -300,6 +400,10 @@ def _pairs(one: _Rows, other: _Rows) -> Iterator[tuple[str, torch.Tensor, torch.
 def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether all numbers are the same; one that is none (NaN) is the same as another that is none."""
     return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _sorted(row: torch.Tensor) -> torch.Tensor:
+    return row.reshape(-1).sort().values
 
 
 def _difference(one: torch.Tensor, other: torch.Tensor) -> float:

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from codedreduce.errors import UsageError
+
 _TRACKED = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -33,11 +35,21 @@ class RunningStatistics:
     """
 
     def __init__(self, model: torch.nn.Module, beside: Sequence[torch.nn.Module] = ()) -> None:
+        self._model = model
         layers = [one for each in (model, *beside) for _, one in normalising(each) if one.running_mean is not None]
         self._layers = list(dict.fromkeys(layers))
         self._sizes = [2 * one.num_features + 1 for one in self._layers]
         self.length = sum(self._sizes)
         self._seen: dict[_BatchNorm, list[torch.Tensor]] = {}
+
+    def check(self) -> None:
+        """Refuse layers that were set to training mode after this: nobody brings together what they remember."""
+        for name, one in normalising(self._model):
+            if one.running_mean is not None and one not in self._layers:
+                raise UsageError(
+                    f"{name or 'the model'} is {type(one).__name__}, and was not in training mode when train(...) was "
+                    "called: what it remembers would differ between ranks. Call model.train() before that"
+                )
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -50,24 +62,35 @@ class RunningStatistics:
 
     @contextlib.contextmanager
     def _watched(self, layer: _BatchNorm) -> Iterator[None]:
-        """With a momentum of 1 a layer remembers what it saw last: it does so in other buffers meanwhile."""
-        kept, momentum = {name: layer._buffers[name] for name in _TRACKED}, layer.momentum
-        for name, buffer in kept.items():
-            layer._buffers[name] = torch.zeros_like(cast(torch.Tensor, buffer))
-        layer.momentum = 1.0
-        hook = layer.register_forward_hook(self._notice)
-        try:
-            yield
-        finally:
-            hook.remove()
-            layer.momentum = momentum
-            layer._buffers.update(kept)
+        """With a momentum of 1 a layer remembers what it saw last: it does so in other buffers meanwhile.
 
-    def _notice(self, layer: torch.nn.Module, given: Any, found: Any) -> None:
-        if layer.training:
+        Losses that call `.eval()` on the way (adversarial samples, labels of a teacher) find what it remembers.
+        """
+        kept, momentum = {name: layer._buffers[name] for name in _TRACKED}, layer.momentum
+        seen = {name: torch.zeros_like(cast(torch.Tensor, buffer)) for name, buffer in kept.items()}
+
+        def before(layer: torch.nn.Module, given: Any) -> None:
+            if not layer.training:
+                layer._buffers.update(kept)
+
+        def after(layer: torch.nn.Module, given: Any, found: Any) -> None:
+            if not layer.training:
+                layer._buffers.update(seen)
+                return
             assert isinstance(layer, _BatchNorm)
             mean, variance = cast(torch.Tensor, layer.running_mean), cast(torch.Tensor, layer.running_var)
             self._seen.setdefault(layer, []).append(torch.cat([mean, variance]).double())
+
+        layer._buffers.update(seen)
+        layer.momentum = 1.0
+        hooks = layer.register_forward_pre_hook(before), layer.register_forward_hook(after)
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            layer.momentum = momentum
+            layer._buffers.update(kept)
 
     def seen(self, samples: int, like: torch.Tensor) -> torch.Tensor:
         """What was seen in a pass over so many samples. A layer that was called several times saw their average."""

@@ -35,6 +35,7 @@ from codedreduce.torch.member import Member, Members
 from codedreduce.torch.replica import WholeReplica
 from codedreduce.torch.seeding import BETWEEN_ROUNDS, random_state_kept, seed_everything
 from codedreduce.torch.step import Number, Step
+from codedreduce.torch.task import check_samples_are_apart
 from codedreduce.torch.unit import UnitGradient
 from codedreduce.torch.unwinding import is_unwinding
 from codedreduce.training.checkpoints import Saving
@@ -257,6 +258,9 @@ class SharedRun:
                 one, number = self._in_bodies.pop()
                 assert one.body is not None
                 one.body.ended(number)
+                check_samples_are_apart(one.training.model, coupled=one.training.coupled is not None)
+                if one.layout.is_current():  # else it is laid out anew
+                    one.layout.statistics.check()
                 is_through = one is member
 
     def _keep(self) -> None:

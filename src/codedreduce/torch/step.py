@@ -35,6 +35,13 @@ class Number(float):
         """The number."""
         return float(self)
 
+    def backward(self, *args: object, **kwargs: object) -> None:
+        """Refuse what is not needed."""
+        raise UsageError(
+            "step.loss.backward() has nothing to do: .grad of every parameter is there when the loop body begins, so "
+            "leave it out"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:

@@ -6,6 +6,7 @@ Plain scripts begin with `zero_grad()`, and accumulate gradients by leaving it o
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -28,6 +29,7 @@ class Stepping:
 
     def __init__(self) -> None:
         self.says = True  # on one process of a run
+        self.outside: tuple[weakref.ref[torch.Tensor], ...] = ()  # what losses use, and the model has not
         self._left_out = 0  # rounds with gradients that nobody stepped with
         self._given: set[int] = set()
         self._witness: torch.nn.Parameter | None = None  # one whose gradient is not zero
@@ -49,6 +51,11 @@ class Stepping:
     def given(self, round_: int, parameters: Sequence[torch.nn.Parameter]) -> None:
         """These have the gradients of a round now."""
         have = [one for one in parameters if one.grad is not None]
+        if not have:
+            raise UsageError(
+                f"round {round_}: no loss of the batch depends on a trainable parameter, so there is no gradient. In "
+                "this round losses() has .detach(), torch.no_grad() or a constant on the way from the model to them"
+            )
         if round_ != self._round:  # and not once more in the middle of one, as a closure does
             if self._round and not self._has_stepped and self._was_finite:
                 self._left_out += 1
@@ -79,6 +86,7 @@ class Stepping:
         if id(optimizer) in self._looked_at:
             return
         self._looked_at.add(id(optimizer))
+        self._check_outside(optimizer)
         mine = [one for group in optimizer.param_groups for one in group["params"] if id(one) in self._given]
         if not mine:
             return
@@ -96,6 +104,17 @@ class Stepping:
             raise UsageError(
                 f"round {self._round}: {type(optimizer).__name__}.step() finds no gradients. They are there when the "
                 "loop body begins, so zero_grad() before the step takes them away: leave it out"
+            )
+
+    def _check_outside(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse to leave out silently what would be learnt if the model had it, as a loss function's parameters."""
+        outside = {id(one) for one in (ref() for ref in self.outside) if one is not None}
+        found = [one for group in optimizer.param_groups for one in group["params"] if id(one) in outside]
+        if found and all(one.grad is None for one in found):
+            raise UsageError(
+                f"{type(optimizer).__name__} has {len(found)} parameter{'s' if len(found) > 1 else ''} that losses() "
+                f"uses and the model has not, of shape {tuple(found[0].shape)}: they get no gradient. Give train(...) "
+                "one module that has all: nn.ModuleList([model, criterion]), or model.extra = nn.Parameter(...)"
             )
 
 

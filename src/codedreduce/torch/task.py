@@ -69,7 +69,7 @@ class Training:
             raise UsageError(f"a micro-batch has at least one sample, got {self.micro_batch}")
         if self.coupled is not None:
             self._check_coupled()
-        _ = self.batches, self._takes_step
+        _ = self.batches, self.takes_step
         check_samples_are_apart(self.model, coupled=self.coupled is not None)
 
     def _settle_length(self) -> None:
@@ -126,7 +126,8 @@ class Training:
         return [read_sample(self.dataset, int(index)) for index in indices]
 
     @cached_property
-    def _takes_step(self) -> bool:
+    def takes_step(self) -> bool:
+        """Whether losses are told the step."""
         return takes_step(self.losses)
 
     @cached_property
@@ -157,7 +158,7 @@ class Training:
     def evaluate(self, batch: Any, samples: int, round_: int) -> Given:
         """The same of a batch of so many samples, which is moved to the device."""
         batch = on_device(batch, self.device)
-        if self._takes_step:
+        if self.takes_step:
             found = self.losses(self.model, batch, At(round_, self.batches.epoch(round_)))
         else:
             found = self.losses(self.model, batch)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,11 @@ class UnitGradient:
             self._layout.write_model(model)
             self._loaded = weakref.ref(model)
         self._layout.forget_gradients()
+        with _left_alone([one for one in (ref() for ref in self._training.rehearsal.outside) if one is not None]):
+            return self._compute_here(piece, round_)
+
+    def _compute_here(self, piece: Piece, round_: int) -> torch.Tensor | None:
+        """The same at the parameters as they are."""
         layout = self._layout
         totals = self._zeros()
         for order, weight in self._orders(piece, round_):
@@ -92,7 +98,8 @@ class UnitGradient:
                 if given.form != layout.form:
                     raise UsageError(f"losses() gave {given.form} in round {round_}, and {layout.form} at first")
                 total = given.losses.sum() * weight
-                total.backward()  # type: ignore[no-untyped-call]
+                if total.requires_grad:  # not of a block without positives, say, whose losses are all constant
+                    total.backward()  # type: ignore[no-untyped-call]
             self._ahead.queued()
             totals += torch.cat([layout.statistics.seen(len(order.indices), totals), given.totals()]) * weight
         return totals
@@ -111,6 +118,19 @@ class UnitGradient:
         for part in piece:
             for order in self._training.orders(part, round_, self._planned):
                 yield order, float(part.weight)
+
+
+@contextlib.contextmanager
+def _left_alone(outside: Sequence[torch.Tensor]) -> Iterator[None]:
+    """What losses use, and the model has not, gets nothing: it would be of what this process happens to compute."""
+    kept = [one.grad for one in outside]
+    for one in outside:
+        one.grad = None
+    try:
+        yield
+    finally:
+        for one, was in zip(outside, kept, strict=True):
+            one.grad = was
 
 
 class GradientBesideScript(UnitGradient):
