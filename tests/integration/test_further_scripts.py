@@ -292,12 +292,18 @@ def stepping_in_the_backward_pass() -> nn.Module:
     return model
 
 
+def mixed_from_the_second_epoch(model: nn.Module, batch: Batch, step: Any) -> torch.Tensor:
+    x = batch[0]
+    return each(model, (0.7 * x + 0.3 * x.roll(1, 0) if step.epoch > 1 else x, batch[1]))
+
+
 @pytest.mark.parametrize(
     ("model", "losses", "said"),
     [
         (clipped, each, "gradient of '0.weight' does not grow with the losses: a hook"),
         (mlp, lambda model, batch: each(lambda x: Normalised.apply(model(x)), batch), "clips or normalises gradients"),
         (stepping_in_the_backward_pass, each, "the backward pass changed the parameter '0.weight', as a hook"),
+        (mlp, mixed_from_the_second_epoch, "couples samples: the loss of sample"),
         (lambda: (mlp(), mlp()), each, r"the model is a tuple; train\(...\) takes one torch"),
         (lambda: nn.Sequential(nn.LazyLinear(3)), each, "the parameter '0.weight' has no shape yet"),
     ],

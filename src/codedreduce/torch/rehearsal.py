@@ -96,7 +96,8 @@ def rehearse(training: Training) -> Rehearsal:
         _check_is_linear(gradients, _backward(training.model, again, _TIMES))
         del again, gradients  # and its graph
         if training.coupled is None and len(samples) > 1:
-            warnings += _compare_apart(training, samples, numbers, 1)
+            for round_ in dict.fromkeys((1, training.steps if training.takes_step else 1)):
+                warnings += _compare_apart(training, samples, numbers, round_)
     return Rehearsal(
         form=form, data=data, draws=draws, is_scaled=bool(scalers), warnings=tuple(dict.fromkeys(warnings)),
         outside=outside,
