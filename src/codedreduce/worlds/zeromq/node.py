@@ -122,8 +122,8 @@ class Node:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._at_once = kind is not None and kind is not GeneratorExit and not is_failure(error)
-        if is_failure(error) and self._run.meeting.restarts:
-            self._vanishes |= self._hands_over or isinstance(self.machine, Root)
+        if is_failure(error):  # to the others it is as if this process had been killed
+            self._vanishes |= self._hands_over or (self._run.meeting.restarts and isinstance(self.machine, Root))
         what = What.FAILS if isinstance(error, Exception) or is_failure(error) else What.ENDS
         tell(Word(own_rank(), what, step={"round": self._round, "leads": float(self.leads)}))
         self._stack.close()
@@ -433,7 +433,7 @@ class Node:
 
 
 def is_failure(error: BaseException | None) -> bool:
-    """Whether it is an error of the script's own: where processes are started again, the others go on as after a kill.
+    """Whether it is an error of the script's own: the others go on as after a kill.
 
     Errors of ours are raised on all nodes, or end the run; an interrupt ends it, and so does a script that exits.
 
