@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 import signal
 import sys
 import traceback
@@ -53,6 +55,7 @@ def main() -> None:
     for one in TOLD_BY:  # so that everything is taken away on the way out
         if signal.getsignal(one) is not signal.SIG_IGN:
             signal.signal(one, lambda number, _: sys.exit(128 + number))
+    _prepare_output()
     wide: dict[str, Any] = {}
     if not sys.stdout.isatty():  # help is not wrapped, and has no boxes
         wide["terminal_width"] = WIDEST
@@ -72,9 +75,21 @@ def main() -> None:
         _end(error, 1)
     except MemoryError as error:
         _end(error, 1, f"there is not enough memory: {error or 'take fewer samples, parameters or workers'}")
+    except BrokenPipeError:
+        sys.exit(1)
+    except OSError as error:
+        _end(error, 1, f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _prepare_output() -> None:
+    """A name of a file that is no text can be printed, and output that was closed is written to nowhere."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _end(error: BaseException, code: int, text: str = "") -> NoReturn:
