@@ -28,20 +28,21 @@ class _Lasting:
 
     def __init__(self) -> None:
         self._report = Once()
-        self.encoding = sys.stdout.encoding
+        self._stream = sys.stdout  # as it is now: a live display puts a proxy in its place, which prints here
+        self.encoding = self._stream.encoding
 
     def isatty(self) -> bool:
         """Whether it is a terminal."""
-        return sys.stdout.isatty()
+        return self._stream.isatty()
 
     def fileno(self) -> int:
         """Which file it is."""
-        return sys.stdout.fileno()
+        return self._stream.fileno()
 
     def write(self, text: str) -> int:
         """Write what can be written."""
         try:
-            sys.stdout.write(text)
+            self._stream.write(text)
         except OSError as error:
             self._give_up(error)
         return len(text)
@@ -49,14 +50,14 @@ class _Lasting:
     def flush(self) -> None:
         """The same."""
         try:
-            sys.stdout.flush()
+            self._stream.flush()
         except OSError as error:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
         """Write to nowhere from now on, also what waits in the buffer."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
         if isinstance(error, BrokenPipeError):
             self._report("nobody reads what is printed any more; it goes on (Ctrl-C ends it)")
