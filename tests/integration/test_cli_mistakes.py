@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from codedreduce.cli import main
@@ -71,6 +72,12 @@ MISTAKES = [
     ("train --audit 2", "`--audit 2`: must be at most 1"),
     ("train --quarantine 0", "`--quarantine 0`: must be at least 1"),
     ("train --wire pigeon", "pigeon"),
+    ("train --scheme ''", "unknown scheme ''"),
+    ("train --scheme striped --on-excess approximate", "`--on-excess approximate`: stripes"),
+    ("train --model softmax:²", "'softmax:²'"),
+    ("train --model softmax:99999999", "parameters are too many"),
+    ("train --checkpoints c --checkpoint-every ²", "'²'"),
+    ("train --save one --log one", "two results cannot be written to one file, 'one'"),
     ("train --bogus", "--bogus"),
     ("train extra", "extra"),
     # run
@@ -87,6 +94,8 @@ MISTAKES = [
     ("run --tree 2x2 --stragglers 9 x", "stragglers=9"),
     ("run --stragglers 9 x", "`--stragglers 9`: striped"),
     ("run --scheme ring --order eager x", "`--order eager`: ring"),
+    ("run --worker 4 x", "No such option: --worker"),
+    ("run --scheme '' x", "unknown scheme ''"),
     ("run --start 0 x", "`--start 0`: must be at least 1"),
     ("run --port 70000 x", "`--port 70000`: must be at most 65535"),
     ("run --restarts -1 x", "-1"),
@@ -103,6 +112,7 @@ MISTAKES = [
     ("draw --scheme master-worker --stragglers 1", "`--stragglers 1`: master-worker"),
     ("draw --code morse", "morse"),
     ("draw --samples 0", "`--samples 0`: must be at least 1"),
+    ("draw --samples 99999999999999999999", "must be at most"),
     ("draw --out tree.gif", "'tree.gif'"),
     ("draw --out /nowhere/tree.svg", "'/nowhere/tree.svg'"),
     # simulate
@@ -124,6 +134,8 @@ MISTAKES = [
     ("simulate --json /nowhere/x.json", "cannot write '/nowhere/x.json'"),
     ("simulate --report /dev/null/x", "cannot write '/dev/null/x'"),
     ("simulate --trace /nowhere/x", "cannot write '/nowhere/x'"),
+    ("simulate --tree 2x1 --samples 2", "each in 4 blocks"),
+    ("simulate --json one --trace one", "two results cannot be written to one file"),
     # race
     ("race --json /nowhere/x.json", "cannot write '/nowhere/x.json'"),
     ("race --report /dev/null/x", "cannot write '/dev/null/x'"),
@@ -134,7 +146,21 @@ MISTAKES = [
     ("race --parameters 1000000000000", "memory"),
     ("race --stragglers 9", "stragglers=9"),
     ("race --samples 3", "3 samples"),
+    ("race --tree 1000x1 --samples 900", "900 samples cannot be shared by 1000 workers"),
+    # chaos
+    ("chaos --minutes inf", "`--minutes inf`"),
+    ("chaos --minutes nan", "`--minutes nan`"),
+    ("chaos --seed -1", "`--seed -1`: must be at least 0"),
+    ("chaos -n 0", "`--workers 0`: must be at least 2"),
+    ("chaos -n 99999999", "`--workers 99999999`: must be at most 1000"),
+    ("chaos --tree 9x9", "435,848,049 workers are too many for a lab"),
+    ("chaos --every 0.0000001s", "more than 1,000,000"),
+    ("chaos --only ''", "unknown fault ''"),
+    ("chaos --keep /dev/null/x", "cannot write to '/dev/null/x'"),
+    ("chaos --replay /dev/null --out /", "cannot write '/'"),
     # others
+    ("secret --file ''", "a secret is put into a file"),
+    ("secret --new --file /", "a secret is put into a file"),
     ("nonsense", "nonsense"),
     ("--nonsense", "--nonsense"),
     ("replay /nowhere.trace", "'/nowhere.trace'"),
@@ -172,7 +198,7 @@ def try_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
     yield run
     signal.signal(signal.SIGTERM, before)
-    assert not list(tmp_path.rglob("*.*")), "nothing is left behind"
+    assert not [path for path in tmp_path.rglob("*") if path.is_dir() or "." in path.name], "nothing is left behind"
 
 
 @pytest.mark.parametrize(("line", "message"), MISTAKES, ids=[line[:60] for line, _ in MISTAKES])
@@ -215,3 +241,55 @@ def test_a_file_that_is_no_data_is_refused_before_a_scheme_is_named(try_line: Tr
     code, out, errors = try_line(f"train --data {tmp_path / 'prose'}")
     assert (code, out) == (2, "")
     assert "is not LIBSVM text" in errors
+
+
+#: Files of data that cannot be trained on, and what is said of them.
+DATA = [
+    ("empty.csv", b"", "has no samples"),
+    ("header.csv", b"a,b,c\n", "has no samples"),
+    ("labels.csv", b"1,2,0\n3,4,7\n" * 20, "sample 1 has the label 7; this model takes 0 to 2"),
+    ("negative.csv", b"1,2,-1\n3,4,1\n" * 20, "sample 0 has the label -1"),
+    ("between.csv", b"1,2,0.5\n" * 20, "sample 0 has the label 0.5"),
+    ("labels", b"1\n0\n" * 20, "has no features"),
+    ("wide", b"1 999999999:1\n" * 40, "do not fit into memory"),
+    ("long", b"1 " + b"9" * 5000 + b":1\n0 1:2\n" * 20, "is not LIBSVM text"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), DATA, ids=[name for name, _, _ in DATA])
+def test_data_that_cannot_be_trained_on_is_refused(
+    name: str, content: bytes, message: str, try_line: Try, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("data") / name
+    path.write_bytes(content)
+    code, out, errors = try_line(f"train --data {path} --model softmax:3")
+    assert (code, out) == (2, "")
+    assert message in errors
+
+
+@pytest.mark.parametrize("kind", ["empty", "text", "npy", "cut", "nan", "complex", "inf"])
+def test_a_trace_that_cannot_be_read_is_refused(
+    kind: str, try_line: Try, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("traces") / "trace.npz"
+    values = {"nan": np.full((2, 2), np.nan), "complex": np.ones((2, 2)) * 1j, "inf": np.full((2, 2), np.inf)}
+    if kind == "npy":
+        with path.open("wb") as file:
+            np.save(file, np.ones((2, 2)))
+    else:
+        np.savez(path, t=values.get(kind, np.ones((2, 2))))
+    if kind in ("empty", "text", "cut"):
+        path.write_bytes({"empty": b"", "text": b"words", "cut": path.read_bytes()[:100]}[kind])
+    code, out, errors = try_line(f"train --inject {path}")
+    assert (code, out) == (2, "")
+    assert errors.startswith("codedreduce: ")
+    assert errors.count("\n") == 1
+
+
+def test_the_target_of_a_link_is_not_left_behind(try_line: Try, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A link to a file that is not there yet stays one."""
+    link = tmp_path_factory.mktemp("links") / "link"
+    link.symlink_to(link.with_name("target"))
+    assert try_line(f"train --save {link} --inject windy")[0] == 2
+    assert link.is_symlink()
+    assert not link.exists()

@@ -85,5 +85,5 @@ def read(path: Path) -> list[Fault]:
         return [msgspec.json.decode(line, type=Fault) for line in lines if line.strip()]
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a schedule of faults: {error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import signal
 import sys
 import traceback
@@ -51,7 +52,7 @@ def _program() -> None:
 
 def main() -> None:
     """Run the command line; a mistake of the user's is one line and exit code 2."""
-    open_what_is_closed()
+    _prepare_output()
     for one in TOLD_BY:  # so that everything is taken away on the way out
         if signal.getsignal(one) is not signal.SIG_IGN:
             signal.signal(one, lambda number, _: sys.exit(128 + number))
@@ -74,9 +75,20 @@ def main() -> None:
         _end(error, 1)
     except MemoryError as error:
         _end(error, 1, f"there is not enough memory: {error or 'take fewer samples, parameters or workers'}")
+    except BrokenPipeError:
+        sys.exit(1)
+    except OSError as error:
+        _end(error, 1, f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _prepare_output() -> None:
+    """A name of a file that is no text can be printed, and output that was closed is written to nowhere."""
+    open_what_is_closed()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _end(error: BaseException, code: int, text: str = "") -> NoReturn:

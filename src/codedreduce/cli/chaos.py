@@ -16,21 +16,26 @@ from rich.text import Text
 from codedreduce.chaos import running, schedule
 from codedreduce.chaos.running import Outcome, Progress, Setup
 from codedreduce.chaos.schedule import KINDS, Fault, Kind
-from codedreduce.cli.console import make_console
+from codedreduce.cli.console import make_lasting_console
 from codedreduce.cli.files import check_writable, open_to_write
-from codedreduce.cli.options import Wire, said_of_wire
+from codedreduce.cli.options import Wire, parse_shape, said_of_wire
 from codedreduce.errors import CodedReduceError, UsageError
 from codedreduce.lab import check_available
-from codedreduce.schemes.names import parse_tree
+from codedreduce.lab.lab import MOST_NODES
 from codedreduce.units import human_seconds
 from codedreduce.units import rate as parse_rate
 from codedreduce.units import seconds as parse_seconds
 
+#: Seconds that it takes, and faults that are drawn, at most.
+LONGEST, MOST_FAULTS = 7 * 86400, 1_000_000
+
 
 def chaos(
     minutes: Annotated[float, typer.Option(help="How long.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the schedule of faults.")] = 0,
-    workers: Annotated[int, typer.Option("-n", "--workers", help="Ranks of a striped run.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Of the schedule of faults.")] = 0,
+    workers: Annotated[
+        int, typer.Option("-n", "--workers", min=2, max=MOST_NODES, help="Ranks of a striped run.")
+    ] = 20,
     tree: Annotated[str | None, typer.Option(help="A tree and its root instead: FANOUTxDEPTH.")] = None,
     pytorch: Annotated[bool, typer.Option("--torch", help="Train in PyTorch instead of NumPy.")] = False,
     every: Annotated[str, typer.Option(help="Time from one fault to the next.")] = "1s",
@@ -47,15 +52,17 @@ def chaos(
 
     Prints rounds, faults, the longest pause, rounds lost, and whether the model has the same bits. Needs root.
     """
-    check_available()
-    if not minutes > 0:
-        raise UsageError(f"chaos takes some minutes, got {minutes:g}")
-    check_writable(trace, out)
-    count = workers if tree is None else parse_tree(tree, 1).workers
     seconds = 60 * minutes
+    if not 0 < seconds <= LONGEST:
+        raise UsageError(f"`--minutes {minutes:g}`: chaos takes more than 0 minutes, and a week at most")
+    check_writable(trace, out)
+    count = workers if tree is None else parse_shape(tree, 1, most=MOST_NODES - 1, why="for a lab").workers
     with tempfile.TemporaryDirectory(prefix="codedreduce-chaos-") as scratch:
         folder = keep or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot write to {str(folder)!r}: {error.strerror}") from None
         if any(folder.glob("rounds-*")):
             raise UsageError(f"{folder} has what processes of another chaos wrote; name another folder")
         setup = Setup(
@@ -63,10 +70,11 @@ def chaos(
             lab=lab_name, seed=seed, variables=said_of_wire(wire),
         )  # fmt: skip
         faults = _faults(setup, replay, seconds, seed, parse_seconds(every), _kinds(only))
+        check_available()
         if trace is not None:
             schedule.write(trace, faults)
         outcome = _run(setup, faults, seconds)
-    console = make_console()
+    console = make_lasting_console()
     console.print(_summary(outcome))
     if out is not None:
         with open_to_write(out) as file:
@@ -78,7 +86,7 @@ def chaos(
 
 def _kinds(only: str | None) -> tuple[Kind, ...]:
     chosen = tuple(kind for kind in KINDS if only is None or kind in only.split(","))
-    unknown = set(only.split(",")) - set(KINDS) if only else set()
+    unknown = set(only.split(",")) - set(KINDS) if only is not None else set()
     if unknown:
         raise UsageError(f"unknown fault {sorted(unknown)[0]!r}; there are {', '.join(KINDS)}")
     return chosen
@@ -89,6 +97,10 @@ def _faults(
 ) -> list[Fault]:
     if not every > 0:
         raise UsageError("faults need some time between them: --every 1s")
+    if seconds / every > MOST_FAULTS:
+        raise UsageError(
+            f"a fault every {every:g} s for {seconds:g} s is more than {MOST_FAULTS:,}; take fewer: --every 1s"
+        )
     found = (
         schedule.read(replay) if replay else schedule.drawn(setup.processes, seconds, seed, every=every, kinds=kinds)
     )
@@ -99,7 +111,7 @@ def _faults(
 
 
 def _run(setup: Setup, faults: list[Fault], seconds: float) -> Outcome:
-    console = make_console()
+    console = make_lasting_console()
     with Live(console=console, refresh_per_second=4, transient=True) as live:
 
         def look(progress: Progress) -> None:

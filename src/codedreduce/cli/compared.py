@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from codedreduce.cli.console import print_whole
 from codedreduce.cli.files import write_results
 from codedreduce.comparison.result import Comparison
 from codedreduce.report.comparison import comparison_table, write_comparison
@@ -19,12 +20,16 @@ def show_comparison(
     """Print the table and write the files, of the schemes that are finished; then raise what stopped the others."""
     finished = len(comparison.runs)
     if finished:
-        console.print(comparison_table(comparison.results))
-        if json is not None:
-            write_results(json, conditions=conditions, seed=seed, results=comparison.results)
-            console.print(f"wrote {json}")
-        if report is not None:
-            console.print(f"wrote {write_comparison(report, title, lead, comparison)}")
+        caption, table = comparison_table(comparison.results)
+        console.print(caption)
+        print_whole(console, table)
+        try:
+            if json is not None:
+                write_results(json, conditions=conditions, seed=seed, results=comparison.results)
+                console.print(f"wrote {json}")
+        finally:  # the one is written if the other cannot be
+            if report is not None:
+                console.print(f"wrote {write_comparison(report, title, lead, comparison)}")
     if comparison.stopped_by is not None and finished < len(labels):
         stopped = "interrupted" if isinstance(comparison.stopped_by, KeyboardInterrupt) else "stopped"
         console.print(f"{stopped} in {labels[finished]}: {finished} of {len(labels)} schemes are finished")

@@ -22,6 +22,9 @@ MOST_DRAWN = 20_000
 #: Shares of others that a worker may be asked for: as many as it has replicas, to the power of the levels.
 MOST_SHARES = 1_000
 
+#: Samples of a batch.
+MOST_SAMPLES = 10**15
+
 
 def draw(
     tree: Annotated[str, typer.Option(help="FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")] = "4x2",
@@ -31,7 +34,7 @@ def draw(
     code: Annotated[str | None, typer.Option(show_default="repetition", help="repetition or cyclic.")] = None,
     units: Units = None,
     samples: Annotated[
-        int | None, typer.Option(min=1, help="Samples in the batch.", show_default="60 a worker")
+        int | None, typer.Option(min=1, max=MOST_SAMPLES, help="Samples in the batch.", show_default="60 a worker")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="FILE.svg or FILE.png; without it, text.")] = None,
 ) -> None:

@@ -16,8 +16,14 @@ from codedreduce.errors import UsageError
 
 def check_writable(*paths: Path | None) -> None:
     """Refuse files that cannot be written, before anything is computed; what is in them stays until then."""
+    named: set[Path] = set()
     for path in paths:
-        if path is None or (path.exists() and not path.is_file() and not path.is_dir() and os.access(path, os.W_OK)):
+        if path is None:
+            continue
+        if path.resolve() in named and not path.is_dir() and not path.is_char_device():
+            raise UsageError(f"two results cannot be written to one file, {str(path)!r}; name another for one of them")
+        named.add(path.resolve())
+        if (path.exists() and not path.is_file() and not path.is_dir()) and os.access(path, os.W_OK):
             continue
         was_there = path.exists()
         try:
@@ -25,7 +31,7 @@ def check_writable(*paths: Path | None) -> None:
         except OSError as error:
             raise _cannot_write(path, error) from None
         if not was_there:
-            path.unlink()
+            path.resolve().unlink()  # of a link, what it points to
 
 
 def check_folder(folder: Path | None) -> None:
@@ -47,7 +53,7 @@ def open_to_write(path: Path) -> IO[str]:
         raise _cannot_write(path, error) from None
 
 
-def write_whole(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Put a file in the place of `path` when all of it is written: what was there stays if that never happens."""
     target = path.resolve()  # of a link, what it points to
     beside = target.with_name(f".{target.name}-{os.getpid()}.writing")
@@ -76,5 +82,5 @@ def _cannot_write(path: Path, error: OSError) -> UsageError:
 def write_results(path: Path, *, conditions: object, seed: int, results: Sequence[Result]) -> None:
     """Write what was compared, under which conditions, as JSON."""
     document = {"conditions": conditions, "seed": seed, "results": results}
-    with open_to_write(path) as file:
-        file.write(msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n")
+    text = msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+    write_whole(path, lambda file: file.write(text))

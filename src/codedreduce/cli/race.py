@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from codedreduce.cli.compared import show_comparison
-from codedreduce.cli.console import make_console
+from codedreduce.cli.console import make_lasting_console
 from codedreduce.cli.files import check_folder, check_writable
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
 from codedreduce.cli.options import (
@@ -28,7 +28,7 @@ from codedreduce.cli.options import (
     parse_shape,
     said_of_wire,
 )
-from codedreduce.comparison.names import ALL, scheme_names
+from codedreduce.comparison.names import ALL, scenario_for, scheme_names
 from codedreduce.comparison.raced import race_schemes, racing_schemes
 from codedreduce.comparison.result import Comparison
 from codedreduce.lab import DEFAULT_NAME
@@ -41,6 +41,7 @@ from codedreduce.units import human_seconds
 from codedreduce.units import seconds as parse_seconds
 from codedreduce.worlds.delays import parse_delays
 from codedreduce.worlds.journal import RoundLog
+from codedreduce.worlds.simulated.scenario import Scenario
 
 
 def race(
@@ -67,6 +68,8 @@ def race(
     check_memory(samples, parameters)
     batch_seconds = parse_seconds(compute)
     parse_delays(delays, workers=shape.workers, unit=1.0, seed=seed)
+    for name in names:
+        scenario_for(Scenario(tree=tree, stragglers=tolerated, samples=samples), name).plan()
     check_writable(json)
     check_folder(report)
     chosen = racing_schemes(names, tree=tree, stragglers=tolerated, delays=delays, compute=batch_seconds, seed=seed)
@@ -77,7 +80,7 @@ def race(
         scheme=next(iter(chosen.values())), optimizer=SGD(1.0), seed=seed, delays=delays, compute=batch_seconds,
         site=chosen_lab(in_lab, lab_name, processes),
     )  # fmt: skip
-    console = make_console()
+    console = make_lasting_console()
     comparison = _race(job, chosen, console)
     lead = (
         f"{rounds} rounds of logistic regression in real processes, {samples} samples, {parameters} parameters, "

@@ -101,13 +101,16 @@ def run(
 
     In stripes every process computes and steps; over a tree there is a root beside the workers, which alone steps.
     """
+    if script.startswith("-"):
+        raise UsageError(f"No such option: {script}; see codedreduce run --help")
     on_hosts = OnHosts.chosen(hosts, python, ssh, in_lab=in_lab)
     said_of_ray = SaidOfRay(
         on=on, address=address, resources=resources, spread_over=spread_over, within=within, dry_run=dry_run
     )  # fmt: skip
     most = MOST_PROCESSES if on is None and on_hosts is None else MOST_SIMULATED
     least, count = parse_workers(workers, on_hosts.slots if on_hosts is not None else DEFAULT_WORKERS, most)
-    scheme = scheme or ("striped" if tree is None and order is None else "coded-reduce")
+    if scheme is None:
+        scheme = "striped" if tree is None and order is None else "coded-reduce"
     check_scheme_options([scheme], stragglers=stragglers, order=order)
     tolerated, order = TOLERATED if stragglers is None else stragglers, order or "progressive"
     tree = tree or _usual_tree(scheme, count, tolerated)

@@ -10,8 +10,6 @@ import os
 import select
 import sys
 
-from codedreduce.worlds.showing import Once
-
 
 class Screen(io.TextIOBase):
     """A file of this process's (1 or 2). Writing raises OSError if the disk is full, or nobody reads any more."""
@@ -45,22 +43,6 @@ class Screen(io.TextIOBase):
             except BlockingIOError:  # others share the terminal, and have set it so
                 select.select([], [self._descriptor], [])
         return len(text)
-
-
-class LossyScreen(Screen):
-    """The same, for a training that goes on: what cannot be written is lost, which is reported once."""
-
-    def __init__(self, descriptor: int) -> None:
-        super().__init__(descriptor)
-        self._report = Once()
-
-    def write(self, text: str) -> int:
-        """Write it, if that is possible."""
-        try:
-            return super().write(text)
-        except OSError as error:
-            self._report(f"cannot print: {error.strerror}; what is printed is lost, and the training goes on")
-            return len(text)
 
 
 def open_what_is_closed() -> None:

@@ -18,7 +18,9 @@ def secret(
     new: Annotated[bool, typer.Option("--new", help="Make another, though there is one.")] = False,
 ) -> None:
     """Make a secret, in a file that only you can read, for nodes that are started by hand."""
-    path = file or default_file()
+    path = default_file() if file is None else file
+    if not path or os.path.isdir(path):
+        raise UsageError(f"`--file {path}`: a secret is put into a file; name one")
     if show:
         print(read_secret(path).reveal())
         return

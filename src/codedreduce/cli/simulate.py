@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from codedreduce.cli.compared import show_comparison
-from codedreduce.cli.console import make_console
-from codedreduce.cli.files import check_folder, check_writable, open_to_write
+from codedreduce.cli.console import make_lasting_console
+from codedreduce.cli.files import check_folder, check_writable, write_whole
 from codedreduce.cli.options import (
     MOST_ROUNDS,
     MOST_SIMULATED,
@@ -64,13 +65,14 @@ def simulate(
         head_start=head_start, code=code,
     )  # fmt: skip
     base.delay_model()
-    labels = [scenario_for(base, name).parsed_scheme().label for name in names]
+    labels = [scenario_for(base, name).plan().scheme.label for name in names]
     check_writable(json, trace)
     check_folder(report)
-    console = make_console()
+    console = make_lasting_console()
     if trace is not None:
-        with open_to_write(trace) as file:
-            write_trace(scenario_for(base, names[0]), file)
+        text = io.StringIO()
+        write_trace(scenario_for(base, names[0]), text)
+        write_whole(trace, lambda file: file.write(text.getvalue().encode()))
         console.print(f"wrote {trace}; step through it with: codedreduce replay {trace}")
     comparison = _simulate(base, names, console)
     show_comparison(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, TextIO, cast
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -14,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from codedreduce.cli.console import make_console
+from codedreduce.cli.console import make_lasting_console
 from codedreduce.cli.files import check_writable, write_whole
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
 from codedreduce.cli.options import (
@@ -34,17 +35,16 @@ from codedreduce.cli.options import (
     parse_shape,
     said_of_wire,
 )
-from codedreduce.cli.screen import LossyScreen
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.protocol.audits import QUARANTINE, Auditing
 from codedreduce.protocol.events import Note
 from codedreduce.protocol.settings import Excess
-from codedreduce.schemes import Scheme
+from codedreduce.schemes import Scheme, Striped
 from codedreduce.schemes.choice import choose
 from codedreduce.schemes.names import parse_scheme
 from codedreduce.training.checkpoints import KEPT, saving_to
-from codedreduce.training.data import synthetic
+from codedreduce.training.data import Source, synthetic
 from codedreduce.training.files import open_data
 from codedreduce.training.loop import Job, TrainingResult, run_job
 from codedreduce.training.objectives import LinearRegression, LogisticRegression, Objective, Softmax
@@ -54,6 +54,9 @@ from codedreduce.worlds.journal import RoundLog
 
 #: Workers when nothing is said.
 WORKERS = 20
+
+#: Parameters of a model that is trained on one machine.
+MOST_PARAMETERS = 10**9
 
 
 def train(
@@ -98,6 +101,13 @@ def train(
     made = synthetic(6300, 1000, kind="linear" if model == "linear" else "logistic")
     source, objective = open_data(data) if data else made, _objective(model)
     reason = ""
+    if data is not None:
+        source = _checked(data, source, objective)
+    features = source.shape().features
+    if objective.parameters(features) > MOST_PARAMETERS:
+        raise UsageError(
+            f"`--model {model}`: {objective.parameters(features):,} parameters are too many for one machine"
+        )
     if scheme is None and tree is None and units is None and order is None:
         count = workers or WORKERS
         check_processes(count, f"--workers {count}")
@@ -117,7 +127,9 @@ def train(
     )  # fmt: skip
     job = replace(job, site=chosen_lab(in_lab, lab_name, len(job.plan().nodes)))
     job.injection()
-    console = make_console(file=cast(TextIO, LossyScreen(1)))
+    if on_excess != "wait" and isinstance(chosen, Striped):
+        raise UsageError(f"`--on-excess {on_excess}`: stripes always compute the exact sum; leave it out")
+    console = make_lasting_console()
     result = _run(job, console, f"{chosen}: {reason}" if reason else "")
     _write(result, save, log)
     _sum_up(result, console)
@@ -133,7 +145,8 @@ def _scheme(
     units: int | None,
 ) -> Scheme:  # fmt: skip
     """The one that is named, or that what is said of it belongs to."""
-    scheme = scheme or ("coded-reduce" if units is None else "striped")
+    if scheme is None:
+        scheme = "coded-reduce" if units is None else "striped"
     check_scheme_options([scheme], stragglers=stragglers, order=order)
     tolerated = TOLERATED if stragglers is None else stragglers
     if tree is None:
@@ -203,9 +216,32 @@ def _objective(text: str) -> Objective:
     if text == "logistic":
         return LogisticRegression()
     name, _, classes = text.partition(":")
-    if name == "softmax" and classes.isdigit() and int(classes) > 1:
+    if name == "softmax" and re.fullmatch(r"[0-9]{1,9}", classes) and int(classes) > 1:
         return Softmax(int(classes))
     raise UsageError(f"unknown model {text!r}; there are linear, logistic and softmax:CLASSES")
+
+
+def _checked(path: Path, source: Source, objective: Objective) -> Source:
+    """Refuse a file without samples or features, too large a model or data, and labels that the model does not take."""
+    samples, features = source.shape()
+    if not samples or not features:
+        source.read([range(min(1, samples))])  # which names a line that is none
+        raise UsageError(f"{path.name} has no {'features' if samples else 'samples'}; name another file with --data")
+    needed, there = 4 * samples * features, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise UsageError(f"{path.name}: {samples:,} samples of {features:,} features do not fit into memory")
+    if isinstance(objective, LinearRegression):
+        return source
+    most = objective.classes - 1 if isinstance(objective, Softmax) else 1
+    loaded = source.loaded()
+    wrong = (loaded.y < 0) | (loaded.y > most) | (isinstance(objective, Softmax) & (loaded.y != np.floor(loaded.y)))
+    if wrong.any():
+        sample = int(np.argmax(wrong))
+        raise UsageError(
+            f"{path.name}: sample {sample} has the label {loaded.y[sample]:g}; "
+            f"this model takes 0 to {most} (see --model)"
+        )
+    return loaded
 
 
 def _log_lines(history: tuple[RoundLog, ...]) -> Iterator[bytes]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -36,7 +35,7 @@ TRAINED = ("scheme", "mean", "p95", "speed-up", "work", "loss", "error", "bits")
 BASELINE = "master-worker"
 
 
-def comparison_table(results: Sequence[Result]) -> Group:
+def comparison_table(results: Sequence[Result]) -> tuple[Text, Table]:
     """One line a scheme, the fastest first: round times, their price, and whether the gradient is right."""
     cells = _cells(results)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
@@ -45,7 +44,7 @@ def comparison_table(results: Sequence[Result]) -> Group:
         table.add_column(column, justify="right", no_wrap=True)
     for index, row in enumerate(cells.rows):
         table.add_row(*row, style="bold green" if index == cells.best else "")
-    return Group(Text(cells.caption, style="dim"), table)
+    return Text(cells.caption, style="dim"), table
 
 
 def write_comparison(folder: Path, title: str, lead: str, comparison: Comparison) -> Path:
@@ -85,6 +84,8 @@ def write_comparison(folder: Path, title: str, lead: str, comparison: Comparison
     ]  # fmt: skip
     if losses := {r.scheme: (r.round_seconds, r.losses) for r in results if r.losses is not None}:
         caption = "The same model, data and steps: what differs is how long a round takes."
+        if any(result.name == "live-compensation" for result in results):
+            caption += " Live compensation leaves late work out, and so takes other steps."
         sections.insert(1, Section("Loss against time", losses_over_time(losses), caption))
     return write_page(folder, title, lead, _cells(results), sections)
 

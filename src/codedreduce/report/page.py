@@ -21,7 +21,7 @@ p.lead { color: #555; margin-top: 0; } figure { margin: 0; } figure svg { width:
 figcaption { color: #555; font-size: .9rem; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .92rem; }
 th, td { text-align: right; white-space: nowrap; padding: .3rem .6rem; border-bottom: 1px solid #e3e3e3; }
-caption { text-align: left; color: #555; padding-bottom: .3rem; }
+p.caption { color: #555; font-size: .92rem; margin-bottom: .3rem; }
 th:first-child, td:first-child { text-align: left; } tr.best td { font-weight: 600; color: #00674a; }
 """
 
@@ -76,8 +76,8 @@ def _table(table: HtmlTable) -> str:
         + "</tr>"
         for index, row in enumerate(table.rows)
     )
-    caption = f"<caption>{html.escape(table.caption)}</caption>"
-    return f"<div class=wide><table>{caption}<tr>{head}</tr>{body}</table></div>"
+    caption = f"<p class=caption>{html.escape(table.caption)}</p>"
+    return f"{caption}<div class=wide><table><tr>{head}</tr>{body}</table></div>"
 
 
 def _svg(figure: Figure) -> str:

@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import tempfile
 import threading
 import time
@@ -78,7 +79,7 @@ class When:
         (When(rounds=100, seconds=None), When(rounds=None, seconds=300.0))
         """
         said = str(text).strip()
-        return cls(rounds=int(said)) if said.isdigit() else cls(seconds=seconds(said))
+        return cls(rounds=int(said)) if re.fullmatch(r"[0-9]{1,18}", said) else cls(seconds=seconds(said))
 
     def is_due(self, *, round_: int, last: int, elapsed: float) -> bool:
         """Whether one is due after a round, so many seconds after the last one."""

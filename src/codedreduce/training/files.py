@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import zipfile
 import zlib
@@ -128,6 +129,8 @@ class _TextFile(_File):
         with _reading(self.path), self.path.open("rb") as file:
             for data in file:
                 line, begin, end = data.decode(errors="replace"), end, end + len(data)
+                if not begin and data.startswith(codecs.BOM_UTF8):  # no part of the first number
+                    line, begin = line[1:], len(codecs.BOM_UTF8)
                 if line.strip():
                     if features or not self._is_header(line):
                         starts.append(begin)
@@ -224,7 +227,7 @@ class LibsvmFile(_TextFile):
 def _index(cell: str) -> int:
     """The feature of a LIBSVM cell; 0 if it is not one, which reading then refuses."""
     text = cell.partition(":")[0]
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
 def _stamp(file: BinaryIO) -> tuple[int, int]:

@@ -7,6 +7,8 @@ function of the seed and the round alone, so that all schemes meet the same dela
 from __future__ import annotations
 
 import re
+import zipfile
+import zlib
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import NamedTuple
@@ -213,19 +215,25 @@ def load_trace(text: str) -> Floats:
     if not path.is_file():
         raise UsageError(f"there is no trace {name!r}; delays from a trace are written FILE.npz:key")
     try:
+        if not zipfile.is_zipfile(path):
+            raise UsageError(f"{path.name} is not a readable .npz archive: it is no archive")
         with np.load(path) as archive:
             keys = list(archive.keys())
             if not key and len(keys) == 1:
                 key = keys[0]
             if key not in keys:
                 raise UsageError(f"{path.name} has no {key!r}; write {path.name}:KEY with one of {', '.join(keys)}")
-            latencies = np.asarray(archive[key], dtype=np.float64)
-    except (OSError, ValueError) as error:
+            found = archive[key]
+            if found.dtype.kind not in "fiu":
+                raise UsageError(f"a trace holds positive seconds; {path.name}:{key} holds {found.dtype}")
+            latencies = np.asarray(found, dtype=np.float64)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"{path.name} is not a readable .npz archive: {error}") from None
     if latencies.ndim != 2 or 0 in latencies.shape:
         raise UsageError(f"a trace is a matrix of workers x rounds; {path.name}:{key} has the shape {latencies.shape}")
-    if not np.nanmedian(latencies) > 0 or np.nanmin(latencies) < 0:
+    known = latencies[~np.isnan(latencies)]
+    if not known.size or np.isinf(known).any() or not np.median(known) > 0 or known.min() < 0:
         raise UsageError(f"a trace holds positive seconds; {path.name}:{key} does not")
     return latencies
