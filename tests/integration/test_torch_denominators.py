@@ -91,6 +91,32 @@ def test_what_the_warning_advises_has_none(caplog: pytest.LogCaptureFixture) -> 
     assert not caplog.records
 
 
+CLASS_WEIGHTS = torch.tensor([1.0, 5.0], dtype=torch.float64)
+
+
+def by_class(model: nn.Module, batch, reduction: str = "none") -> torch.Tensor:
+    """Whether a second sentence follows; that it does counts more."""
+    tokens, _ = batch
+    return F.cross_entropy(model(tokens)[1], tokens[:, 0] % 2, CLASS_WEIGHTS, reduction=reduction)
+
+
+def by_class_and_weight(model: nn.Module, batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the warning advises."""
+    return by_class(model, batch), CLASS_WEIGHTS[batch[0][:, 0] % 2]
+
+
+def test_weights_of_classes_have_a_warning_unless_the_mean_is_theirs(caplog: pytest.LogCaptureFixture) -> None:
+    def in_one_process(model: nn.Module, batch) -> torch.Tensor:
+        return by_class(model, batch, "mean")
+
+    caplog.set_level(logging.WARNING)
+    assert differ(gradients(by_class_and_weight), plain_gradients(in_one_process, 1)) < 1e-9
+    assert not caplog.records
+    assert differ(gradients(by_class), plain_gradients(in_one_process, 1)) > 0.05
+    (record,) = caplog.records
+    assert "return (losses, weight[targets])" in record.message
+
+
 # -- which losses
 
 COUNTS = torch.tensor([3, 1, 4])

@@ -78,7 +78,7 @@ def test_alone_it_is_told_of_damage_and_of_what_could_not_be_written(tmp_path: P
     script(tmp_path / "kept", tmp_path, 4)()
     (tmp_path / "kept" / "round-00000004.pt").write_bytes(b"")
     (tmp_path / "kept" / "round-00000006.json.writing").mkdir()
-    script(tmp_path / "kept", tmp_path, 7, resume=True)()
+    script(tmp_path / "kept", tmp_path, 6, resume=True)()
     assert "round-00000004.json.damaged is damaged: round-00000004.pt has 0 bytes" in said.read_text()
     assert "Resumed from round 2" in said.read_text()
     assert "the checkpoint of round 6 could not be written" in said.read_text()

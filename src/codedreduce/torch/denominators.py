@@ -1,4 +1,4 @@
-"""Losses that are divided by a count of each sample: seen in the graph that autograd keeps of them.
+"""Losses whose mean is not what it is in one process: seen in the graph that autograd keeps of them.
 
 A mean over all tokens of a batch is not the mean of each sample's mean, if samples have different numbers of them. So
 from the losses back, as long as every operation is linear, divisions and means are looked for whose denominators are
@@ -50,6 +50,23 @@ def counts_that_differ(losses: torch.Tensor) -> tuple[int, int] | None:
         if len(found) == samples and _are_counts(count):
             return _range(count)
     return None
+
+
+def weighs_classes(losses: torch.Tensor) -> bool:
+    """Whether samples count as their classes do, by weights that a loss function was given and that differ.
+
+    >>> scores, classes = torch.zeros(3, 2, requires_grad=True), torch.tensor([0, 1, 1])
+    >>> [
+    ...     weighs_classes(torch.nn.functional.cross_entropy(scores, classes, torch.tensor(weight), reduction="none"))
+    ...     for weight in ([1.0, 3.0], [1.0, 1.0])
+    ... ]
+    [True, False]
+    """
+    if losses.grad_fn is None:
+        return False
+    found = (node for node, _ in _linear(losses.grad_fn, losses.numel()) if _is(node, ("NllLoss", "NllLoss2D")))
+    weights = (node._saved_weight for node in found)
+    return any(one is not None and bool((one != one[0]).any()) for one in weights)
 
 
 def _linear(node: Any, samples: int) -> Iterator[tuple[Any, str]]:

@@ -25,7 +25,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from codedreduce.errors import UsageError
 from codedreduce.torch.compiling import without_compiling
-from codedreduce.torch.denominators import counts_that_differ
+from codedreduce.torch.denominators import counts_that_differ, weighs_classes
 from codedreduce.torch.fingerprint import fingerprint
 from codedreduce.torch.given import Form, Given
 from codedreduce.torch.running import RunningStatistics, normalising
@@ -193,6 +193,12 @@ def _try_pass(
             "samples), so the gradient is that of the mean of these means, and not that of the mean over all tokens of "
             "the batch, as reduction='mean' gives in one process. For the latter return (sums, counts); if terms have "
             "different denominators, divide each term by a constant, such as its average count"
+        )
+    if given.weights is None and weighs_classes(given.losses):
+        warnings.append(
+            "losses() weighs samples by their classes (weight=), and their mean is taken over the number of samples. "
+            "reduction='mean' in one process divides by the sum of the weights: for that return (losses, "
+            "weight[targets])"
         )
     gradients = _backward(training.model, given)
     for name, norm in _norms(training.model).items():
