@@ -61,7 +61,7 @@ def test_replay_notices_a_difference(tmp_path: Path) -> None:
     text = trace_of(random_scenario(5))
     trace.write_text(text.replace("Begin", "Begun", 1))
     run = codedreduce("replay", str(trace))
-    assert "differs from what was recorded" in run.stdout
+    assert (run.returncode, "differs from what was recorded" in run.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -38,13 +38,11 @@ def replay(
         failure = f"{type(error).__name__}: {error}"
     show(console, again.getvalue().splitlines()[1:], node, round, step and sys.stdin.isatty())
     lines = [line for line in recorded.splitlines() if not line.startswith("!!")]
-    same = lines == again.getvalue().splitlines()
-    if same:
-        console.print("the run is the same as recorded")
-    else:
-        console.print("the run differs from what was recorded", style="red")
     if failure:
         console.print(f"it ends with {failure}", style="red")
+    if lines != again.getvalue().splitlines():
+        raise CodedReduceError("the run differs from what was recorded: the trace is of another version, or was changed")
+    console.print("the run is the same as recorded")
 
 
 def show(console: Console, lines: list[str], node: int | None, round_: int | None, step: bool) -> None:

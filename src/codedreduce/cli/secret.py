@@ -24,10 +24,8 @@ def secret(
     if show:
         print(read_secret(path).reveal())
         return
-    if new and os.path.lexists(path):
-        os.unlink(path)
     try:
-        write_secret(path, Secret.fresh())
+        write_secret(path, Secret.fresh(), replaces=new)
     except FileExistsError:
         raise UsageError(
             f"there is a secret in {path}: use it, or make another with --new (runs that have it go on)"

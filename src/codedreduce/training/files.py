@@ -173,16 +173,12 @@ class _Lines(NamedTuple):
 
 @dataclass(frozen=True)
 class CsvFile(_TextFile):
-    """Numbers separated by commas, the label in the last column; a first line of names is skipped."""
+    """Numbers separated by commas, the label in the last column; a first line of names, without a number, is skipped."""
 
     path: Path
 
     def _is_header(self, line: str) -> bool:
-        try:
-            float(line.split(",")[0])
-        except ValueError:
-            return True
-        return False
+        return not any(map(_is_number, line.split(",")))
 
     def _features(self, line: str, known: int) -> int:
         columns = known + 1 if known else len(line.split(","))
@@ -247,3 +243,11 @@ def _reading(path: Path) -> Iterator[None]:
         raise UsageError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
     except (ValueError, TypeError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise UsageError(f"{path.name} is not a readable {path.suffix} archive: {error}") from None
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

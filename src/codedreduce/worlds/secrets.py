@@ -132,8 +132,8 @@ def read_secret(path: str) -> Secret:
         return Secret(opened.read(4096), path)
 
 
-def write_secret(path: str, secret: Secret) -> None:
-    """Put a secret into a new file that only its owner may read: all of it, or there is no file."""
+def write_secret(path: str, secret: Secret, *, replaces: bool = False) -> None:
+    """Put a secret into a file that only its owner may read: all of it, or what was there stays as it was."""
     folder = os.path.dirname(path) or "."
     beside = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
     try:
@@ -142,9 +142,13 @@ def write_secret(path: str, secret: Secret) -> None:
         try:
             with open(file, "w", encoding="utf-8") as opened:
                 opened.write(secret.reveal() + "\n")
-            os.link(beside, path)  # unlike a renaming it never takes the place of one that is there
+            if replaces:
+                os.replace(beside, path)
+            else:
+                os.link(beside, path)  # unlike a renaming it never takes the place of one that is there
         finally:
-            os.unlink(beside)
+            if os.path.lexists(beside):
+                os.unlink(beside)
     except FileExistsError:
         raise
     except OSError as error:
