@@ -96,3 +96,57 @@ def test_random_faults_beside_ranks_that_are_always_wrong(first: int) -> None:
 )
 def test_random_faults_that_once_led_to_a_sum_that_was_wrong(seed: int) -> None:
     check_seed(seed, Path("traces"), random_wrong_ranks)
+
+
+def test_a_leader_that_comes_back_to_a_round_whose_sum_another_has_uses_nothing_that_nobody_compared() -> None:
+    """It is stopped in a round, which the others end; then it leads in that round, and they are through with it."""
+    scenario = Scenario(
+        tree="3x1", stragglers=0, scheme="striped", compute=3.899261299437833, rounds=5, seed=862, samples=24,
+        parameters=200, blocks=4, rate=1e3, latency=0.05, audit=1.0, quarantine=1000, wrongs=(Wrong(node=0, seed=862),),
+        faults=(
+            Fault(kind="crash", node=0, round=1, after=1.98, seconds=2.0, known_after=5.0),
+            Fault(kind="pause", node=0, round=1, after=0.0, seconds=8.0, known_after=5.0),
+            Fault(kind="crash", node=1, round=1, after=1.0, seconds=1.02, known_after=5.0),
+            Fault(kind="pause", node=0, round=3, after=0.4, seconds=7.0, known_after=0.5),
+            Fault(kind="duplicate", node=1, round=3, after=2.6, seconds=1.0),
+            Fault(kind="crash", node=2, round=5, after=0.5, seconds=0.4, known_after=0.5),
+        ),
+    )  # fmt: skip
+    recorder = Leaving()
+    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    assert len(recorder.rounds) == scenario.rounds
+    assert 3 not in recorder.different
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0])
+def test_two_that_differ_wait_for_a_third_that_is_there_and_not_at_the_round(seconds: float) -> None:
+    """A process that was killed and started again takes a state first; the run would end before."""
+    away = Fault(kind="crash", node=2, round=3, after=0.0, seconds=seconds, known_after=0.5)
+    scenario = Scenario(
+        tree="3x1", stragglers=0, scheme="striped", compute=2.38, rounds=5, seed=289, samples=24, parameters=12,
+        blocks=4, chunk=4, rate=1e6, latency=0.05, audit=0.2, quarantine=1000, wrongs=(Wrong(node=0, seed=289),),
+        faults=(away,),
+    )  # fmt: skip
+    recorder = Leaving()
+    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    assert not recorder.troubles
+    assert len(recorder.rounds) == scenario.rounds
+
+
+def test_an_audited_round_of_which_somebody_has_the_sum_ends_for_all() -> None:
+    """Nobody is wrong: but who has the sum computes nothing more of the round, so that nothing would pass."""
+    scenario = Scenario(
+        tree="3x1", stragglers=0, scheme="striped", compute=3.0, rounds=6, seed=437, samples=24, parameters=200,
+        blocks=2, rate=1e3, audit=0.2, quarantine=3,
+        faults=(
+            Fault(kind="leave", node=1, round=3, after=1.0, seconds=0.0, known_after=5.0),
+            Fault(kind="slow", node=0, round=4, after=1.0789660475501637, seconds=2.4902626267706576, factor=18.2),
+            Fault(kind="cut", node=1, round=5, after=0.0, seconds=1.3, known_after=0.5),
+            Fault(kind="cut", node=0, round=6, after=1.0, seconds=1.0, known_after=0.5),
+            Fault(kind="pause", node=1, round=6, after=1.0, seconds=0.5, known_after=5.0),
+        ),
+    )  # fmt: skip
+    recorder = Leaving()
+    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    assert len(recorder.rounds) == scenario.rounds
+    assert recorder.identical

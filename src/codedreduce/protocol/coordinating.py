@@ -200,6 +200,8 @@ class Coordinating:
             self._work.budget.on_time(unit)
         if self._is_on:
             self._work.gone(rank, now)
+            if not self._sums.having(self.present):
+                self._audits.reopen()
             self._audits.gone(rank, now, actions)
             self._redo_undelivered(rank, now, actions)
             self.look(now, actions)
@@ -317,11 +319,12 @@ class Coordinating:
             return
         self._has_sum(rank)
         for unit in list(self._units):
-            if not any(map(self._standing.can_compute, self._plan.readers(unit))):
+            if self._audits.is_on or not any(map(self._standing.can_compute, self._plan.readers(unit))):
                 self._add(Part(unit, 0, self._plan.blocks), None, now, actions)
         self._wait_for_sum(now, actions)
 
     def _has_sum(self, rank: int) -> None:
+        """In an audited round the others take it from there, and nothing is used that nobody has compared."""
         self._sums.has_sum(rank)
         self._standing.has_sum(rank)
         self._audits.close()

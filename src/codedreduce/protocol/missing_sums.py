@@ -81,6 +81,10 @@ class MissingSums:
         """A rank has said that it has the whole sum."""
         self._having.add(rank)
 
+    def having(self, present: set[int]) -> set[int]:
+        """The ranks that have the whole sum, of these."""
+        return self._having & present
+
     def was_kept_by_others(self, stripe: int) -> bool:
         """Whether somebody who kept it in place of another was in vain, too."""
         return stripe in self._keeper
