@@ -32,8 +32,8 @@ TESTS = (
     "tests/unit/test_arena.py",
     "tests/unit/test_checkpoints.py",
     "tests/unit/test_driver_timers.py",
+    "tests/unit/test_host_memory.py",
     "tests/unit/test_inherited_names.py",
-    "tests/unit/test_lending.py",
     "tests/unit/test_package.py",
     "tests/unit/test_secrets.py",
 )

@@ -163,18 +163,6 @@ def test_a_vector_that_somebody_has_is_not_written_into(two) -> None:
     assert kept[0] == 2, "a view of it is enough"
 
 
-def test_a_vector_that_nobody_has_any_more_is_written_into_again(two) -> None:
-    """Whether anybody has it is seen by how often it is referred to, which versions of Python count otherwise."""
-    one, other = two
-    places = set()
-    for round_ in range(1, 9):
-        vector = other.take(gathered(one, other, round_))
-        assert vector[0] == round_
-        places.add(vector.ctypes.data)
-        del vector
-    assert len(places) == 1
-
-
 def test_an_overtaken_rank_takes_anothers_state() -> None:
     talk = led_to("rank", RankState.RESTING)
     talk.happens(happening.Overtaken(round=0))
