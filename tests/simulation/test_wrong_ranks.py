@@ -150,3 +150,28 @@ def test_an_audited_round_of_which_somebody_has_the_sum_ends_for_all() -> None:
     scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
     assert len(recorder.rounds) == scenario.rounds
     assert recorder.identical
+
+
+@pytest.mark.parametrize(("seconds", "crashed", "unreachable"), [(9.0, 5, 13.0), (9.0, 6, 13.0), (12.0, 7, 22.0)])
+@pytest.mark.parametrize("wrong", [(), (Wrong(node=0, seed=3),)])
+def test_a_round_whose_sum_another_had_and_holds_no_more_ends(
+    seconds: float, crashed: int, unreachable: float, wrong: tuple[Wrong, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 comes back to a round that rank 2 ended some rounds ago; of large vectors it holds the last sum only."""
+    monkeypatch.setattr("codedreduce.protocol.settings.HELD_BYTES", 1)
+    scenario = Scenario(
+        tree="3x1", stragglers=0, scheme="striped", compute=3.0, rounds=9, seed=3, samples=24, parameters=40,
+        blocks=2, chunk=8, audit=1.0, quarantine=1000, wrongs=wrong,
+        faults=(
+            Fault(kind="pause", node=0, round=3, after=0.2, seconds=seconds, known_after=0.5),
+            Fault(kind="one-way", node=0, round=3, after=0.1, seconds=unreachable, known_after=0.5, others=(2,)),
+            Fault(kind="crash", node=1, round=crashed, after=0.5, seconds=5.0, known_after=0.5),
+        ),
+    )  # fmt: skip
+    recorder = Leaving()
+    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    assert not recorder.different
+    if wrong:  # two have computed it, and rank 2 computes nothing of it any more
+        assert {rank for rank, _ in recorder.troubles} == {0, 1}
+    else:
+        assert len(recorder.rounds) == scenario.rounds

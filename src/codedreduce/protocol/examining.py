@@ -155,12 +155,12 @@ class Examining:
         for case in self._cases.values():
             case.is_over = True
 
-    def reopen(self) -> None:
-        """Whoever had the sum is gone: what nobody has compared is looked at after all."""
-        if self._is_closed:
-            self._is_closed = False
-            for case in self._cases.values():
-                case.is_over = case.right is not None
+    def reopen(self) -> bool:
+        """Nobody has the sum any more: what nobody has compared is looked at after all. Whether anything was closed."""
+        was_closed, self._is_closed = self._is_closed and self.is_on, False
+        for case in self._cases.values() if was_closed else ():
+            case.is_over = case.right is not None
+        return was_closed
 
     def did(self, rank: int, part: Part) -> None:
         """A rank has done a part, and says what it has of the blocks in it, or has said so."""
@@ -299,9 +299,11 @@ class Examining:
 
     def _may_decide(self, block: Block, case: Case) -> list[int]:
         """Who is there and could say who was right, when it comes to this round."""
+        standing = self._standing
         return [
             rank for rank in self._plan.readers(block[0])
-            if rank in self._standing.present and rank not in case.said and not self._standing.is_wrong(rank)
+            if rank in standing.present and rank not in case.said
+            and not standing.is_wrong(rank) and not standing.is_through(rank)
         ]  # fmt: skip
 
     def _late_at(self, rank: int, since: float, blocks: int) -> float:

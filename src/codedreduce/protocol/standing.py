@@ -52,6 +52,7 @@ class Standing:
         self._leaving.discard(rank)
         self._away.discard(rank)
         self._behind.discard(rank)
+        self._has_sum.discard(rank)
 
     def begin(self, round_: int, now: float) -> None:
         """A round begins: whoever was silent in the last one is given nothing; unless most were, who are awaited."""
@@ -90,6 +91,10 @@ class Standing:
     def has_sum(self, rank: int) -> None:
         """A rank has the sum of the round that is on, which the coordinator has not: it computes nothing of it."""
         self._has_sum.add(rank)
+
+    def is_through(self, rank: int) -> bool:
+        """Whether a rank is through with the round that is on: it computes nothing of it, even if it lost its sum."""
+        return rank in self._has_sum
 
     def can_compute(self, rank: int) -> bool:
         """Whether a rank is at the round that is on, and has not got its sum."""
