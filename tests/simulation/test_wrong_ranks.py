@@ -175,3 +175,15 @@ def test_a_round_whose_sum_another_had_and_holds_no_more_ends(
         assert {rank for rank, _ in recorder.troubles} == {0, 1}
     else:
         assert len(recorder.rounds) == scenario.rounds
+
+
+def test_a_round_in_which_every_rank_was_found_to_be_wrong_ends_the_run() -> None:
+    """Two that compute the same wrong bits outvote the others in one block, and are outvoted in another."""
+    scenario = Scenario(
+        tree="4x1", stragglers=0, scheme="striped", compute=4.0, rounds=4, seed=8, samples=32, parameters=12, blocks=8,
+        chunk=4, rate=1e6, audit=1.0, quarantine=1000, delays="exponential",
+        wrongs=(Wrong(node=0, seed=8), Wrong(node=3, seed=8)),
+    )  # fmt: skip
+    recorder = Leaving()
+    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    assert {rank for rank, _ in recorder.troubles} == {0, 1, 2, 3}

@@ -362,7 +362,10 @@ class Coordinating:
             self.look(now, actions)
 
     def undecided(self) -> tuple[Trouble, ...]:
-        """Who has computed different bits, if nobody can decide who was wrong."""
+        """Who has computed different bits, if nobody can decide who was wrong; or all, if every rank was wrong."""
+        ranks = self._plan.computing
+        if self._is_on and self._standing.are_all_wrong(ranks):
+            return tuple((rank, f"was found to be wrong by round {self.round}, and no other is left") for rank in ranks)
         return self._audits.undecided()
 
     def _is_mistaken(self, rank: int, now: float, actions: list[AnyAction]) -> None:

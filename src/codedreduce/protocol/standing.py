@@ -10,6 +10,8 @@ each time; and for longer, until it begins a round in time: to begin it must hav
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from codedreduce.protocol.checking import Mistakes
 
 #: Rounds that a rank is left out at first when it did not deliver or keep, and at most; each time twice as many.
@@ -109,6 +111,10 @@ class Standing:
     def is_wrong(self, rank: int) -> bool:
         """Whether what a rank computes cannot be relied on, in this round or for good."""
         return rank in self._wrong or (self._mistakes is not None and self._mistakes.is_quarantined(rank))
+
+    def are_all_wrong(self, ranks: Iterable[int]) -> bool:
+        """Whether all of these were, and the coordinator's own in this round; if only quarantined, it goes on alone."""
+        return self._own in self._wrong and all(map(self.is_wrong, ranks))
 
     def fell_behind(self, rank: int) -> None:
         """A rank is at an earlier round."""
