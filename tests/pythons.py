@@ -21,7 +21,8 @@ ENVIRONMENTS = ROOT / ".pythons"
 #: Besides the package itself.
 TOOLS = ("hypothesis", "psutil", "pytest", "pytest-timeout", "pytest-xdist")
 
-#: The commands, and what is most likely to depend on the version: threads, processes, files, names of base classes.
+#: The commands, and what is most likely to depend on the version: threads, processes, files, names of base classes,
+#: counts of references.
 TESTS = (
     "tests/smoke.py",
     "tests/contract/test_codes.py",
@@ -31,6 +32,7 @@ TESTS = (
     "tests/unit/test_arena.py",
     "tests/unit/test_checkpoints.py",
     "tests/unit/test_driver_timers.py",
+    "tests/unit/test_host_memory.py",
     "tests/unit/test_inherited_names.py",
     "tests/unit/test_package.py",
     "tests/unit/test_secrets.py",

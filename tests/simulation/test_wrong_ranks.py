@@ -96,3 +96,94 @@ def test_random_faults_beside_ranks_that_are_always_wrong(first: int) -> None:
 )
 def test_random_faults_that_once_led_to_a_sum_that_was_wrong(seed: int) -> None:
     check_seed(seed, Path("traces"), random_wrong_ranks)
+
+
+def test_a_leader_that_comes_back_to_a_round_whose_sum_another_has_uses_nothing_that_nobody_compared() -> None:
+    """It is stopped in a round, which the others end; then it leads in that round, and they are through with it."""
+    scenario = Scenario(
+        tree="3x1", stragglers=0, scheme="striped", compute=3.899261299437833, rounds=5, seed=862, samples=24,
+        parameters=200, blocks=4, rate=1e3, latency=0.05, audit=1.0, quarantine=1000, wrongs=(Wrong(node=0, seed=862),),
+        faults=(
+            Fault(kind="crash", node=0, round=1, after=1.98, seconds=2.0, known_after=5.0),
+            Fault(kind="pause", node=0, round=1, after=0.0, seconds=8.0, known_after=5.0),
+            Fault(kind="crash", node=1, round=1, after=1.0, seconds=1.02, known_after=5.0),
+            Fault(kind="pause", node=0, round=3, after=0.4, seconds=7.0, known_after=0.5),
+            Fault(kind="duplicate", node=1, round=3, after=2.6, seconds=1.0),
+            Fault(kind="crash", node=2, round=5, after=0.5, seconds=0.4, known_after=0.5),
+        ),
+    )  # fmt: skip
+    recorder = Leaving()
+    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    assert len(recorder.rounds) == scenario.rounds
+    assert 3 not in recorder.different
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0])
+def test_two_that_differ_wait_for_a_third_that_is_there_and_not_at_the_round(seconds: float) -> None:
+    """A process that was killed and started again takes a state first; the run would end before."""
+    away = Fault(kind="crash", node=2, round=3, after=0.0, seconds=seconds, known_after=0.5)
+    scenario = Scenario(
+        tree="3x1", stragglers=0, scheme="striped", compute=2.38, rounds=5, seed=289, samples=24, parameters=12,
+        blocks=4, chunk=4, rate=1e6, latency=0.05, audit=0.2, quarantine=1000, wrongs=(Wrong(node=0, seed=289),),
+        faults=(away,),
+    )  # fmt: skip
+    recorder = Leaving()
+    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    assert not recorder.troubles
+    assert len(recorder.rounds) == scenario.rounds
+
+
+def test_an_audited_round_of_which_somebody_has_the_sum_ends_for_all() -> None:
+    """Nobody is wrong: but who has the sum computes nothing more of the round, so that nothing would pass."""
+    scenario = Scenario(
+        tree="3x1", stragglers=0, scheme="striped", compute=3.0, rounds=6, seed=437, samples=24, parameters=200,
+        blocks=2, rate=1e3, audit=0.2, quarantine=3,
+        faults=(
+            Fault(kind="leave", node=1, round=3, after=1.0, seconds=0.0, known_after=5.0),
+            Fault(kind="slow", node=0, round=4, after=1.0789660475501637, seconds=2.4902626267706576, factor=18.2),
+            Fault(kind="cut", node=1, round=5, after=0.0, seconds=1.3, known_after=0.5),
+            Fault(kind="cut", node=0, round=6, after=1.0, seconds=1.0, known_after=0.5),
+            Fault(kind="pause", node=1, round=6, after=1.0, seconds=0.5, known_after=5.0),
+        ),
+    )  # fmt: skip
+    recorder = Leaving()
+    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    assert len(recorder.rounds) == scenario.rounds
+    assert recorder.identical
+
+
+@pytest.mark.parametrize(("seconds", "crashed", "unreachable"), [(9.0, 5, 13.0), (9.0, 6, 13.0), (12.0, 7, 22.0)])
+@pytest.mark.parametrize("wrong", [(), (Wrong(node=0, seed=3),)])
+def test_a_round_whose_sum_another_had_and_holds_no_more_ends(
+    seconds: float, crashed: int, unreachable: float, wrong: tuple[Wrong, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 comes back to a round that rank 2 ended some rounds ago; of large vectors it holds the last sum only."""
+    monkeypatch.setattr("codedreduce.protocol.settings.HELD_BYTES", 1)
+    scenario = Scenario(
+        tree="3x1", stragglers=0, scheme="striped", compute=3.0, rounds=9, seed=3, samples=24, parameters=40,
+        blocks=2, chunk=8, audit=1.0, quarantine=1000, wrongs=wrong,
+        faults=(
+            Fault(kind="pause", node=0, round=3, after=0.2, seconds=seconds, known_after=0.5),
+            Fault(kind="one-way", node=0, round=3, after=0.1, seconds=unreachable, known_after=0.5, others=(2,)),
+            Fault(kind="crash", node=1, round=crashed, after=0.5, seconds=5.0, known_after=0.5),
+        ),
+    )  # fmt: skip
+    recorder = Leaving()
+    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    assert not recorder.different
+    if wrong:  # two have computed it, and rank 2 computes nothing of it any more
+        assert {rank for rank, _ in recorder.troubles} == {0, 1}
+    else:
+        assert len(recorder.rounds) == scenario.rounds
+
+
+def test_a_round_in_which_every_rank_was_found_to_be_wrong_ends_the_run() -> None:
+    """Two that compute the same wrong bits outvote the others in one block, and are outvoted in another."""
+    scenario = Scenario(
+        tree="4x1", stragglers=0, scheme="striped", compute=4.0, rounds=4, seed=8, samples=32, parameters=12, blocks=8,
+        chunk=4, rate=1e6, audit=1.0, quarantine=1000, delays="exponential",
+        wrongs=(Wrong(node=0, seed=8), Wrong(node=3, seed=8)),
+    )  # fmt: skip
+    recorder = Leaving()
+    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    assert {rank for rank, _ in recorder.troubles} == {0, 1, 2, 3}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,8 @@ import pytest
 
 from codedreduce.errors import UsageError
 from codedreduce.training.checkpoints import VERSION, Checkpoints, InUse, Saving, When
+from codedreduce.training.kept import Kept
+from codedreduce.worlds.journal import Journal
 
 SUBJECT = {"model": "a line", "seed": "3"}
 
@@ -78,7 +82,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and "lock" not in path.name}
 
 
-@pytest.mark.parametrize("damage", ["a byte", "shorter", "gone", "its words", "its round"])
+@pytest.mark.parametrize("damage", ["a byte", "shorter", "gone", "its words", "a byte of its words", "its round"])
 def test_a_damaged_one_is_said_and_renamed_and_the_one_before_it_used(tmp_path: Path, damage: str) -> None:
     written(tmp_path, 5, 6)
     file, words = tmp_path / "round-00000006.npz", tmp_path / "round-00000006.json"
@@ -92,6 +96,8 @@ def test_a_damaged_one_is_said_and_renamed_and_the_one_before_it_used(tmp_path: 
         file.unlink()
     elif damage == "its words":
         words.write_text('{"version": 1')
+    elif damage == "a byte of its words":
+        words.write_bytes(words.read_bytes().replace(b"a line", b"\xe1 line"))
     else:
         words.write_text(words.read_text().replace('"round": 6', '"round": 7'))
     before = contents(tmp_path)
@@ -189,6 +195,41 @@ def test_one_that_cannot_be_read_is_an_error_and_stays(
     path.chmod(0o600)
     assert contents(folder) == before
     assert latest(folder) == 6
+
+
+def test_that_the_folder_cannot_be_asked_for_a_file_is_not_taken_for_its_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over a network, for a moment."""
+    written(tmp_path, 4, 5)
+    before = contents(tmp_path)
+
+    def stale(path: object, **options: object) -> os.stat_result:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "lstat", stale)
+    said: list[str] = []
+    assert latest(tmp_path, said) == 5
+    assert not said
+    monkeypatch.undo()
+    assert contents(tmp_path) == before
+
+
+def test_data_without_manifests_is_not_taken_for_an_empty_folder(tmp_path: Path) -> None:
+    """Of one that was being written when the machine stopped, the manifest lies beside."""
+    written(tmp_path, 4, 5)
+    before = contents(tmp_path)
+    for path in tmp_path.glob("*.json"):
+        path.unlink()
+    with (
+        Checkpoints(Saving(folder=tmp_path, resume=True), SUBJECT) as checkpoints,
+        pytest.raises(UsageError, match=r"none of them is whole.*round-00000005.json is missing.*00000004.json is"),
+    ):
+        checkpoints.begin()
+    (tmp_path / "round-00000004.npz").unlink()
+    (tmp_path / "round-00000005.json.writing").write_bytes(before["round-00000005.json"])
+    with Checkpoints(Saving(folder=tmp_path, resume=True), SUBJECT) as checkpoints:
+        assert checkpoints.begin() is None
 
 
 @pytest.mark.parametrize("free", [0, 1])
@@ -346,6 +387,70 @@ def test_a_folder_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written to"):
         Checkpoints(Saving(folder=tmp_path / "file"), SUBJECT).__enter__()
+
+
+@contextlib.contextmanager
+def no_byte_to_write() -> Iterator[None]:
+    """As on a full disk: files can be made, and nothing written into them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_folder_in_which_not_even_the_name_of_the_run_can_be_written_is_refused(tmp_path: Path) -> None:
+    with no_byte_to_write(), pytest.raises(UsageError, match=r"cannot be written to .*: File too large"):
+        Checkpoints(Saving(folder=tmp_path, run="a run"), SUBJECT).__enter__()
+    with Checkpoints(Saving(folder=tmp_path, run="another"), SUBJECT):
+        pass
+
+
+def test_a_rank_that_comes_to_lead_on_a_full_disk_goes_on_and_writes_when_there_is_room(tmp_path: Path) -> None:
+    class Replica:
+        def copy(self) -> Callable[[], np.ndarray]:
+            return partial(state, 9)
+
+        def unpack(self, state: np.ndarray) -> None:
+            raise NotImplementedError
+
+    journal = Journal()
+    saving = Saving(folder=tmp_path, when=When(rounds=1), run="a run")
+    with Kept(saving, SUBJECT, Replica(), journal, is_first=False) as kept:
+        with no_byte_to_write():
+            kept.after(8, is_last=False)
+        assert ["cannot be written to" in note.reason for note in journal.of_kind("checkpoint")] == [True]
+        kept.after(9, is_last=False)
+    assert latest(tmp_path) == 9
+
+
+def test_a_process_that_was_forked_does_not_keep_the_folder_of_one_that_was_killed(tmp_path: Path) -> None:
+    """As those of a script's own, or of torch's loaders, which live on for a while."""
+    script = (
+        "import os, pathlib, signal, sys\n"
+        "from codedreduce.training.checkpoints import Checkpoints, Saving\n"
+        "with Checkpoints(Saving(folder=pathlib.Path(sys.argv[1])), {}):\n"
+        "    if child := os.fork():\n"
+        "        print(child, flush=True)\n"
+        "    signal.pause()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        with pytest.raises(InUse), Checkpoints(Saving(folder=tmp_path), SUBJECT):
+            pass
+        process.kill()
+        process.wait()
+        os.kill(child, 0)
+        with Checkpoints(Saving(folder=tmp_path), SUBJECT):
+            pass
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")

@@ -93,6 +93,17 @@ def test_a_timer_of_a_process_that_is_gone_never_fires_in_its_place() -> None:
     assert [line for line in trace.getvalue().splitlines() if "timer" in line] == ["7.0 node 1 timer redundancy"]
 
 
+def test_a_rank_that_was_lost_in_one_of_two_pauses_that_overlap_is_found_after_both() -> None:
+    """The longer pause is too short to be noticed by itself; a rank whose link was lost for good gets no sums."""
+    pauses = (
+        Fault(kind="pause", node=0, round=2, after=0.3, seconds=1.8, known_after=0.5),
+        Fault(kind="pause", node=0, round=2, after=0.1, seconds=2.8, known_after=5.0),
+    )
+    cluster = Scenario(tree="3x1", stragglers=0, scheme="striped", samples=24, parameters=12, faults=pauses).cluster()
+    cluster.run(6)
+    assert [cluster.machine(rank).reached for rank in range(3)] == [3, 3, 3]
+
+
 def test_the_journal_knows_who_was_late_and_by_how_much() -> None:
     """In an eager 4x1 tree with s=1 the second copy of a share is late by the time it takes to arrive."""
     scenario = Scenario(tree="4x1", order="eager", samples=40, parameters=100, rounds=4, delays="one:0.1s", compute=4.0)

@@ -152,7 +152,7 @@ class Behind:
         if self._office.leading is not None:
             self._office.leading.hear_of(sender)
         is_here = self._exchange.send_sums(sender, message.round, message.chunks, actions)
-        if not is_here and message.round < self._place.go.round:
+        if not is_here and message.round < max(self._place.go.round, self._place.through + 1):
             past = Past(generation=self._place.generation, round=message.round)
             actions.append(Transmit(to=sender, message=past))
 
@@ -161,6 +161,8 @@ class Behind:
         if self._place.state is RENEWING:
             if message.round == self._taking.round:
                 self._ask(self._taking.lost(sender), actions)
+        elif message.round == self._place.round and self._place.is_on and self._office.lead is not None:
+            self._office.lead.has_no_sum(sender, now, actions)
         elif message.round == self._place.round and self._place.is_behind:
             self._do_without(sender, now, actions)
 

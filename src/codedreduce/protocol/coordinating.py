@@ -108,6 +108,7 @@ class Coordinating:
         self.round = settings.after
         self._began = 0.0
         self._units: dict[int, Unit[None]] = {}  # those that are not complete
+        self._taken: set[int] = set()  # units that nobody computes here, since another rank has the sum
         self._units_done_at: float | None = None
         self._sum_due = 0.0  # when keepers are asked what they lack, if the sum is not there
         self._providers: dict[int, tuple[int, float]] = {}  # who said last that it did some of a unit, and when
@@ -196,10 +197,12 @@ class Coordinating:
         if rank not in self.present:
             return
         self._standing.gone(rank)
+        self._sums.gone(rank)
         for unit in self._plan.own(rank):
             self._work.budget.on_time(unit)
         if self._is_on:
             self._work.gone(rank, now)
+            self._reopen(now, actions)
             self._audits.gone(rank, now, actions)
             self._redo_undelivered(rank, now, actions)
             self.look(now, actions)
@@ -224,6 +227,7 @@ class Coordinating:
         self._lateness.begin()
         self._work.begin(round_, now)
         self._units = {unit: Unit(self._plan.blocks) for unit in self._plan.all_units}
+        self._taken = set()
         self._units_done_at = None
         self._providers.clear()
         self._did = {}
@@ -316,15 +320,36 @@ class Coordinating:
         if not self._is_on:
             return
         self._has_sum(rank)
+        is_there = self._audits.is_on and self._sums.are_somewhere
         for unit in list(self._units):
-            if not any(map(self._standing.can_compute, self._plan.readers(unit))):
+            if is_there or not any(map(self._standing.can_compute, self._plan.readers(unit))):
+                self._taken.add(unit)
                 self._add(Part(unit, 0, self._plan.blocks), None, now, actions)
         self._wait_for_sum(now, actions)
 
     def _has_sum(self, rank: int) -> None:
+        """In an audited round the others take it from there, and nothing is used that nobody has compared."""
         self._sums.has_sum(rank)
         self._standing.has_sum(rank)
-        self._audits.close()
+        if self._sums.are_somewhere:
+            self._audits.close()
+
+    def has_no_sum(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+        """A rank was through with the round that is on so long ago that it does not hold its sum any more."""
+        self._sums.has_no_sum(rank)
+        if self._is_on:
+            self._reopen(now, actions)
+            self.look(now, actions)
+
+    def _reopen(self, now: float, actions: list[AnyAction]) -> None:
+        """If nobody has the sum of an audited round any more, what was to be taken from there is computed."""
+        if self._sums.are_somewhere or not self._audits.reopen():
+            return
+        self._units_done_at = None
+        taken, self._taken = self._taken, set()
+        for unit in sorted(taken):
+            self._units[unit] = Unit(self._plan.blocks)
+            self._hand_out_uncovered(unit, now, actions)
 
     def checked(self, rank: int, checked: Checked, now: float, actions: list[AnyAction]) -> None:
         """A rank says what it has of a block that is audited."""
@@ -337,7 +362,10 @@ class Coordinating:
             self.look(now, actions)
 
     def undecided(self) -> tuple[Trouble, ...]:
-        """Who has computed different bits, if nobody can decide who was wrong."""
+        """Who has computed different bits, if nobody can decide who was wrong; or all, if every rank was wrong."""
+        ranks = self._plan.computing
+        if self._is_on and self._standing.are_all_wrong(ranks):
+            return tuple((rank, f"was found to be wrong by round {self.round}, and no other is left") for rank in ranks)
         return self._audits.undecided()
 
     def _is_mistaken(self, rank: int, now: float, actions: list[AnyAction]) -> None:

@@ -91,6 +91,7 @@ class Examining:
         self._round = 0
         self._began = 0.0
         self._cases: dict[Block, Case] = {}
+        self._is_closed = False
         self._absent: set[int] = set()  # ranks that were waited for in vain
         self._right_in: dict[int, int] = {}  # the last round in which a rank was found to be right
         self._right_before: dict[int, int] = {}  # the same, when this one began
@@ -101,6 +102,7 @@ class Examining:
         """Draw what is looked at, and who does so; before anything else that it does."""
         self._round, self._began = round_, now
         self._cases = {}
+        self._is_closed = False
         self._right_before = dict(self._right_in)
         audit = self._settings.audit
         if audit is None or not audit.blocks(round_, 0, self._plan.blocks):
@@ -142,10 +144,23 @@ class Examining:
         """Whether nothing is left to be decided."""
         return all(case.is_over for case in self._cases.values())
 
+    @property
+    def is_on(self) -> bool:
+        """Whether the round is audited."""
+        return bool(self._cases)
+
     def close(self) -> None:
-        """Somebody has the sum of the round: under another coordinator all has passed."""
+        """Nothing more is decided: the round is over, or somebody has its sum, which the others take."""
+        self._is_closed = True
         for case in self._cases.values():
             case.is_over = True
+
+    def reopen(self) -> bool:
+        """Nobody has the sum any more: what nobody has compared is looked at after all. Whether anything was closed."""
+        was_closed, self._is_closed = self._is_closed and self.is_on, False
+        for case in self._cases.values() if was_closed else ():
+            case.is_over = case.right is not None
+        return was_closed
 
     def did(self, rank: int, part: Part) -> None:
         """A rank has done a part, and says what it has of the blocks in it, or has said so."""
@@ -171,6 +186,8 @@ class Examining:
     def _decide(self, block: Block, case: Case, now: float, actions: list[AnyAction]) -> list[int]:
         if case.right is None:
             case.right = case.majority()
+        if case.right is None and self._is_closed:
+            return []  # nothing passes that nobody has compared: it is not needed any more
         if case.right is None and len(set(case.said.values())) > 1:
             case.is_over = False  # it may have passed because nobody else was there
             if not case.asked:
@@ -220,6 +237,8 @@ class Examining:
             if rank not in case.said and rank not in case.asked and self._standing.can_compute(rank)
         ]  # fmt: skip
         able = [rank for rank in able if self._standing.can_help(rank)] or able
+        if not able and len(set(case.said.values())) > 1 and self._may_decide(block, case):
+            return False
         if not able and not case.before and len(set(case.said.values())) > 1:
             able = [rank for rank in case.said if self._standing.can_compute(rank)]
             case.before = {rank: {digest} for rank, digest in case.said.items()}
@@ -238,7 +257,8 @@ class Examining:
     def undecided(self) -> tuple[Trouble, ...]:
         """Who has said different things of a block, if nobody is left who could decide."""
         for (unit, block), case in self._cases.items():
-            if case.right is None and not case.is_over and not case.asked and len(set(case.said.values())) > 1:
+            is_open = case.right is None and not case.is_over and not case.asked and len(set(case.said.values())) > 1
+            if is_open and not self._may_decide((unit, block), case):
                 words = f"computed other bits than another for block {block} of unit {unit}, and nobody can decide"
                 return tuple((rank, words) for rank in sorted(case.said))
         return ()
@@ -277,6 +297,15 @@ class Examining:
             if rank in there and rank not in others and not self._standing.is_wrong(rank)
         ]  # fmt: skip
 
+    def _may_decide(self, block: Block, case: Case) -> list[int]:
+        """Who is there and could say who was right, when it comes to this round."""
+        standing = self._standing
+        return [
+            rank for rank in self._plan.readers(block[0])
+            if rank in standing.present and rank not in case.said
+            and not standing.is_wrong(rank) and not standing.is_through(rank)
+        ]  # fmt: skip
+
     def _late_at(self, rank: int, since: float, blocks: int) -> float:
         each = self._pace.block(rank) or self._pace.usual()
         if each is None:
@@ -308,4 +337,8 @@ class Examining:
 
     def ranks(self) -> Iterable[int]:
         """Those that a round waits for to say what they have of blocks that are looked at."""
-        return {rank for case in self._cases.values() if not case.is_over for rank in case.asked}
+        waited = {rank for case in self._cases.values() if not case.is_over for rank in case.asked}
+        for block, case in self._cases.items():
+            if not case.is_over and len(set(case.said.values())) > 1:
+                waited.update(self._may_decide(block, case))
+        return waited

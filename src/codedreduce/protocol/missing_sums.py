@@ -55,6 +55,7 @@ class MissingSums:
     _lacks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     redone: dict[int, Redone] = field(default_factory=dict)  # by unit
     _having: set[int] = field(default_factory=set)  # ranks that have the whole sum
+    _had: set[int] = field(default_factory=set)  # ranks that had it, and hold later ones
     _before: dict[int, set[int]] = field(default_factory=dict)  # who kept a stripe until another did
     vector_is_known: bool = True
     own: int = 0  # the coordinator's rank
@@ -79,7 +80,23 @@ class MissingSums:
 
     def has_sum(self, rank: int) -> None:
         """A rank has said that it has the whole sum."""
-        self._having.add(rank)
+        if rank not in self._had:
+            self._having.add(rank)
+
+    def has_no_sum(self, rank: int) -> None:
+        """A rank that had the whole sum does not hold it any more."""
+        self._having.discard(rank)
+        self._had.add(rank)
+
+    def gone(self, rank: int) -> None:
+        """A rank cannot be reached; if it comes back it says what it has, or is a new process."""
+        self._having.discard(rank)
+        self._had.discard(rank)
+
+    @property
+    def are_somewhere(self) -> bool:
+        """Whether a rank has the whole sum."""
+        return bool(self._having)
 
     def was_kept_by_others(self, stripe: int) -> bool:
         """Whether somebody who kept it in place of another was in vain, too."""

@@ -10,6 +10,8 @@ each time; and for longer, until it begins a round in time: to begin it must hav
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from codedreduce.protocol.checking import Mistakes
 
 #: Rounds that a rank is left out at first when it did not deliver or keep, and at most; each time twice as many.
@@ -52,6 +54,7 @@ class Standing:
         self._leaving.discard(rank)
         self._away.discard(rank)
         self._behind.discard(rank)
+        self._has_sum.discard(rank)
 
     def begin(self, round_: int, now: float) -> None:
         """A round begins: whoever was silent in the last one is given nothing; unless most were, who are awaited."""
@@ -91,6 +94,10 @@ class Standing:
         """A rank has the sum of the round that is on, which the coordinator has not: it computes nothing of it."""
         self._has_sum.add(rank)
 
+    def is_through(self, rank: int) -> bool:
+        """Whether a rank is through with the round that is on: it computes nothing of it, even if it lost its sum."""
+        return rank in self._has_sum
+
     def can_compute(self, rank: int) -> bool:
         """Whether a rank is at the round that is on, and has not got its sum."""
         return self.is_current(rank) and rank not in self._has_sum and not self.is_wrong(rank)
@@ -104,6 +111,10 @@ class Standing:
     def is_wrong(self, rank: int) -> bool:
         """Whether what a rank computes cannot be relied on, in this round or for good."""
         return rank in self._wrong or (self._mistakes is not None and self._mistakes.is_quarantined(rank))
+
+    def are_all_wrong(self, ranks: Iterable[int]) -> bool:
+        """Whether all of these were, and the coordinator's own in this round; if only quarantined, it goes on alone."""
+        return self._own in self._wrong and all(map(self.is_wrong, ranks))
 
     def fell_behind(self, rank: int) -> None:
         """A rank is at an earlier round."""

@@ -20,6 +20,7 @@ import re
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,7 +153,7 @@ class Checkpoints:
         self._subject = dict(subject)
         self._suffix = suffix
         self._say = say
-        self._lock: IO[str] | None = None
+        self._lock: IO[bytes] | None = None
         self._changed = threading.Condition()
         self._waiting: tuple[int, Callable[[], Vector]] | None = None  # what the writing thread is to write next
         self._over = False
@@ -165,22 +166,22 @@ class Checkpoints:
     def __enter__(self) -> Self:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.folder / LOCK).open("a+")
+            self._lock = (self.folder / LOCK).open("ab+", buffering=0)
+            _entered.add(self)
             with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".writable-"):
                 _sync(self.folder)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock.truncate(0)
+            self._lock.write(self._saving.run.encode())
         except BlockingIOError:
             assert self._lock is not None
             self._lock.seek(0)
-            run = self._lock.read()
+            run = self._lock.read().decode(errors="replace")
             self._unlock()
             raise InUse(self.folder, by_own_run=run != "" and run == self._saving.run) from None
         except OSError as error:
             self._unlock()
             raise UsageError(f"checkpoints cannot be written to {self.folder}: {error.strerror}") from None
-        self._lock.truncate(0)
-        self._lock.write(self._saving.run)
-        self._lock.flush()
         self._last_at = time.monotonic()
         return self
 
@@ -196,9 +197,16 @@ class Checkpoints:
         self._unlock()
 
     def _unlock(self) -> None:
+        _entered.discard(self)
         if self._lock is not None:
-            with contextlib.suppress(OSError):  # processes that were forked meanwhile have it, too, until they end
+            with contextlib.suppress(OSError):
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._lock.close()
+            self._lock = None
+
+    def forget_lock(self) -> None:
+        """In a process that was forked: it would keep the folder when the one that has it is killed."""
+        if self._lock is not None:
             self._lock.close()
             self._lock = None
 
@@ -304,6 +312,10 @@ class Checkpoints:
                 self._say(f"the checkpoint {path} is damaged: {why}; the one before it is used")
             self._last = found.round
             return found
+        for round_ in self._found(self._suffix):
+            manifest = self.folder / f"{_name(round_)}.json"
+            if _is_missing(manifest) and _is_missing(manifest.with_name(manifest.name + BESIDE)):
+                damaged[round_] = f"{manifest.name} is missing"  # else this one was being written
         if damaged or self._found(f".json{DAMAGED}"):
             why = "".join(f"; {reason}" for reason in damaged.values())
             raise UsageError(
@@ -340,13 +352,13 @@ class Checkpoints:
                     f"{VERSION}); install that version, or give another folder"
                 )
             manifest = msgspec.json.decode(text, type=Manifest)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise _Damaged(f"{path.name}: {error}") from None
         if manifest.round != round_:
             raise _Damaged(f"{path.name} is of round {manifest.round}")
         self._check_subject(path, manifest)
         data = self.folder / Path(manifest.file).name
-        if not os.path.lexists(data):  # it was there before its manifest was: somebody took it away
+        if _is_missing(data):  # it was there before its manifest was: somebody took it away
             raise _Damaged(f"{data.name} is missing")
         state = np.frombuffer(_bytes_of(data), dtype=np.uint8)
         if state.nbytes != manifest.bytes:
@@ -367,6 +379,18 @@ class Checkpoints:
                 f"{path} is of another training: {'; '.join(differing)}. Resume with what it was written by, or give "
                 "another folder"
             )
+
+
+#: Those that have a folder to themselves.
+_entered: weakref.WeakSet[Checkpoints] = weakref.WeakSet()
+
+
+def _forget_locks() -> None:
+    for checkpoints in list(_entered):
+        checkpoints.forget_lock()
+
+
+os.register_at_fork(after_in_child=_forget_locks)
 
 
 class _Version(msgspec.Struct):
@@ -392,6 +416,17 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {error}"
+
+
+def _is_missing(path: Path) -> bool:
+    """Whether there is no such name, and not because the folder cannot be asked: reading the file tells of that."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _bytes_of(path: Path) -> bytes:

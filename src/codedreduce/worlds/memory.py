@@ -12,8 +12,14 @@ import numpy.typing as npt
 from codedreduce.vectors import Vector, convert, empty
 from codedreduce.worlds.arena import Arena, Reference
 
-#: References to a vector that only a list has, while it is looked at: the list's, the variable's, the question's own.
-NOBODY_ELSE = 3
+
+def _references(vectors: list[Vector], place: int) -> int:
+    """How many references there are to a vector of a list, with those that the interpreter needs to count them."""
+    return sys.getrefcount(vectors[place])
+
+
+#: References to a vector that only a list has. Counted, since versions of Python count the interpreter's own otherwise.
+NOBODY_ELSE = _references([np.zeros(1, np.float32)], 0)
 
 
 class SharedMemory(Protocol):
@@ -99,9 +105,11 @@ class HostMemory:
 
     def _free(self, length: int, dtype: npt.DTypeLike) -> Vector:
         """A vector that nobody has any more, or a new one: memory that was never touched is slow to write into."""
-        for vector in self._taken:
-            if sys.getrefcount(vector) == NOBODY_ELSE and len(vector) == length and vector.dtype == dtype:
-                return vector
+        for place in range(len(self._taken)):
+            if _references(self._taken, place) == NOBODY_ELSE:
+                vector = self._taken[place]
+                if len(vector) == length and vector.dtype == dtype:
+                    return vector
         vector = empty(length, dtype)
         self._taken = [vector, *self._taken[:1]]
         return vector

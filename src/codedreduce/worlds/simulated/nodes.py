@@ -38,6 +38,7 @@ class Node:
         "epoch",
         "going",
         "held",
+        "is_lost",
         "leaves",
         "machine",
         "pauses",
@@ -51,6 +52,7 @@ class Node:
         self.alive = True
         self.epoch = 0  # of its connections: another one with every process that goes or comes
         self.pauses = 0
+        self.is_lost = False  # the others have counted it as lost during a pause, and another is not over
         self.held: list[tuple[Event, int]] = []  # events that came during a pause
         self.cuts = 0
         self.going = False  # its machine has left, and what it said last is under way
@@ -372,7 +374,9 @@ class Nodes:
         """End one pause; after the last, the node handles what came meanwhile, and finds all others if it was lost."""
         node = self._nodes[number]
         node.pauses -= 1
+        node.is_lost = node.is_lost or is_known
         if not node.pauses:
+            is_known, node.is_lost = node.is_lost, False
             held, node.held = node.held, []
             for event, drained in held:
                 self.dispatch(number, event, drained)
