@@ -41,7 +41,7 @@ def replay(
     if failure:
         console.print(f"it ends with {failure}", style="red")
     if lines != again.getvalue().splitlines():
-        raise CodedReduceError("the run differs from what was recorded: the trace is of another version, or was changed")
+        raise CodedReduceError("the run differs from what was recorded: it is of another version, or was changed")
     console.print("the run is the same as recorded")
 
 

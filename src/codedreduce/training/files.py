@@ -173,7 +173,7 @@ class _Lines(NamedTuple):
 
 @dataclass(frozen=True)
 class CsvFile(_TextFile):
-    """Numbers separated by commas, the label in the last column; a first line of names, without a number, is skipped."""
+    """Numbers separated by commas, the label in the last column; a first line without any number is skipped."""
 
     path: Path
 
