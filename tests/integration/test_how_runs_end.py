@@ -197,6 +197,17 @@ def test_steps_that_have_a_name_are_left_by_an_error(tmp_path: Path, error: str,
     assert said in run.stdout
 
 
+def test_a_rank_that_hears_of_an_interrupt_ends_though_its_connections_close_slowly(tmp_path: Path) -> None:
+    """The thread that talks has said that it is over, and is still there."""
+    slowly = (
+        "import time\nfrom codedreduce.worlds.zeromq.driver import Probing\n"
+        "close = Probing.close\nProbing.close = lambda self: (time.sleep(1), close(self))\n"
+    )
+    (tmp_path / "script.py").write_text(slowly + NAMED.format(error="KeyboardInterrupt"))
+    run = codedreduce("run", "-n", "2", str(tmp_path / "script.py"), timeout=PATIENCE)
+    assert run.returncode == 1, run.stdout + run.stderr
+
+
 #: Rank 0 is paused, and the others go on until one of them interrupts the launcher.
 PAUSED = """
 import os, signal

@@ -431,8 +431,8 @@ def test_a_process_that_was_forked_does_not_keep_the_folder_of_one_that_was_kill
         "import os, pathlib, signal, sys\n"
         "from codedreduce.training.checkpoints import Checkpoints, Saving\n"
         "with Checkpoints(Saving(folder=pathlib.Path(sys.argv[1])), {}):\n"
-        "    if child := os.fork():\n"
-        "        print(child, flush=True)\n"
+        "    if not os.fork():\n"
+        "        print(os.getpid(), flush=True)\n"  # only when it runs has it left what it inherited
         "    signal.pause()"
     )
     process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)

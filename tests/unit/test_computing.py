@@ -1,6 +1,7 @@
 """The thread that computes: what replaces an order, and what does not."""
 
 import numpy as np
+import pytest
 
 from codedreduce import MasterWorker
 from codedreduce.protocol import Settings
@@ -48,3 +49,13 @@ def test_what_is_only_told_does_not_replace_an_order() -> None:
 
 def test_an_order_replaces_those_before_it() -> None:
     assert computed(order(1), NOTE, order(2)) == [2]
+
+
+def test_that_the_node_has_left_is_given_to_whoever_asks() -> None:
+    computing = Computing(1, Buffers(RUN, 1))
+    computing.tell(Finished(reason="over"))
+    heard: list[object] = []
+    for _ in range(3):
+        waits = computing.news(heard.append, lambda: pytest.fail("nothing is given"))
+        heard.append(next(waits))
+    assert heard == [Finished(reason="over")] * 3

@@ -96,7 +96,11 @@ class Computing:
             self._orders.put((now, self._latest, what))
 
     def news(self, post: Callable[[Event], None], look: Callable[[], None] | None = None) -> Iterator[News]:
-        """Compute what is asked for, and give the rest as it comes; `look` is called now and then while waiting."""
+        """Compute what is asked for, and give the rest as it comes; `look` is called now and then while waiting.
+
+        That the node has left is the last of it, and is given again whenever somebody asks for more: else a rank that has
+        heard of the end by it would wait for it once more, for ever.
+        """
         while True:
             try:
                 asked_at, number, order = self._orders.get(timeout=None if look is None else LOOK_EVERY)
@@ -113,6 +117,8 @@ class Computing:
                     self._try(order, asked_at, post)
                 del order  # or its model would stay until the next one is here
             else:
+                if isinstance(order, Finished):
+                    self._orders.put((asked_at, number, order))
                 yield order
 
     def _try(self, order: Compute, asked_at: float, post: Callable[[Event], None]) -> None:
