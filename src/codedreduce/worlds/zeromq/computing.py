@@ -98,8 +98,8 @@ class Computing:
     def news(self, post: Callable[[Event], None], look: Callable[[], None] | None = None) -> Iterator[News]:
         """Compute what is asked for, and give the rest as it comes; `look` is called now and then while waiting.
 
-        That the node has left is the last of it, and is given again whenever somebody asks for more: else a rank that has
-        heard of the end by it would wait for it once more, for ever.
+        That the node has left is the last of it, and is given again whenever somebody asks for more: else a rank that
+        has heard of the end by it would wait for it once more, for ever.
         """
         while True:
             try:
