@@ -1,0 +1,23 @@
+"""What random runs do, message by message, and the gradients they give, are those that were frozen."""
+
+import pytest
+
+from codedreduce.worlds.simulated import Gradients
+
+from .golden import FILE, RUNS, course, summaries
+from .soak import DRAWS
+
+
+@pytest.mark.parametrize("kind", DRAWS)
+def test_runs_take_the_course_that_was_frozen(kind):
+    golden = [line for line in FILE.read_text().splitlines() if line.startswith(f"{kind} ")]
+    assert len(golden) == RUNS
+    assert summaries(kind) == golden
+
+
+def test_one_gradient_with_another_sign_shows():
+    scenario = DRAWS["ranks"](3)
+    gradients = Gradients(scenario.samples, scenario.parameters, scenario.seed)
+    gradients._rows[0, 0] *= -1
+    before, after = course(scenario).summary().split(), course(scenario, gradients=gradients).summary().split()
+    assert [one.split("=")[0] for one, other in zip(before, after, strict=True) if one != other] == ["sums", "trace"]
