@@ -52,7 +52,6 @@ soak: $(VENV)/.development
 	$(BIN)/python -m tests.fuzz.insiders --frames 200000
 	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw late
 	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw one-way
-	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw audited-trees
 
 docs: $(VENV)/.development
 	$(BIN)/python -m tests.simulation.diagrams

@@ -2,9 +2,9 @@
 
 python -m bench.audits [--out bench/results/audits.json] [--parameters 1000000] [--repeats 3]
 
-6 ranks in stripes, by shared memory and by sockets, and a tree 3x1 of which two may be late. Each worker is played a
-core of its own: a round computes for 0.2 s, in which nothing but the sums and digests is really calculated. Means,
-since only some rounds are audited: of 200 rounds about 64 in stripes (a block each), and 4 of the tree (all of it).
+6 ranks in stripes, by shared memory and by sockets. Each rank is played a core of its own: a round computes for 0.2 s,
+in which nothing but the sums and digests is really calculated. Means, since only some rounds are audited: of 200
+rounds about 64, a block of each unit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from bench.checkpoints import Pull
 from bench.measure import save
 from codedreduce.protocol.audits import NO_AUDITS, Auditing
 from codedreduce.schemes import Scheme, Striped
-from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.training import SGD
 from codedreduce.training.data import synthetic
 from codedreduce.training.loop import Job, run_job
@@ -54,13 +53,9 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    tree = parse_scheme("coded-reduce", tree=parse_tree("3x1", 2), stragglers=2, order="progressive")
     rows = []
-    cases: list[tuple[str, Scheme, bool]] = [
-        ("striped, shared memory", Striped(RANKS), True), ("striped, sockets", Striped(RANKS), False),
-        ("tree, shared memory", tree, True),
-    ]  # fmt: skip
-    for name, scheme, shared in cases:
+    scheme = Striped(RANKS)
+    for name, shared in (("striped, shared memory", True), ("striped, sockets", False)):
         found: dict[str, list[float]] = {side: [] for side in SIDES}
         for repeat in range(options.repeats):
             names = list(SIDES) if repeat % 2 else list(SIDES)[::-1]

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 import codedreduce.torch as cr
-from codedreduce import MasterWorker, RingAllReduce, Striped
+from codedreduce import CodedReduce, MasterWorker, RingAllReduce, Striped, Tree
 from codedreduce.errors import CodedReduceError, SchemeError, UsageError
 from codedreduce.protocol.audits import Audit
 from codedreduce.protocol.exchange import Exchange
 from codedreduce.schemes import Part, Piece
+from codedreduce.schemes.names import DEFAULT_WORKERS
 from codedreduce.training import LogisticRegression, synthetic, train
 from codedreduce.worlds.journal import Journal
 from codedreduce.worlds.simulated.damage import flipped_anywhere
@@ -145,10 +146,21 @@ def test_the_bits_do_not_follow_from_the_audits() -> None:
     assert plain.parameters.tobytes() == looked_at.parameters.tobytes()
 
 
-@pytest.mark.parametrize("scheme", [MasterWorker(4), RingAllReduce(4), Striped(4, reach=1)], ids=str)
+@pytest.mark.parametrize(
+    "scheme",
+    [MasterWorker(4), RingAllReduce(4), CodedReduce(Tree.regular(fanout=2, depth=2), 1), Striped(4, reach=1)],
+    ids=str,
+)
 def test_where_nobody_computes_the_same_audits_are_refused(scheme) -> None:
     with pytest.raises(SchemeError, match=r"audit|compare"):
         train(LogisticRegression(), synthetic(300, 20), scheme=scheme, rounds=2, audit=0.1)
+
+
+def test_a_run_that_is_audited_is_striped_if_no_scheme_is_named() -> None:
+    source = synthetic(300, 20)
+    sides = ({"audit": 0.5}, {"scheme": Striped(DEFAULT_WORKERS)})
+    audited, striped = (train(LogisticRegression(), source, rounds=3, **side) for side in sides)
+    assert audited.parameters.tobytes() == striped.parameters.tobytes()
 
 
 @pytest.mark.parametrize("options", [{"audit": -0.1}, {"audit": 1.5}, {"audit": 0.1, "quarantine": 0}], ids=str)

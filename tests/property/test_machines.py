@@ -25,7 +25,7 @@ from tests.unit.peers import LARGEST, Choices, choices, chunks, draw, messages
 EXAMPLES = int(os.environ.get("CODEDREDUCE_EXAMPLES", "8"))
 TIMERS = (
     "redundancy", "waiting", "settled", "settle", "late", "tail", "behind", "greeting", "ended",
-    "enough", "missing", "replan", "handing over", "audit", "naming", "a timer of nobody's",
+    "enough", "missing", "replan", "handing over", "a timer of nobody's",
 )  # fmt: skip
 STRANGER = 99
 ENDS = ("LEFT", "STOPPED")

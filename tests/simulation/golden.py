@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, is_dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -27,11 +27,25 @@ from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario
 
 from .soak import DRAWS
 
+
+def random_rings(seed: int) -> Scenario:
+    """A ring whose workers are late now and then."""
+    random = np.random.default_rng([seed, 1])
+    return Scenario(
+        tree=f"{int(random.integers(1, 9))}x1", stragglers=0, scheme="ring", compute=6.0, rounds=5, seed=seed,
+        samples=240, parameters=int(random.integers(8, 60)), chunk=int(random.choice([2, 7, 1000])),
+        rate=float(random.choice([1e4, 1e6])), delays=str(random.choice(["calm", "exponential", "bursty"])),
+    )  # fmt: skip
+
+
+#: Which schedules: those of the other tests, and rings.
+KINDS: dict[str, Callable[[int], Scenario]] = {**DRAWS, "rings": random_rings}
+
 FILE = Path(__file__).with_suffix(".txt")
 
 #: Runs of each kind of schedule. Kinds have seeds of their own: with the same ones they would be alike.
 RUNS = 20
-FIRST = {kind: 100 * index for index, kind in enumerate(DRAWS)}
+FIRST = {kind: 100 * index for index, kind in enumerate(KINDS)}
 
 #: What a class is called in golden.txt, if it is called otherwise now.
 NAMES: dict[str, str] = {}
@@ -124,7 +138,7 @@ def course(scenario: Scenario, lines: list[str] | None = None, gradients: Gradie
 def summaries(kind: str) -> list[str]:
     """The runs of a kind, a line each."""
     seeds = range(FIRST[kind], FIRST[kind] + RUNS)
-    return [f"{kind} {seed} {course(DRAWS[kind](seed)).summary()}" for seed in seeds]
+    return [f"{kind} {seed} {course(KINDS[kind](seed)).summary()}" for seed in seeds]
 
 
 def main() -> None:
@@ -134,10 +148,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.trace:
         lines: list[str] = []
-        summary = course(DRAWS[options.trace[0]](int(options.trace[1])), lines).summary()
+        summary = course(KINDS[options.trace[0]](int(options.trace[1])), lines).summary()
         print(*lines, summary, sep="\n")
         return
-    now = [line for kind in DRAWS for line in summaries(kind)]
+    now = [line for kind in KINDS for line in summaries(kind)]
     if options.write:
         FILE.write_text("\n".join(now) + "\n")
         return

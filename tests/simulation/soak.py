@@ -11,7 +11,6 @@ from rich.progress import Progress
 
 from codedreduce.worlds.simulated.scenario import (
     Scenario,
-    random_audited_trees,
     random_audits,
     random_failing_ranks,
     random_late_ranks,
@@ -22,29 +21,25 @@ from codedreduce.worlds.simulated.scenario import (
     random_units,
     random_wrong_ranks,
 )
-from tests.simulation.check_audits import check_audited
-from tests.simulation.check_run import check_run, check_seed
+from tests.simulation.check_run import check_seed
 
 BATCH = 200
 
 #: What may be drawn: trees, rings and ranks; nothing but ranks; ranks that fail, that leave, that have several units,
 #: that come late, that are heard by some and not by others, that compute wrongly what is audited, that compute all
-#: wrongly and come back; trees whose shares are audited.
+#: wrongly and come back.
 DRAWS: dict[str, Callable[[int], Scenario]] = {
     "mixed": random_scenario, "ranks": random_striped, "failing": random_failing_ranks,
     "leaving": random_leaving_ranks, "units": random_units, "late": random_late_ranks, "one-way": random_one_way_cuts,
-    "audits": random_audits, "wrong": random_wrong_ranks, "audited-trees": random_audited_trees,
+    "audits": random_audits, "wrong": random_wrong_ranks,
 }  # fmt: skip
-
-#: What must hold of those that are not like others.
-CHECKS: dict[str, Callable[[Scenario], object]] = {"audited-trees": check_audited}
 
 
 def batch(first: int, draw: str) -> list[str]:
     failures = []
     for seed in range(first, first + BATCH):
         try:
-            check_seed(seed, Path("traces"), DRAWS[draw], CHECKS.get(draw, check_run))
+            check_seed(seed, Path("traces"), DRAWS[draw])
         except AssertionError as error:
             failures.append(str(error))
     return failures

@@ -4,11 +4,10 @@ import pytest
 
 from codedreduce.worlds.simulated import Gradients
 
-from .golden import FILE, RUNS, course, summaries
-from .soak import DRAWS
+from .golden import FILE, KINDS, RUNS, course, summaries
 
 
-@pytest.mark.parametrize("kind", DRAWS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_runs_take_the_course_that_was_frozen(kind):
     golden = [line for line in FILE.read_text().splitlines() if line.startswith(f"{kind} ")]
     assert len(golden) == RUNS
@@ -16,7 +15,7 @@ def test_runs_take_the_course_that_was_frozen(kind):
 
 
 def test_one_gradient_with_another_sign_shows():
-    scenario = DRAWS["ranks"](3)
+    scenario = KINDS["ranks"](3)
     gradients = Gradients(scenario.samples, scenario.parameters, scenario.seed)
     gradients._rows[0, 0] *= -1
     before, after = course(scenario).summary().split(), course(scenario, gradients=gradients).summary().split()

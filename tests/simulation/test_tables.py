@@ -14,7 +14,6 @@ from codedreduce.protocol import Machine, Rank, RingNode, Root, Settings, Worker
 from codedreduce.protocol import messages as said
 from codedreduce.protocol.events import Action, AnyAction, Event, Failed, HandOver, PeerFound, PeerLost
 from codedreduce.protocol.machine import OWN, Row, State, diagram
-from codedreduce.protocol.membership import run_name
 from codedreduce.protocol.messages import DATA, Message
 from codedreduce.protocol.rank_table import RankState
 from codedreduce.protocol.root_table import RootState
@@ -24,7 +23,6 @@ from codedreduce.worlds.simulated import Fault
 from codedreduce.worlds.simulated.scenario import (
     ENDLESS,
     Scenario,
-    random_audited_trees,
     random_audits,
     random_scenario,
     random_striped,
@@ -58,8 +56,6 @@ def scenarios() -> Iterator[Scenario]:
     for seconds in (30.0, ENDLESS):
         faults = tuple(Fault(kind="pause", node=node, round=2, seconds=seconds) for node in (3, 4))
         yield changed(faults=faults, on_excess="approximate")
-    for seed in range(60):
-        yield random_audited_trees(seed)
     gone = tuple(Fault(kind="crash", node=node, round=2) for node in (1, 2))
     yield changed(tree="2x1", compute=2.0, faults=gone, on_excess="approximate", replan_after=19.9)
     yield changed(scheme="live-compensation", tree="4x1", delays="exponential", rounds=6)
@@ -133,31 +129,10 @@ def by_hand() -> None:
     for state in (RootState.COLLECTING, RootState.SETTLING):
         led_to("root", state).hears(1, said.Failure(round=1, troubles=((3, "no"), (4, "no")), ends=True))
         led_to("root of a star", state).hears(1, said.Unable(round=1, task=1, troubles=((1, "no"),)))
-    by_hand_with_audits()
     talk = led_to("eager inner worker", WorkerState.WORKING)
     for child in (5, 6):
         talk.hears(child, said.Unable(round=1, task=talk.machine.below.ledger.assignments()[0][1]))
     Talk(Worker(1, MasterWorker(2).plan(samples=14), Settings(length=4))).model(1)  # quicker than the welcome
-
-
-def by_hand_with_audits() -> None:
-    """Another root was further than this one; a sum that the root has to make itself is compared, too."""
-    again = led_to("root that audits", RootState.AUDITING)
-    again.hears(1, said.Hello(plan=run_name(again.machine.plan, again.machine.settings), generation=4, round=9))
-    from_both = led_to("root that audits", RootState.COLLECTING)
-    for child, index in ((1, 0), (2, 1), (2, 2)):
-        from_both.hears(child, said.ShareChunk(round=1, task=1, index=index), 2.0)
-    from_both.delivers(2, 2)
-    of = {"round": 1, "digest": from_both.digest(2.0)}
-    from_both.hears(1, said.Offer(task=1, **of))
-    from_both.hears(1, said.Offer(task=2, **of))
-    from_both.hears(2, said.Account(node=2, task=1, own=b"", own_by=(2,), **of))
-    alone = led_to("root that audits and decides", RootState.COLLECTING)
-    for child in (1, 2):
-        alone.happens(PeerLost(peer=child))
-    alone.timer("replan")
-    while alone.asked:
-        alone.computes()
 
 
 def hands_over(talk: Talk) -> None:

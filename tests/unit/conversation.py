@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from codedreduce import CodedReduce, LiveCompensation, MasterWorker, RingAllReduce, Striped, Tree
-from codedreduce.digests import digest
 from codedreduce.protocol import Machine, Rank, RingNode, Root, Settings, Worker
 from codedreduce.protocol import events as happening
 from codedreduce.protocol import messages as said
-from codedreduce.protocol.audits import Audit
 from codedreduce.protocol.machine import State
 from codedreduce.protocol.membership import run_name
 from codedreduce.protocol.rank_table import RankState
@@ -29,12 +27,8 @@ from codedreduce.schemes.names import parse_tree
 #: Three chunks, of which two are sent at a time: what cannot be sent yet waits.
 SETTINGS = Settings(length=10, chunk=4, window=2, say_waiting_after=100.0, on_excess="approximate")
 
-#: Every round is audited.
-AUDITED = replace(SETTINGS, on_excess="wait", audit=Audit(fraction=1.0))
-
 PROGRESSIVE = CodedReduce(Tree.regular(fanout=2, depth=2), 1).plan(samples=60)
 DEEP = CodedReduce(Tree.regular(fanout=2, depth=3), 1).plan(samples=1400)
-THREE = CodedReduce(Tree.regular(fanout=3, depth=1), 2).plan(samples=60)
 UNEVEN = CodedReduce(parse_tree("5/3", 1), 1).plan(samples=60)
 EAGER = CodedReduce(Tree.regular(fanout=2, depth=2), 1, order="eager").plan(samples=60)
 CYCLIC = CodedReduce(Tree.regular(fanout=3, depth=2), 1, code="cyclic", order="eager").plan(samples=600)
@@ -56,11 +50,6 @@ MACHINES: dict[str, Callable[[], Machine]] = {
     "inner worker below another": lambda: Worker(3, DEEP, SETTINGS),
     "inner worker of an uneven tree": lambda: Worker(1, UNEVEN, SETTINGS),
     "leaf beside inner workers": lambda: Worker(2, UNEVEN, SETTINGS),
-    "root that audits": lambda: Root(PROGRESSIVE, AUDITED),
-    "root that audits and decides": lambda: Root(PROGRESSIVE, AUDITED, computes=True),
-    "root that audits three": lambda: Root(THREE, AUDITED),
-    "inner worker that is audited": lambda: Worker(1, PROGRESSIVE, AUDITED),
-    "leaf that is audited": lambda: Worker(3, PROGRESSIVE, AUDITED),
     "eager root": lambda: Root(EAGER, SETTINGS),
     "eager inner worker": lambda: Worker(2, EAGER, SETTINGS),
     "eager leaf": lambda: Worker(4, EAGER, SETTINGS),
@@ -179,19 +168,6 @@ class Talk:
         for child, task in self.machine.below.ledger.assignments():
             self.delivers(child, task)
 
-    def agree(self, number: float = 2.0) -> list[Any]:
-        """Whoever was asked for a share in an audit says that it is full of this number."""
-        machine, actions = self.machine, []
-        said_of = {"generation": machine.generation, "round": machine.round, "digest": self.digest(number)}
-        for one in sent(self.done[-100:], said.Next):
-            if machine.state is RootState.AUDITING and not one.message.push and one.message.round == machine.round:
-                actions += self.hears(one.to, said.Offer(task=one.message.task, **said_of))
-        return actions
-
-    def digest(self, number: float) -> bytes:
-        """Of a vector that is full of a number."""
-        return digest(np.full(self.machine.settings.length, number, np.float32))
-
     def follow(self) -> None:
         """All other ranks say hello to rank 0, and have begun the first round."""
         for rank in self.others:
@@ -270,8 +246,6 @@ class Talk:
                 self.model(machine.round + 1)
             elif machine.state is WorkerState.LOADING:
                 self.model(machine.round)
-        elif machine.state is RootState.AUDITING:
-            self.agree()
         elif machine.state in (RootState.IDLE, RingState.WAITING):
             self.join(*self.children)
             self.begin()
@@ -348,10 +322,8 @@ def led_to(name: str, state: State) -> Talk:
 def _lead_root(talk: Talk, state: State) -> None:
     talk.join()
     talk.begin()
-    if state in (RootState.IDLE, RootState.AUDITING):
+    if state is RootState.IDLE:
         talk.all_deliver()
-        if state is RootState.IDLE:
-            talk.agree()
     elif state is RootState.SETTLING:
         talk.timer("waiting")
     elif state is RootState.STOPPED:
@@ -421,15 +393,7 @@ NEVER = {
 def led_to_every_state() -> list[tuple[str, State]]:
     """Every machine with every state it can be in."""
     every = [(name, state) for name, make in MACHINES.items() for state in type(make().state)]
-    return [(name, state) for name, state in every if state not in NEVER.get(name, _never_of_a_root(name))]
-
-
-def _never_of_a_root(name: str) -> tuple[State, ...]:
-    """What one that waits for whom it must does not settle for, nor audits what nobody asked for."""
-    machine = MACHINES[name]()
-    if not isinstance(machine, Root):
-        return ()
-    return (RootState.AUDITING,) if machine.settings.audit is None else (RootState.SETTLING,)
+    return [(name, state) for name, state in every if state not in NEVER.get(name, ())]
 
 
 def sent(actions: list[Any], kind: type) -> list[Any]:

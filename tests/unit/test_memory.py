@@ -93,7 +93,6 @@ def _one_round(talk: Talk) -> None:
         talk.delivers(late, late, machine.round - 1)
         talk.hears(late, said.Offer(round=machine.round - 1, task=late))
         talk.all_deliver()
-        talk.agree()
     if talk.asked:
         talk.computes()
     if isinstance(machine, RingNode) and machine.workers > 1:

@@ -14,7 +14,6 @@ from codedreduce import packed as packed_vectors
 from codedreduce.errors import UsageError
 from codedreduce.packed import Packed
 from codedreduce.protocol import Settings
-from codedreduce.protocol.accounts import digest_as_sent
 from codedreduce.torch.device.tensors import convert_arrays
 from codedreduce.vectors import Vector, combine, convert, copied, empty_like, is_finite, on_host, round_off
 from codedreduce.worlds.arena import arenas_of
@@ -115,16 +114,6 @@ def test_a_vector_is_cut_where_bytes_are() -> None:
     assert settings.chunk_bytes(settings.chunks) == -1
     with pytest.raises(UsageError, match="exact"):
         Settings(length=3, exact=4)
-
-
-def test_digests_are_of_what_is_sent_whole_or_in_chunks() -> None:
-    settings = Settings(length=LENGTH, itemsize=2, chunk=100, wire=BFLOAT16, exact=EXACT)
-    vector = numbers(0)
-    chunks = [vector[settings.chunk_slice(index)] for index in range(settings.chunks)]
-    expected = digest_as_sent([vector], settings)
-    assert digest_as_sent(chunks, settings) == digest_as_sent([as_bfloat16(vector, EXACT)], settings) == expected
-    vector[-1] = np.nextafter(vector[-1], np.float32(0))
-    assert digest_as_sent([vector], settings) != expected, "a number that travels as it is differs"
 
 
 @pytest.fixture

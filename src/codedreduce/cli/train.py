@@ -115,7 +115,7 @@ def train(
             raise UsageError(f"`--stragglers {stragglers}`: {count} workers can do without {count - 1} at most")
         length = objective.parameters(source.shape().features) + 1
         tolerated = TOLERATED if stragglers is None else stragglers
-        choice = choose(count, length, shared_memory=not in_lab, stragglers=tolerated)
+        choice = choose(count, length, shared_memory=not in_lab, stragglers=tolerated, audited=audit > 0)
         chosen, reason = choice.scheme, choice.reason
     else:
         chosen = _scheme(scheme, workers, tree, stragglers, order, units)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from codedreduce.digests import digest
 from codedreduce.errors import SchemeError, UsageError
-from codedreduce.schemes import Plan, StripedPlan, TreePlan
+from codedreduce.schemes import Plan, StripedPlan
 
 #: How often a node may be found to have computed wrongly before it is not used any more.
 QUARANTINE = 2
@@ -38,14 +38,6 @@ class Audit:
         if self.quarantine < 1:
             raise UsageError(f"a worker can be found to be wrong once or more before it is not used, {self.quarantine}")
 
-    def is_drawn(self, round_: int) -> bool:
-        """Whether a round is audited in which whole shares are looked at."""
-        return bool(self.blocks(round_, 0, 1))
-
-    def choose(self, round_: int, count: int) -> int:
-        """One of so many, in a round: 0 to count - 1."""
-        return min(count - 1, int(count * self._number("which", round_)))
-
     def blocks(self, round_: int, unit: int, of: int) -> tuple[int, ...]:
         """Which of a unit's blocks are looked at in a round."""
         each = math.ceil(self.fraction * of)
@@ -61,13 +53,8 @@ class Audit:
 
 def check_auditable(plan: Plan) -> None:
     """Refuse a plan under which nobody can be asked to compute what another does, to the bit."""
-    if isinstance(plan, TreePlan) and plan.has_redundancy:
-        return
     if not isinstance(plan, StripedPlan):
-        raise SchemeError(
-            f"nobody can be asked to compute what another does in {plan.scheme}, so nothing can be compared; "
-            "use striped, or coded-reduce in the progressive order with one straggler or more"
-        )
+        raise SchemeError(f"audits compare blocks of striped runs; {plan.scheme} has none: use striped, or audit=0")
     if any(len(plan.readers(unit)) < 2 for unit in plan.all_units):
         raise SchemeError(f"audits need a second rank that can read each sample, and in {plan.scheme} some have one")
 

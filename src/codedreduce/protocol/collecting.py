@@ -14,7 +14,6 @@ from codedreduce.protocol.membership import Roster, run_name
 from codedreduce.protocol.messages import (
     AnyMessage,
     Enough,
-    Explain,
     Goodbye,
     Hello,
     Late,
@@ -25,7 +24,6 @@ from codedreduce.protocol.messages import (
     Refuse,
     Send,
     ShareChunk,
-    Shun,
     Trouble,
     Unable,
     Welcome,
@@ -58,7 +56,6 @@ class Collecting:
         self.ledger = Ledger(plan, node, settings)
         self.late: set[int] = set()  # who had not delivered when it was needed, in this round, here and below
         self._leaving: set[int] = set()  # who goes after this round
-        self.shunned: set[int] = set()  # whom nobody uses any more, here and elsewhere
         self._outboxes = {child: Outbox(child, settings.window) for child in self.children}
         self._over: dict[int, tuple[float, set[int]]] = {}  # when a round was over, and who has been late since
 
@@ -74,36 +71,17 @@ class Collecting:
 
     def hello(self, hello: Hello, child: int, actions: list[AnyAction], *, is_needed: bool) -> bool:
         """Answer a child that says hello; whether it is in, and is put to work in the round that is on."""
-        answer = self.roster.answer(child, hello, self._generation, self.round, shunned=self._those_shunned())
+        answer = self.roster.answer(child, hello, self._generation, self.round)
         actions.append(Transmit(to=child, message=answer))
         if isinstance(answer, Refuse):
             actions.append(Note(kind="refused", reason=answer.reason, round=self.round, nodes=(child,)))
             return False
         self._outboxes[child].reset()
         self._leaving.discard(child)
-        if child in self.shunned:
-            return False
         self.ledger.returned(child)
         if is_needed:
             self.ledger.put_to_work(child)
         return is_needed
-
-    def uses(self, child: int) -> bool:
-        """Whether a child is in, and is used."""
-        return self.roster.has(child) and child not in self.shunned
-
-    def shun(self, nodes: Iterable[int], actions: list[AnyAction]) -> None:
-        """Some nodes are not used any more, and those who are below must know."""
-        found = {node for node in nodes if self.plan.is_worker(node)} - self.shunned
-        if found:
-            self.shunned |= found
-            for child in found.intersection(self.children):
-                self.ledger.lost(child)
-            message = Shun(generation=self._generation, round=self.round, nodes=self._those_shunned())
-            self.tell_all(message, actions)
-
-    def _those_shunned(self) -> tuple[int, ...]:
-        return tuple(sorted(self.shunned))[:4096]
 
     def lost(self, child: int) -> None:
         """A child cannot be reached."""
@@ -157,7 +135,7 @@ class Collecting:
     ) -> None:
         """Send chunks of the model to a child, or to every one that is in: all to one before the next."""
         for child in self.children if to is None else (to,):
-            if self.uses(child):
+            if self.roster.has(child):
                 for index in indices:
                     message = ModelChunk(generation=self._generation, round=self.round, index=index)
                     self._outboxes[child].put(message, model[self.settings.chunk_slice(index)], actions)
@@ -166,8 +144,6 @@ class Collecting:
 
     def share_chunk(self, chunk: ShareChunk, child: int, data: Vector, now: float, actions: list[AnyAction]) -> bool:
         """A chunk of a child's sum has come; whether it brings the node on."""
-        if child in self.shunned:
-            return False
         if chunk.round != self.round:
             self._old_chunk(chunk, child, data, now, actions)
             return False
@@ -195,8 +171,6 @@ class Collecting:
 
     def offer(self, offer: Offer, child: int, now: float, actions: list[AnyAction]) -> bool:
         """A child has a sum; whether that brings the node on."""
-        if child in self.shunned:
-            return False
         if offer.round != self.round:
             self._report_late(child, offer.round, now, actions)
             return False
@@ -238,7 +212,7 @@ class Collecting:
 
     def unable(self, unable: Unable, child: int, now: float, actions: list[AnyAction]) -> tuple[Trouble, ...]:
         """A child cannot do a task; who failed at it, if that means that nobody can."""
-        if unable.round != self.round or child in self.shunned:
+        if unable.round != self.round:
             return ()
         troubles = tuple(trouble for trouble in unable.troubles if self.plan.is_worker(trouble[0]))
         self._look(self.ledger.failed(child, unable.task, troubles or ((child, "no reason given"),), now), actions)
@@ -271,12 +245,6 @@ class Collecting:
         message = Next(generation=self._generation, round=self.round, task=task, push=push)
         actions.append(Transmit(to=child, message=message))
 
-    def explain(self, child: int, round_: int, task: int, actions: list[AnyAction]) -> None:
-        """Ask a child what its sum of a task was made of, in a round that was audited."""
-        if self.roster.has(child):
-            message = Explain(generation=self._generation, round=round_, task=task)
-            actions.append(Transmit(to=child, message=message))
-
     def enough(self, child: int, task: int, actions: list[AnyAction]) -> None:
         """Tell a child that nobody needs a task from it."""
         if self.roster.has(child):
@@ -287,7 +255,7 @@ class Collecting:
         """Collect for a task that is not the first: every child is asked for its share of it."""
         self.ledger.start(task, now)
         for child, share in self.ledger.assignments():
-            if self.uses(child):
+            if self.roster.has(child):
                 self.ask(child, share, push=True, actions=actions)
 
     def end(self, now: float, actions: list[AnyAction]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from codedreduce.protocol.accounts import Accounts
 from codedreduce.protocol.collecting import Collecting
 from codedreduce.protocol.events import AnyAction, Transmit
 from codedreduce.protocol.messages import Offer, ShareChunk
@@ -37,14 +36,12 @@ class Delivering:
         self._push = True
         self._next_chunk = 0  # chunks up to here are summed
         self._offered = False
-        self.accounts = Accounts(node, settings)
 
     # -- the task
 
     def begin(self, task: int, generation: int, round_: int, *, push: bool, now: float) -> None:
         """Turn to a task, which is pushed or only offered when it is done."""
         self._of = (generation, round_)
-        self.accounts.begin(generation, round_)
         self.task = task
         self.collecting = None if self._plan.is_delegated(task) else self._below
         self.total = None
@@ -77,7 +74,6 @@ class Delivering:
     def add_own(self, vector: Vector, now: float, actions: list[AnyAction]) -> None:
         """The worker has computed its unit."""
         self.total = vector
-        self.accounts.own(vector, (self._node,))
         if self.collecting is not None:
             self.collecting.own_is_done(now, actions)
 
@@ -86,10 +82,8 @@ class Delivering:
         if self.collecting is None or self.total is not None:
             return False
         self.total = self.collecting.ledger.shares.own_delivered()
-        own = self.collecting.ledger.shares.own
-        if self.total is None or own is None:
+        if self.total is None:
             return False
-        self.accounts.own(self.total, own.by)
         self.collecting.late.add(self._node)
         return True
 
@@ -107,7 +101,6 @@ class Delivering:
             self._next_chunk += 1
         if not self.is_done:
             return False
-        self.accounts.sum(self.task, self.total, below.ledger.shares if below is not None else None)
         if below is not None:
             below.end(now, actions)
         if not self._push and not self._offered:
@@ -132,8 +125,7 @@ class Delivering:
     def _offer(self, now: float, actions: list[AnyAction]) -> None:
         self._offered = True
         generation, round_ = self._of
-        digest = self.accounts.digest(self.task) if self.is_done else b""
-        offer = Offer(generation=generation, round=round_, task=self.task, worked=now - self._began, digest=digest)
+        offer = Offer(generation=generation, round=round_, task=self.task, worked=now - self._began)
         actions.append(Transmit(to=self._parent, message=offer))
 
     def _send_chunk(self, index: int, now: float, actions: list[AnyAction]) -> None:

@@ -6,8 +6,6 @@ who can stop, when to look again, who should be asked for what (`due`). Nobody e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from codedreduce.protocol.messages import Trouble
 from codedreduce.protocol.redundancy import Experience
 from codedreduce.protocol.settings import Settings
@@ -94,7 +92,7 @@ class Ledger:
             return Arrival.NOT_NEEDED
         if child not in share.providers:
             return Arrival.REPEATED
-        arrival = share.take(index, data, covered, child)
+        arrival = share.take(index, data, covered)
         effort = self._efforts.get(task)
         if effort is not None and effort.offered_at is not None and arrival is not Arrival.REPEATED:
             effort.offered_at = now  # as long as chunks come, it is on its way
@@ -180,17 +178,7 @@ class Ledger:
         share = self.shares.find(task)
         if share is not None:
             for index in share.lacks():
-                share.take(index, vector[self._settings.chunk_slice(index)], 1.0, self._node)
-
-    def replace(self, task: int, chunks: Sequence[Vector], by: int) -> None:
-        """What is here of a share is wrong, and this is right."""
-        share = self.shares.find(task)
-        assert share is not None, "only what is here can be wrong"
-        share.replace(chunks, by)
-
-    def allowed(self, took: float) -> float:
-        """Seconds that whoever does again what took so long may take for it."""
-        return took + self._experience.head_start(took)
+                share.take(index, vector[self._settings.chunk_slice(index)], 1.0)
 
     def own_done(self) -> list[int]:
         """The node has computed its own unit itself; who was asked for it in the meantime."""

@@ -46,7 +46,7 @@ class Roster:
 
     def answer(
         self, child: int, hello: Hello, generation: int, round_: int,
-        *, is_late: bool = False, voters: Voters = NO_VOTERS, shunned: tuple[int, ...] = (),
+        *, is_late: bool = False, voters: Voters = NO_VOTERS,
     ) -> Welcome | Refuse:  # fmt: skip
         """Let a child in that has the same plan, and say to another why it cannot be."""
         if hello.plan != self.run:
@@ -54,7 +54,7 @@ class Roster:
             return Refuse(generation=hello.generation, reason=reason[:1000])
         self._present.add(child)
         self._ready.pop(child, None)
-        return Welcome(generation=generation, round=round_, is_late=is_late, voters=voters, shunned=shunned)
+        return Welcome(generation=generation, round=round_, is_late=is_late, voters=voters)
 
     def ready(self, child: int, missing: tuple[int, ...] = ()) -> bool:
         """A child's whole subtree is in, but for those that are missing; whether that is news."""

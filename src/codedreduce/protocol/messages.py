@@ -31,9 +31,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=Tr
 #: Of what was computed, or is sent; none is empty.
 Digest = Annotated[bytes, Meta(max_length=16)]
 
-#: Some nodes.
-Nodes = Annotated[tuple[Count, ...], Meta(max_length=4096)]
-
 #: Ranks, and which process of each.
 Processes = Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=4096)]
 
@@ -93,12 +90,11 @@ class Follow(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 class Welcome(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Parent to child, coordinator to rank: you are in. `is_late`: into a run that is on, and the others must know.
 
-    A rank is told whose word counts when it is decided who leads, a child whom nobody is to use any more.
+    A rank is told whose word counts when it is decided who leads.
     """
 
     is_late: bool = False
     voters: Voters = Voters()
-    shunned: Nodes = ()
 
 
 class Refuse(Message, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -157,14 +153,10 @@ class ShareChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
 
 class Offer(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent: this task is done, after so much work, and its sum is on its way or yours for the asking.
-
-    In a round that is audited one that is yours for the asking has its `digest`.
-    """
+    """Child to parent: this task is done, after so much work, and its sum is on its way or yours for the asking."""
 
     task: Count
     worked: Seconds = 0.0
-    digest: Digest = b""
 
 
 class Send(Message, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -215,33 +207,6 @@ class Failure(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
     troubles: Troubles
     ends: bool = False
-
-
-class Explain(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Parent to child: what was your sum of this task made of, in a round that was audited?"""
-
-    task: Count
-
-
-class Account(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent, up to the root: digests of what a node's sum of a task was made of, as it had it.
-
-    Of the sum; of the one unit that the node computes itself, and from whom it is; and of every share: its task, from
-    whom it came, and its digest as it was received.
-    """
-
-    node: Count
-    task: Count
-    digest: Digest
-    own: Digest
-    own_by: Nodes
-    shares: Annotated[tuple[tuple[Count, Nodes, Digest], ...], Meta(max_length=4096)] = ()
-
-
-class Shun(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Parent to child, down to all: these nodes were found to compute wrongly, and are not used any more."""
-
-    nodes: Nodes
 
 
 class RingChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -466,9 +431,6 @@ AnyMessage = (
     | Late
     | Unable
     | Failure
-    | Explain
-    | Account
-    | Shun
     | RingChunk
     | Go
     | Do

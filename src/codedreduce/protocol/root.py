@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from codedreduce.errors import ProtocolError
-from codedreduce.protocol.auditing_shares import AUDIT, NAMING, AuditingShares
 from codedreduce.protocol.collecting import REDUNDANCY, Collecting
 from codedreduce.protocol.events import (
     Aggregated,
@@ -14,7 +13,6 @@ from codedreduce.protocol.events import (
     Computed,
     Drained,
     EveryoneIn,
-    Failed,
     Finished,
     Leave,
     Note,
@@ -26,7 +24,6 @@ from codedreduce.protocol.events import (
 from codedreduce.protocol.machine import CHILD, STRANGER, From, Machine
 from codedreduce.protocol.membership import is_ahead
 from codedreduce.protocol.messages import (
-    Account,
     AnyMessage,
     Failure,
     Goodbye,
@@ -41,7 +38,6 @@ from codedreduce.protocol.messages import (
     Unable,
 )
 from codedreduce.protocol.root_table import (
-    AUDITING,
     COLLECTING,
     IDLE,
     IN_ROUND,
@@ -83,7 +79,6 @@ class Root(Machine):
         self._next_chunk = 0  # chunks up to here are summed
         self._since = 0.0  # when the root was up
         self._standing_in = StandingIn(plan, settings, self.below, computes=computes)
-        self._auditing = AuditingShares(plan, settings, self.below, computes=computes)
         self._may_begin = False  # enough workers are in, or have been
 
     def lacking(self) -> list[int]:
@@ -110,7 +105,6 @@ class Root(Machine):
         if self.below.hello(hello, child, actions, is_needed=is_needed):
             assert self._model is not None
             self.below.send_model(self._model, range(self.settings.chunks), actions, to=child)
-        self._auditing.lost(child, now, actions)
 
     def _succeed(self, generation: int, now: float, actions: list[AnyAction]) -> None:
         """Workers have seen rounds of another root: nothing of those may be taken for what belongs to this one's."""
@@ -121,9 +115,6 @@ class Root(Machine):
         self.below.new_round(self.round)
         if self.state in IN_ROUND:
             assert self._model is not None
-            self._auditing.drop()
-            if self.state is AUDITING:
-                self.state = COLLECTING
             self._send_out(self._model, now, actions)
 
     def _on_ready(self, ready: Ready, child: int, now: float, actions: list[AnyAction]) -> None:
@@ -157,7 +148,6 @@ class Root(Machine):
 
     def _on_goodbye(self, goodbye: Goodbye, child: int, now: float, actions: list[AnyAction]) -> None:
         self.below.goodbye(goodbye, child, actions)
-        self._auditing.lost(child, now, actions)
         self._somebody_went(now, actions)
 
     def _on_leaving(self, leaving: Leaving, child: int, now: float, actions: list[AnyAction]) -> None:
@@ -165,7 +155,6 @@ class Root(Machine):
 
     def _on_peer_lost(self, event: PeerLost, now: float, actions: list[AnyAction]) -> None:
         self.below.lost(event.peer)
-        self._auditing.lost(event.peer, now, actions)
         self._somebody_went(now, actions)
 
     def _on_drained(self, event: Drained, now: float, actions: list[AnyAction]) -> None:
@@ -240,12 +229,6 @@ class Root(Machine):
             who = sorted({node for node, _ in troubles})
             self._stop(f"round {self.round} cannot be computed: workers {who} failed", actions, troubles)
 
-    def _stop_if_undecided(self, troubles: tuple[Trouble, ...], actions: list[AnyAction]) -> None:
-        """What was computed twice differs, and nobody can say what is right: the run is over."""
-        if troubles:
-            who = [node for node, _ in troubles]
-            self._stop(f"round {self.round}: workers {who} have different sums of the same samples", actions, troubles)
-
     # -- the sum
 
     def _add_up(self, now: float, actions: list[AnyAction]) -> None:
@@ -257,16 +240,9 @@ class Root(Machine):
             else:
                 self._result[self.settings.chunk_slice(self._next_chunk)] = total
             self._next_chunk += 1
-        if self._next_chunk < self.settings.chunks:
-            return
-        if self.state is not AUDITING:
+        if self._next_chunk == self.settings.chunks:
             self._standing_in.end(now)
             self.below.end(now, actions)
-        if self.state is COLLECTING and self._auditing.is_due(self.round):
-            assert self._model is not None
-            self.state = AUDITING
-            self._auditing.begin(self._model, now, actions)
-        else:
             self._end(0.0, actions)
 
     def _end(self, residual: float, actions: list[AnyAction]) -> None:
@@ -285,66 +261,17 @@ class Root(Machine):
                 self._standing_in.go_on(actions)
 
     def _somebody_went(self, now: float, actions: list[AnyAction]) -> None:
-        if self.state in (COLLECTING, SETTLING):
+        if self.state in IN_ROUND:
             self._standing_in.somebody_went(now, actions)
-
-    # -- the sum is here, and others compute it again
-
-    def _on_second_offer(self, offer: Offer, child: int, now: float, actions: list[AnyAction]) -> None:
-        if self._auditing.offer(offer, child, now, actions):
-            self._end_if_audited(now, actions)
-        else:
-            self._on_offer(offer, child, now, actions)
-
-    def _on_chunk_again(
-        self, chunk: ShareChunk, child: int, data: Vector, now: float, actions: list[AnyAction]
-    ) -> None:
-        if self._auditing.share_chunk(chunk, child, data, now, actions):
-            self._end_if_audited(now, actions)
-        else:
-            self.below.share_chunk(chunk, child, data, now, actions)
-
-    def _on_account(self, account: Account, child: int, now: float, actions: list[AnyAction]) -> None:
-        self._auditing.account(account, child, now, actions)
-        self._end_if_audited(now, actions)
-
-    def _on_judged(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
-        self._auditing.computed(event, now, actions)
-        self._end_if_audited(now, actions)
-
-    def _on_cannot_judge(self, event: Failed, now: float, actions: list[AnyAction]) -> None:
-        self._auditing.failed(now, actions)
-
-    def _on_unable_again(self, unable: Unable, child: int, now: float, actions: list[AnyAction]) -> None:
-        if unable.round == self.round:
-            self._auditing.unable(child, now, actions)
-
-    def _on_failure_again(self, failure: Failure, child: int, now: float, actions: list[AnyAction]) -> None:
-        """It has been done once, and so the run does not end if it cannot be done again."""
-        if failure.ends and failure.round == self.round:
-            self._auditing.unable(child, now, actions)
-        self._note_failure(failure, child, now, actions)
-
-    def _end_if_audited(self, now: float, actions: list[AnyAction]) -> None:
-        if self.state is AUDITING and self._auditing.is_over:
-            if self._auditing.end():
-                self._next_chunk = 0
-            self._add_up(now, actions)
 
     # -- a round that cannot end
 
     def _on_timer(self, event: TimerFired, now: float, actions: list[AnyAction]) -> None:
         if event.name == ENOUGH:
             self._begin_with_those(now, actions)
-        elif event.name == NAMING and self.state is AUDITING:
-            self._auditing.stop_naming(actions)
-            self._end_if_audited(now, actions)
-        elif event.name == AUDIT and self.state is AUDITING:
-            self._stop_if_undecided(self._auditing.look(now, actions), actions)
-            self._end_if_audited(now, actions)
-        elif event.name == REPLAN and self.state in (COLLECTING, SETTLING):
+        elif event.name == REPLAN and self.state in IN_ROUND:
             self._standing_in.look(now, actions)
-        elif event.name == REDUNDANCY and self.state in (COLLECTING, SETTLING):
+        elif event.name == REDUNDANCY and self.state in IN_ROUND:
             self.below.ask_replicas(now, actions)
         elif event.name == WAITING and self.state is IDLE and not self._may_begin:
             self._say_who_is_missing(now, actions)
@@ -390,4 +317,3 @@ class Root(Machine):
     def check_invariants(self) -> None:
         """Raise if memory or bookkeeping is out of bounds."""
         self.below.check()
-        self._auditing.check()

@@ -16,7 +16,6 @@ from codedreduce.protocol.events import (
 )
 from codedreduce.protocol.machine import CHILD, OWN, STAY, Row, State
 from codedreduce.protocol.messages import (
-    Account,
     Failure,
     Goodbye,
     Hello,
@@ -35,46 +34,32 @@ class RootState(State):
     IDLE = "between rounds"
     COLLECTING = "a round is on"
     SETTLING = "asked everyone for what they have"
-    AUDITING = "has the sum, and sees whether others have the same"
     STOPPED = "the run is over"
 
 
-IDLE, COLLECTING, SETTLING, AUDITING, STOPPED = RootState
-IN_ROUND = (COLLECTING, SETTLING, AUDITING)
-_WITHOUT_SUM = (COLLECTING, SETTLING)
+IDLE, COLLECTING, SETTLING, STOPPED = RootState
+IN_ROUND = (COLLECTING, SETTLING)
 _RUNNING = (IDLE, *IN_ROUND)
 
 #: In which states what from whom is handled by which method of `Root` or of a part of it, and where that may lead.
 ROWS = (
     Row((IDLE,), Started, OWN, "_on_started"),
     Row((IDLE,), Begin, OWN, "_on_begin", (COLLECTING,)),
-    Row((COLLECTING,), ShareChunk, CHILD, "_on_share_chunk", (STAY, IDLE, AUDITING)),
-    Row((SETTLING,), ShareChunk, CHILD, "_on_share_chunk", (STAY, IDLE)),
+    Row(IN_ROUND, ShareChunk, CHILD, "_on_share_chunk", (STAY, IDLE)),
     Row((COLLECTING,), TimerFired, OWN, "_on_timer", (STAY, SETTLING)),
     Row((SETTLING,), TimerFired, OWN, "_on_timer", (STAY, IDLE)),
     Row(_RUNNING, Leave, OWN, "_on_leave", (STOPPED,)),
-    Row(_WITHOUT_SUM, Unable, CHILD, "_on_unable", (STAY, STOPPED)),
-    Row(_WITHOUT_SUM, Failure, CHILD, "_on_failure", (STAY, STOPPED)),
+    Row(IN_ROUND, Unable, CHILD, "_on_unable", (STAY, STOPPED)),
+    Row(IN_ROUND, Failure, CHILD, "_on_failure", (STAY, STOPPED)),
     Row((IDLE,), Failure, CHILD, "_note_failure"),
-    Row((COLLECTING,), Computed, OWN, "_on_computed", (STAY, IDLE, AUDITING)),
-    Row((SETTLING,), Computed, OWN, "_on_computed", (STAY, IDLE)),
-    Row(_WITHOUT_SUM, Failed, OWN, "_standing_in.on_failed"),
-    Row((AUDITING,), ShareChunk, CHILD, "_on_chunk_again", (STAY, IDLE)),
-    Row((AUDITING,), Offer, CHILD, "_on_second_offer", (STAY, IDLE)),
-    Row((AUDITING,), Account, CHILD, "_on_account", (STAY, IDLE)),
-    Row((AUDITING,), Computed, OWN, "_on_judged", (STAY, IDLE)),
-    Row((AUDITING,), TimerFired, OWN, "_on_timer", (STAY, IDLE, STOPPED)),
-    Row((AUDITING,), Hello, CHILD, "_on_hello", (STAY, COLLECTING)),
-    Row((AUDITING,), Unable, CHILD, "_on_unable_again"),
-    Row((AUDITING,), Failure, CHILD, "_on_failure_again"),
-    Row((AUDITING,), Failed, OWN, "_on_cannot_judge"),
-    Row((IDLE, *_WITHOUT_SUM), Account, CHILD, "_on_account"),
+    Row(IN_ROUND, Computed, OWN, "_on_computed", (STAY, IDLE)),
+    Row(IN_ROUND, Failed, OWN, "_standing_in.on_failed"),
     Row(IN_ROUND, Interrupted, OWN),
     *(Row((IDLE, STOPPED), what, OWN) for what in (Computed, Failed, Interrupted)),
     Row((IDLE,), ShareChunk, CHILD, "_on_share_chunk"),
     Row((IDLE,), TimerFired, OWN, "_on_timer"),
-    Row((IDLE, *_WITHOUT_SUM), Offer, CHILD, "_on_offer"),
-    Row((IDLE, *_WITHOUT_SUM), Hello, CHILD, "_on_hello"),
+    Row(_RUNNING, Offer, CHILD, "_on_offer"),
+    Row(_RUNNING, Hello, CHILD, "_on_hello"),
     Row(_RUNNING, Ready, CHILD, "_on_ready"),
     Row(_RUNNING, Late, CHILD, "_on_late"),
     Row(_RUNNING, Goodbye, CHILD, "_on_goodbye"),

@@ -24,11 +24,10 @@ class Arrival(Enum):
 class Share:
     """One thing a parent needs one copy of: which chunks of it are here. The first copy of each counts.
 
-    `covered` is the part of the task that is in it; less than 1 if whoever sent it settled for less. `by` is from whom
-    its chunks are; the root itself is 0.
+    `covered` is the part of the task that is in it; less than 1 if whoever sent it settled for less.
     """
 
-    __slots__ = ("by", "chunks", "covered", "missing", "providers", "task")
+    __slots__ = ("chunks", "covered", "missing", "providers", "task")
 
     def __init__(self, task: int, providers: Sequence[int], chunks: int) -> None:
         self.task = task
@@ -36,7 +35,6 @@ class Share:
         self.chunks: list[Vector | None] = [None] * chunks
         self.missing = chunks
         self.covered = 1.0
-        self.by: tuple[int, ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -51,12 +49,7 @@ class Share:
         """Nothing more of it is needed."""
         self.missing, self.covered = 0, 1.0
 
-    def replace(self, chunks: Sequence[Vector], by: int) -> None:
-        """What was here is wrong, and this is right."""
-        self.chunks = list(chunks)
-        self.missing, self.covered, self.by = 0, 1.0, (by,)
-
-    def take(self, index: int, data: Vector, covered: float, by: int) -> Arrival:
+    def take(self, index: int, data: Vector, covered: float) -> Arrival:
         """Keep a chunk if it is the first copy; what was settled for gives way to more."""
         if covered < 1.0 and self.covered == 1.0 and self.missing < len(self.chunks):
             return Arrival.REPEATED  # a whole sum is here, or on its way
@@ -66,13 +59,10 @@ class Share:
             self.chunks = [None] * len(self.chunks)
             self.missing = len(self.chunks)
             self.covered = covered
-            self.by = ()
         if self.chunks[index] is not None:
             return Arrival.REPEATED
         self.chunks[index] = data
         self.missing -= 1
-        if by not in self.by:
-            self.by = (*self.by, by)
         return Arrival.COMPLETED if self.whole else Arrival.KEPT
 
 

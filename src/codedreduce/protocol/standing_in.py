@@ -96,7 +96,7 @@ class StandingIn:
 
     def _cannot_come(self) -> frozenset[int]:
         """The shares that nobody who is there can deliver."""
-        missing = {node for node in self._below.roster.lacking() if self._plan.is_worker(node)} | self._below.shunned
+        missing = {node for node in self._below.roster.lacking() if self._plan.is_worker(node)}
         silent = self._plan.cut_off(missing)
         shares = self._plan.needs(0, 0).shares
         return frozenset(share.task for share in shares if silent.issuperset(share.providers))
@@ -149,48 +149,32 @@ class ShareByUnits:
     def __init__(self, plan: TreePlan, task: int, provider: int) -> None:
         self.task = task
         self._steps = list(_units(plan, task, provider, 0))
-        self._sums: list[tuple[int, Vector]] = []  # of the unit at each depth, with what was added to it, and its task
+        self._sums: list[Vector] = []  # of the unit at each depth, with what was added to it
         self._done = 0
 
     def next(self) -> tuple[Piece, ...] | None:
         """What to compute next; None when all is."""
-        return self._steps[self._done][2] if self._done < len(self._steps) else None
-
-    @property
-    def at(self) -> int:
-        """The task of which the unit is that is computed next."""
-        return self._steps[self._done][1]
-
-    @property
-    def has_shares(self) -> bool:
-        """Whether something is added to that unit."""
-        after = self._done + 1
-        return after < len(self._steps) and self._steps[after][0] > self._steps[self._done][0]
+        return self._steps[self._done][1] if self._done < len(self._steps) else None
 
     def computed(self, vector: Vector) -> None:
         """A unit is computed: what is complete by now is added to what it is a part of."""
-        depth, task, _ = self._steps[self._done]
+        depth, _ = self._steps[self._done]
         self._fold(depth)
-        self._sums.append((task, vector.copy()))
+        self._sums.append(vector.copy())
         self._done += 1
 
     def result(self) -> Vector:
         """The sum of the share."""
         self._fold(1)
-        return self._sums[0][1]
+        return self._sums[0]
 
     def _fold(self, depth: int) -> None:
         while len(self._sums) > depth:
-            task, part = self._sums.pop()
-            self._is_complete(task, part)
-            total = self._sums[-1][1]
-            total += part
-
-    def _is_complete(self, task: int, total: Vector) -> None:
-        """The sum of a task that is a part of the share is there: whoever wants to know it looks here."""
+            part = self._sums.pop()
+            self._sums[-1][:] += part
 
 
-def _units(plan: TreePlan, task: int, provider: int, depth: int) -> Iterator[tuple[int, int, tuple[Piece, ...]]]:
-    yield depth, task, plan.unit(provider, task).pieces
+def _units(plan: TreePlan, task: int, provider: int, depth: int) -> Iterator[tuple[int, tuple[Piece, ...]]]:
+    yield depth, plan.unit(provider, task).pieces
     for share in plan.needs(provider, task).shares:
         yield from _units(plan, share.task, share.providers[0], depth + 1)

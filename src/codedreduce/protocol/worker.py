@@ -25,10 +25,8 @@ from codedreduce.protocol.events import (
 from codedreduce.protocol.loading import Loading
 from codedreduce.protocol.machine import CHILD, PARENT, STRANGER, From, Machine
 from codedreduce.protocol.messages import (
-    Account,
     AnyMessage,
     Enough,
-    Explain,
     Failure,
     Goodbye,
     Hello,
@@ -42,7 +40,6 @@ from codedreduce.protocol.messages import (
     Send,
     Settle,
     ShareChunk,
-    Shun,
     Trouble,
     Unable,
     Welcome,
@@ -136,7 +133,6 @@ class Worker(Machine):
             self._follow(welcome.generation, actions)
         self._was_in = True
         self._attendance.welcomed(welcome)
-        self._shun(welcome.shunned, actions)
         self._say_what_was_seen(actions)
         self._say_ready(now, actions)
 
@@ -432,30 +428,6 @@ class Worker(Machine):
             result, covered = collecting.ledger.shares.settle(delivering.total)
             if result is not None:
                 delivering.send_part(result, self.round, delivering.task, covered, actions)
-
-    # -- what was computed twice, and differed
-
-    def _on_explain(self, explain: Explain, parent: int, now: float, actions: list[AnyAction]) -> None:
-        """Say what a sum was made of; those whose shares are in it are asked what these were made of."""
-        account = self.delivering.accounts.of(explain.round, explain.task)
-        if account is None:
-            return
-        self._say(account, actions)
-        if self.below is not None:
-            own = (self.plan.delegated(explain.task), account.own_by)
-            for task, senders in (own, *((task, by) for task, by, _ in account.shares)):
-                for child in senders:
-                    self.below.explain(child, explain.round, task, actions)
-
-    def _on_account(self, account: Account, child: int, now: float, actions: list[AnyAction]) -> None:
-        self._say(account, actions)
-
-    def _on_shun(self, shun: Shun, parent: int, now: float, actions: list[AnyAction]) -> None:
-        self._shun(shun.nodes, actions)
-
-    def _shun(self, nodes: tuple[int, ...], actions: list[AnyAction]) -> None:
-        if self.below is not None:
-            self.below.shun(nodes, actions)
 
     # -- what children say
 

@@ -15,9 +15,7 @@ from codedreduce.protocol.events import (
 )
 from codedreduce.protocol.machine import CHILD, OWN, PARENT, STAY, Row, State
 from codedreduce.protocol.messages import (
-    Account,
     Enough,
-    Explain,
     Failure,
     Goodbye,
     Hello,
@@ -31,7 +29,6 @@ from codedreduce.protocol.messages import (
     Send,
     Settle,
     ShareChunk,
-    Shun,
     Unable,
     Welcome,
 )
@@ -89,9 +86,6 @@ ROWS = (
     Row(_IN, Ready, CHILD, "_on_ready"),
     Row(_IN, Late, CHILD, "_on_late"),
     Row(_IN, Failure, CHILD, "_on_failure"),
-    Row(_IN, Explain, PARENT, "_on_explain"),
-    Row(_IN, Account, CHILD, "_on_account"),
-    Row(_IN, Shun, PARENT, "_on_shun"),
     Row(_IN, Goodbye, CHILD, "_on_child_goodbye"),
     Row(_IN, Leaving, CHILD, "_on_child_leaving"),
     *(Row((LEFT,), what, OWN) for what in (Computed, Failed, Interrupted, TimerFired, PeerFound, PeerLost, Drained)),

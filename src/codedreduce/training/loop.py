@@ -214,8 +214,9 @@ def train(
         tell(Word(membership.rank, What.JOINS))
     if checkpoint is not None and membership is not None and membership.restarted:
         resume = True  # this process takes the place of one that died
+    auditing = (membership.auditing if membership is not None else NO_AUDITS).or_else(audit, quarantine)
     if scheme is None:
-        scheme = _default(objective, data, membership, shared_memory)
+        scheme = _default(objective, data, membership, shared_memory, auditing)
     if membership is not None:
         scheme = membership.cut(scheme)
     job = Job(
@@ -224,13 +225,15 @@ def train(
         shared_memory=shared_memory, excess=_excess(membership, on_excess, say_waiting_after, replan_after),
         saving=saving_to(checkpoint, every, resume=resume), until=until, restart=restart,
         nonfinite=check_nonfinite(nonfinite or (membership.nonfinite if membership else REFUSE)),
-        auditing=(membership.auditing if membership is not None else NO_AUDITS).or_else(audit, quarantine),
+        auditing=auditing,
     )  # fmt: skip
     on_note = on_note or (lambda note: logging.getLogger("codedreduce").warning(note.reason))
     return run_job(job, on_round=on_round, on_note=on_note, membership=membership)
 
 
-def _default(objective: Objective, data: Source, membership: Membership | None, shared_memory: bool) -> Scheme:
+def _default(
+    objective: Objective, data: Source, membership: Membership | None, shared_memory: bool, auditing: Auditing
+) -> Scheme:
     """What the launcher said; else what suits the length of the vector, the number of processes and where they are."""
     if membership is not None and membership.scheme is not None:
         return membership.scheme
@@ -238,7 +241,7 @@ def _default(objective: Objective, data: Source, membership: Membership | None, 
     meeting = membership.meeting if membership is not None else None
     shares = shared_memory and (meeting is None or (meeting.same_machine and meeting.shared_memory))
     count = DEFAULT_WORKERS if membership is None else membership.size
-    choice = choose(count, length, shared_memory=shares)
+    choice = choose(count, length, shared_memory=shares, audited=auditing.fraction > 0)
     scheme = choice.scheme
     if membership is not None and not isinstance(scheme, Striped):  # one of the processes is the root
         scheme = default_scheme(membership.workers) if membership.workers else Striped(1)

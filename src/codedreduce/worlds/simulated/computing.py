@@ -11,7 +11,6 @@ from codedreduce.schemes.work import Piece, samples_in
 from codedreduce.vectors import Vector
 from codedreduce.worlds.delays import Delays
 from codedreduce.worlds.journal import Interval
-from codedreduce.worlds.simulated.damage import flipped
 from codedreduce.worlds.simulated.network import Cores
 from codedreduce.worlds.simulated.nodes import Nodes
 from codedreduce.worlds.simulated.wrong import Digests, Wrongs
@@ -47,7 +46,6 @@ class Computing:
         self._running: dict[int, Computation] = {}
         self._stalls: dict[int, tuple[int, float]] = {}  # the round whose start-up delay was met, and when it ends
         self._broken: Counter[int] = Counter()  # nodes at which every computation fails, and how often that was asked
-        self._wrong: Counter[int] = Counter()  # nodes that compute wrongly, without knowing it
         self._samples = 0.0  # computed since last asked
         self._first = nodes.plan.computing.start
 
@@ -130,19 +128,7 @@ class Computing:
         self._nodes.dispatch(node, computed)
 
     def _evaluate(self, node: int, action: Compute, pieces: tuple[Piece, ...]) -> tuple[Vector, Digests]:
-        vector, digests = self._gradients.of_pieces(node, action.round, pieces, action.model, action.audited)
-        if not self._wrong[node]:
-            return vector, digests
-        self._nodes.recorder.computed_wrongly(action.round, node, action.task)
-        return flipped(vector, node), digests  # others that are wrong have something else
-
-    def go_wrong(self, node: int) -> None:
-        """Let whatever a node computes have a bit that is wrong."""
-        self._wrong[node] += 1
-
-    def go_right(self, node: int) -> None:
-        """End one such time."""
-        self._wrong[node] -= 1
+        return self._gradients.of_pieces(node, action.round, pieces, action.model, action.audited)
 
     def break_down(self, node: int) -> None:
         """Let whatever a node computes fail, when it would be done."""

@@ -17,7 +17,7 @@ from codedreduce.worlds.simulated.post import Tampering
 
 Kind = Literal[
     "crash", "pause", "cut", "slow", "duplicate", "reorder", "corrupt", "fail", "leave", "partition", "one-way", "late",
-    "wrong", "damage",
+    "damage",
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -35,8 +35,8 @@ class Fault:
     computes raises an error. leave: the node is told to go after its round, and a new one comes up in its place.
     partition, of ranks: the node and `others` cannot reach the rest, nor the rest them, and all of them are told so.
     one-way, of ranks: what the node says does not reach `others`; what they say reaches it. late, of ranks: the node is
-    not there when the run begins, and comes then. wrong: whatever the node computes has a bit that is not as it should
-    be. damage: so has about every third chunk of a gradient that it sends, and nobody can tell by looking at it.
+    not there when the run begins, and comes then. damage: about every third chunk of a gradient that the node sends has
+    a bit that is not as it should be, and nobody can tell by looking at it.
 
     Of ranks that are paused or cut off for longer than `known_after` seconds the others are told that they are lost.
     """
@@ -187,9 +187,6 @@ class Injector:
             case "leave":
                 self._nodes.leave(node)
                 end = partial(self._nodes.return_, node)
-            case "wrong":
-                self._computing.go_wrong(node)
-                end = partial(self._computing.go_right, node)
             case "fail":
                 self._computing.break_down(node)
                 end = partial(self._computing.mend, node)

@@ -33,7 +33,6 @@ class Recorder(Journal):
         self.identical = True
         self.different: set[int] = set()  # rounds whose gradient had other bits, on some node
         self.troubles: tuple[Trouble, ...] = ()  # who failed at what nobody could do, and why
-        self.wrong: list[tuple[int, int, int]] = []  # round, node and task of what was computed wrongly
         self.damage: list[tuple[int, int, int]] = []  # round, sender and receiver of chunks that changed on their way
         self.busiest_bytes = 0
         self.steps = 0
@@ -58,10 +57,6 @@ class Recorder(Journal):
             self.different.add(round_)
         self.max_error = max(self.max_error, error)
         self.identical = self.identical and identical
-
-    def computed_wrongly(self, round_: int, node: int, task: int) -> None:
-        """A node has a wrong result, and does not know it."""
-        self.wrong.append((round_, node, task))
 
     def damaged(self, round_: int, sender: int, receiver: int) -> None:
         """A chunk is not on its arrival what it was, and nobody can tell by looking at it."""

@@ -114,7 +114,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         for fault in self.faults:
             if fault.node not in plan.nodes:
                 raise UsageError(f"a fault at node {fault.node}, but the plan has nodes up to {plan.nodes.stop - 1}")
-            if isinstance(plan, TreePlan) and fault.node == 0 and fault.kind in ("cut", "fail", "leave", "wrong"):
+            if isinstance(plan, TreePlan) and fault.node == 0 and fault.kind in ("cut", "fail", "leave"):
                 raise UsageError(f"{fault.kind!r} cannot befall node 0: a root computes nothing and has no parent")
         conditions = Conditions(
             link=Link(rate=self.rate, latency=self.latency, turn=self.turn), delays=self.delay_model(),
@@ -340,44 +340,6 @@ def random_one_way_cuts(seed: int) -> Scenario:
             )
         )  # fmt: skip
     return msgspec.structs.replace(scenario, faults=(*faults, *cuts))
-
-
-def random_audited_trees(seed: int) -> Scenario:
-    """A tree whose shares are audited, and some whose gradients are wrong: as they compute them, always or now and
-    then, or on their way. Beside it, in most, faults as elsewhere, and in some a root that is killed.
-    """
-    random = np.random.default_rng([seed, 83])
-    fanout, depth = [(2, 1), (3, 1), (5, 1), (2, 2), (3, 2), (4, 2), (2, 3)][int(random.integers(7))]
-    stragglers = int(random.integers(1, min(fanout, 3)))
-    tree = f"{int(random.integers(6, 25))}/{fanout + 2}" if random.random() < 0.2 else f"{fanout}x{depth}"
-    scenario = Scenario(tree=tree, stragglers=stragglers)
-    workers, rounds = scenario.workers, int(random.integers(4, 12))
-    unit = float(random.uniform(0.5, 3.0))
-    faults: list[Fault] = []
-    if random.random() < 0.6:
-        faults = random_faults(workers, rounds, unit, seed)
-    wrong = sorted(int(one) for one in random.permutation(np.arange(1, workers + 1))[: int(random.integers(0, 3))])
-    for node in wrong:
-        kind: Kind = "wrong" if random.random() < 0.7 else "damage"
-        if random.random() < 0.5:
-            faults.append(Fault(kind=kind, node=node, round=int(random.integers(1, rounds + 1)), seconds=ENDLESS))
-            continue
-        for _ in range(int(random.integers(1, 4))):
-            faults.append(
-                Fault(
-                    kind=kind, node=node, round=int(random.integers(1, rounds + 1)),
-                    after=float(random.uniform(0, 2 * unit)), seconds=float(random.exponential(unit)),
-                )
-            )  # fmt: skip
-    if random.random() < 0.25:
-        faults += random_faults_of_the_root(rounds, unit, seed)
-    conditions = _random_conditions(random, workers)
-    conditions["on_excess"] = "wait"
-    return msgspec.structs.replace(
-        scenario, compute=unit * workers, rounds=rounds, seed=seed, say_waiting_after=2000.0, faults=tuple(faults),
-        audit=float(random.choice([0.2, 0.5, 1.0])), quarantine=int(random.integers(1, 4)),
-        replan_after=0.0 if random.random() < 0.3 else (5 + seed % 40) * unit, **conditions,
-    )  # fmt: skip
 
 
 def _random_scheme(random: np.random.Generator) -> Scenario:
