@@ -1,5 +1,4 @@
-"""What protecting chunks costs: between two processes by TCP, bare, with a seal (a digest without a key, or with one),
-and with CURVE, in turns.
+"""What protecting chunks costs: between two processes by TCP, bare, with a seal (a digest), and with CURVE, in turns.
 
 python -m bench.wire [--out bench/results/wire.json] [--repeats 5] [--megabytes 512] [--numbers 4000000]
 
@@ -26,7 +25,6 @@ from bench.measure import save
 from codedreduce import Striped
 from codedreduce.schemes import Piece
 from codedreduce.worlds.addresses import free_port
-from codedreduce.worlds.protection import Protection
 from codedreduce.worlds.run import Meeting, Run
 from codedreduce.worlds.secrets import Secret
 from codedreduce.worlds.world import World
@@ -34,21 +32,20 @@ from codedreduce.worlds.zeromq.local import LocalCluster
 from codedreduce.worlds.zeromq.seals import Seal
 
 CHUNK = 1 << 20
-BARE, DIGEST, AUTHENTICATED, CURVE = "bare", "in the clear, with a digest", "authenticated", "encrypted (CURVE)"
-WAYS = (BARE, DIGEST, AUTHENTICATED, CURVE)
+BARE, DIGEST, CURVE = "bare", "in the clear, with a digest", "encrypted (CURVE)"
+WAYS = (BARE, DIGEST, CURVE)
 CONNECTIONS = 100
 
 #: A run: how many ranks, and how many rounds of it are measured, after some that are not.
 RANKS, ROUNDS, BEFORE = 2, 15, 3
 
-#: A key and a header, as nodes have them.
-KEY = bytes(range(32))
+#: A header, as nodes have it.
 FIRST = b"\x00" + bytes(range(16)) + bytes(24)
 
 
 def seal_of(way: str) -> Seal | None:
     """What chunks are sealed with."""
-    return {DIGEST: Seal(0, 1, 1), AUTHENTICATED: Seal(0, 1, 1, KEY)}.get(way)
+    return Seal(0, 1, 1) if way == DIGEST else None
 
 
 def socket_of(context: zmq.Context[Any], kind: int, keys: tuple[bytes, bytes] | None, server: bytes = b"") -> Any:
@@ -136,7 +133,6 @@ def run(way: str, numbers: int) -> dict[str, float]:
     at = Meeting(
         run=f"codedreduce-wire-{time.monotonic_ns()}", port=free_port(), same_machine=False, shared_memory=False,
         insecure=way == DIGEST, secret=None if way == DIGEST else Secret.fresh(),
-        protection=Protection.AUTHENTICATED if way == AUTHENTICATED else Protection.ENCRYPTED,
     )  # fmt: skip
     made = Run.of(at, Striped(RANKS).plan(samples=RANKS), numbers)
     model, taken, used = np.zeros(numbers, np.float32), [], 0.0

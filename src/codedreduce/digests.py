@@ -1,4 +1,4 @@
-"""Short digests of numbers and bytes: whether two are the same, and whether the one who says so knows a key.
+"""Short digests of numbers and bytes: whether two are the same.
 
 BLAKE3, from its library: as safe as BLAKE2, and several times as fast as links are. Where only chance is to be found
 out, which nobody directs, XXH3: it takes a tenth of the time.
@@ -16,9 +16,6 @@ from xxhash import xxh3_128
 
 #: Bytes of a digest.
 SIZE = 16
-
-#: Bytes of a key.
-KEY_SIZE = 32
 
 #: A node has one core.
 _ONE_THREAD = 1
@@ -40,14 +37,6 @@ def digest_of_all(parts: Iterable[npt.NDArray[Any] | bytes | memoryview]) -> byt
     True
     """
     found = blake3(max_threads=_ONE_THREAD)
-    for part in parts:
-        found.update(_bytes(part))
-    return found.digest(length=SIZE)
-
-
-def keyed(key: bytes, parts: Iterable[npt.NDArray[Any] | bytes | memoryview]) -> bytes:
-    """Of all that is given, one after the other: only who has the key can make it."""
-    found = blake3(key=key, max_threads=_ONE_THREAD)
     for part in parts:
         found.update(_bytes(part))
     return found.digest(length=SIZE)

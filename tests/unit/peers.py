@@ -22,18 +22,6 @@ VOTERS = (
     said.Voters(made_in=4, number=9, ranks=((99, 1), (0, 0)), coming=((LARGEST, LARGEST),)),
 )
 
-#: Of what sums may be said to be made.
-ACCOUNTS = (
-    said.Account(
-        round=1, node=1, task=1, digest=b"1", own=b"2", own_by=(1,), shares=((3, (3,), b"3"), (4, (4,), b"4"))
-    ),
-    said.Account(round=1, node=3, task=3, digest=b"3", own=b"3", own_by=(3,)),
-    said.Account(
-        round=1, node=1, task=2, digest=b"1", own=b"5", own_by=(3, 4), shares=((5, (3,), b""), (6, (4, 3), b""))
-    ),
-    said.Account(round=0, node=99, task=0, digest=b"", own=b"", own_by=(), shares=((1, (1,), b""),)),
-)  # fmt: skip
-
 #: Some of every type, as they are said in a run, and as nobody should say them.
 MESSAGES: list[said.AnyMessage] = [
     said.Hello(plan="the plan, 60 samples, 10 numbers"),
@@ -56,11 +44,6 @@ MESSAGES: list[said.AnyMessage] = [
     said.Late(round=1, node=4, seconds=0.5),
     *(said.Unable(round=r, task=t, troubles=w) for r in (0, 1) for t in (3, 99) for w in ((), ((3, "no"), (99, "")))),
     *(said.Failure(round=r, troubles=((3, "no"),), ends=e) for r in (0, 1) for e in (False, True)),
-    *(said.Offer(round=1, task=t, digest=d) for t in (1, 2, 3) for d in (b"0123456789abcdef", b"another")),
-    *(said.Explain(round=r, task=t) for r in (0, 1) for t in (1, 3, 99)),
-    *ACCOUNTS,
-    *(said.Shun(round=1, nodes=n) for n in ((), (2, 99), (1, 4))),
-    said.Welcome(shunned=(4,)),
     said.RingChunk(round=1, segment=0, index=0, finished=False),
     said.RingChunk(round=1, segment=99, index=7, finished=True),
     said.Welcome(generation=5),
@@ -128,7 +111,7 @@ def choices(plan: str, likely: Sequence[int]) -> Choices:
     tasks = (*likely, *likely, 0, max(likely) + 1, LARGEST)
     fields: dict[type, dict[str, Sequence[Any]]] = {
         said.Hello: {"plan": (plan, plan, "another plan")},
-        said.Welcome: {"voters": VOTERS, "shunned": ((), (), (), (1,), (4, 99))},
+        said.Welcome: {"voters": VOTERS},
         said.Refuse: {"reason": WORDS},
         said.Ready: {"missing": LATE},
         said.Goodbye: {"reason": WORDS},
@@ -137,7 +120,7 @@ def choices(plan: str, likely: Sequence[int]) -> Choices:
         said.ShareChunk: {
             "task": tasks, "index": INDICES, "covered": (1.0, 1.0, 0.5, 0.25, 5e-324), "worked": SECONDS, "late": LATE,
         },
-        said.Offer: {"task": tasks, "worked": SECONDS, "digest": SHORT},
+        said.Offer: {"task": tasks, "worked": SECONDS},
         said.Send: {"task": tasks, "chunks": ((), (0,), (2, 0), (1, 1, 1), (3,), (LARGEST, 1))},
         said.Next: {"task": tasks, "push": (False, True)},
         said.Enough: {"task": tasks},
@@ -145,12 +128,6 @@ def choices(plan: str, likely: Sequence[int]) -> Choices:
         said.Late: {"node": NODES, "seconds": SECONDS},
         said.Unable: {"task": tasks, "troubles": TROUBLES},
         said.Failure: {"troubles": TROUBLES, "ends": (False, False, True)},
-        said.Explain: {"task": tasks},
-        said.Account: {
-            "node": NODES, "task": tasks, "digest": SHORT, "own": SHORT, "own_by": ((1,), (3,), (3, 4), (), (LARGEST,)),
-            "shares": tuple(account.shares for account in ACCOUNTS),
-        },
-        said.Shun: {"nodes": ((), (), (1,), (2, 99), (LARGEST,) * 4096)},
         said.RingChunk: {"segment": (0, 0, 1, 1, 2, 2, 3, LARGEST), "index": INDICES, "finished": (False, True)},
         said.Go: {"parts": PARTS, "keepers": ((), (), ((0, 0), (1, 4096)), ((0, 0), (1, 0), (2, 0)), ((LARGEST, 1),))},
         said.Do: {"parts": PARTS},

@@ -168,12 +168,12 @@ def test_partial_sums_are_not_decoded_as_whole_ones() -> None:
     }
     share = shares.find(1)
     assert share is not None
-    assert share.take(0, np.array([1000.0], np.float32), 0.5, 1) is Arrival.KEPT
+    assert share.take(0, np.array([1000.0], np.float32), 0.5) is Arrival.KEPT
     assert not shares.can_sum(0)
     for child in (2, 3):
         share = shares.find(child)
         assert share is not None
-        assert share.take(0, np.array([values[child]], np.float32), 1.0, child) is Arrival.COMPLETED
+        assert share.take(0, np.array([values[child]], np.float32), 1.0) is Arrival.COMPLETED
     assert shares.can_sum(0)
     assert shares.total(0, None)[0] == pytest.approx(60, rel=1e-4)
 

@@ -1,4 +1,4 @@
-"""Seals: what was changed, left out, repeated, put elsewhere, or made without the key is known."""
+"""Seals: what was changed, left out, repeated or put elsewhere is known."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codedreduce.errors import UsageError
-from codedreduce.worlds.environment import read_membership
-from codedreduce.worlds.protection import Protection, parse_protection
-from codedreduce.worlds.zeromq.seals import SEAL_BYTES, Damaged, OutOfOrder, Seal, fresh_key, fresh_name
+from codedreduce.worlds.zeromq.seals import SEAL_BYTES, Damaged, OutOfOrder, Seal, fresh_name
 
-KEY = bytes(range(32))
 TAG = bytes(range(16))
-KEYS = st.sampled_from([None, KEY])
 FIRST = st.binary(min_size=0, max_size=60).map(lambda body: b"\x00" + TAG + body)
 PAYLOAD = st.one_of(st.none(), st.binary(max_size=200))
 
@@ -22,9 +17,9 @@ def opened(seal: Seal, sealed: bytes, payload: bytes | None) -> tuple[int, bytes
     return seal.take_off(sealed, None if payload is None else memoryview(payload))
 
 
-@given(key=KEYS, first=FIRST, payload=PAYLOAD)
-def test_what_was_sent_is_what_comes(key: bytes | None, first: bytes, payload: bytes | None) -> None:
-    here, there = Seal(1, 2, 1, key), Seal(1, 2, 1, key)
+@given(first=FIRST, payload=PAYLOAD)
+def test_what_was_sent_is_what_comes(first: bytes, payload: bytes | None) -> None:
+    here, there = Seal(1, 2, 1), Seal(1, 2, 1)
     for expected in (1, 2, 3):
         place, came = opened(there, here.put(first, payload, counts=True), payload)
         assert (place, came) == (expected, first)
@@ -32,11 +27,9 @@ def test_what_was_sent_is_what_comes(key: bytes | None, first: bytes, payload: b
     assert opened(there, here.put(first, payload, counts=False), payload) == (0, first)
 
 
-@given(key=KEYS, first=FIRST, payload=PAYLOAD, data=st.data())
-def test_any_bit_that_is_changed_is_found(
-    key: bytes | None, first: bytes, payload: bytes | None, data: st.DataObject
-) -> None:
-    seal = Seal(1, 2, 1, key)
+@given(first=FIRST, payload=PAYLOAD, data=st.data())
+def test_any_bit_that_is_changed_is_found(first: bytes, payload: bytes | None, data: st.DataObject) -> None:
+    seal = Seal(1, 2, 1)
     whole = bytearray(seal.put(first, payload, counts=True) + (payload or b""))
     cut = SEAL_BYTES + len(first)
     bit = data.draw(st.integers(0, 8 * len(whole) - 1))
@@ -45,33 +38,27 @@ def test_any_bit_that_is_changed_is_found(
         opened(seal, bytes(whole[:cut]), None if payload is None else bytes(whole[cut:]))
 
 
-@given(first=FIRST, payload=st.binary(min_size=1, max_size=50), moved=st.integers(1, 50), key=KEYS)
-def test_nothing_moves_from_one_frame_to_the_other(first: bytes, payload: bytes, moved: int, key: bytes | None) -> None:
-    seal = Seal(1, 2, 1, key)
+@given(first=FIRST, payload=st.binary(min_size=1, max_size=50), moved=st.integers(1, 50))
+def test_nothing_moves_from_one_frame_to_the_other(first: bytes, payload: bytes, moved: int) -> None:
+    seal = Seal(1, 2, 1)
     sealed = seal.put(first, payload, counts=True)
     with pytest.raises(Damaged):
         opened(seal, sealed + payload[:moved], payload[moved:])
 
 
-@pytest.mark.parametrize("other", [Seal(2, 1, 1, KEY), Seal(1, 3, 1, KEY), Seal(0, 2, 1, KEY), Seal(1, 2, 0, KEY)])
+@pytest.mark.parametrize("other", [Seal(2, 1, 1), Seal(1, 3, 1), Seal(0, 2, 1), Seal(1, 2, 0)])
 def test_what_is_for_another_is_not_taken(other: Seal) -> None:
     """Sent back, to another, under another's name, or on the other plane."""
     with pytest.raises(Damaged):
-        opened(other, Seal(1, 2, 1, KEY).put(b"\x00" + TAG, b"x", counts=True), b"x")
-
-
-@pytest.mark.parametrize("key", [None, bytes(32), fresh_key()], ids=["none", "zeros", "another"])
-def test_without_the_key_nobody_makes_one(key: bytes | None) -> None:
-    with pytest.raises(Damaged):
-        opened(Seal(1, 2, 1, KEY), Seal(1, 2, 1, key).put(b"\x00" + TAG, b"x", counts=True), b"x")
+        opened(other, Seal(1, 2, 1).put(b"\x00" + TAG, b"x", counts=True), b"x")
 
 
 def test_the_order_of_a_session_is_kept_and_another_begins_anew() -> None:
-    here, there = Seal(1, 2, 1, KEY), Seal(1, 2, 1, KEY)
+    here, there = Seal(1, 2, 1), Seal(1, 2, 1)
     first, other = b"\x00" + TAG, b"\x00" + bytes(16)
     one, two, three = (here.put(first, b"x", counts=True) for _ in range(3))
     for wrong in (one, three):  # repeated, and with one left out
-        seal = Seal(1, 2, 1, KEY)
+        seal = Seal(1, 2, 1)
         seal.check_place(*opened(seal, one, b"x"))
         with pytest.raises(OutOfOrder, match="where 2 was to come"):
             seal.check_place(*opened(seal, wrong, b"x"))
@@ -87,20 +74,6 @@ def test_what_is_too_short_for_a_seal_is_found(size: int) -> None:
         opened(Seal(1, 2, 0), bytes(size), None)
 
 
-def test_names_and_keys_are_never_the_same() -> None:
-    assert len({fresh_name() for _ in range(100)} | {fresh_key() for _ in range(100)}) == 200
+def test_names_are_never_the_same() -> None:
+    assert len({fresh_name() for _ in range(100)}) == 100
     assert all(fresh_name()[0] for _ in range(100)), "a zero is for names that ZeroMQ gives"
-
-
-def test_how_chunks_travel_is_read_from_the_environment() -> None:
-    said = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
-    said["CODEDREDUCE_SECRET"] = "x" * 40
-    for text, expected in ((None, "encrypted"), ("encrypted", "encrypted"), ("authenticated", "authenticated")):
-        found = read_membership({**said, **({"CODEDREDUCE_WIRE": text} if text else {})})
-        assert found is not None
-        assert found.meeting.wire == expected
-        assert found.meeting.protection is Protection(expected)
-    with pytest.raises(UsageError, match="CODEDREDUCE_WIRE must be encrypted or authenticated, got 'bfloat16'"):
-        read_membership({**said, "CODEDREDUCE_WIRE": "bfloat16"})
-    with pytest.raises(UsageError, match="--wire must be encrypted or authenticated, got ''"):
-        parse_protection("")

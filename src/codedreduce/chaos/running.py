@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -47,7 +47,6 @@ class Setup:
     folder: Path
     lab: str = "chaos"
     seed: int = 0
-    variables: Mapping[str, str] = field(default_factory=dict)  # what its processes are told beside the usual
     early: bool = False  # faults are counted from when processes are started, not from the first round
 
     @property
@@ -180,8 +179,7 @@ def run(setup: Setup, schedule: Sequence[Fault], seconds: float, look: Callable[
 def _started(setup: Setup) -> Iterator[subprocess.Popen[bytes]]:
     command = setup.command("--lab", "--lab-name", setup.lab, "--restart", folder=setup.folder)
     with (setup.folder / "log").open("wb") as log:
-        environment = {**os.environ, **setup.variables}
-        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         try:
             yield process
         finally:

@@ -18,7 +18,7 @@ from codedreduce.chaos.running import Outcome, Progress, Setup
 from codedreduce.chaos.schedule import KINDS, Fault, Kind
 from codedreduce.cli.console import make_lasting_console
 from codedreduce.cli.files import check_writable, open_to_write
-from codedreduce.cli.options import Wire, parse_shape, said_of_wire
+from codedreduce.cli.options import parse_shape
 from codedreduce.errors import CodedReduceError, UsageError
 from codedreduce.lab import check_available
 from codedreduce.lab.lab import MOST_NODES
@@ -45,7 +45,6 @@ def chaos(
     replay: Annotated[Path | None, typer.Option(help="Do what a schedule says that --trace wrote.")] = None,
     keep: Annotated[Path | None, typer.Option(help="Keep what the processes wrote in this folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the result here, as JSON.")] = None,
-    wire: Wire = None,
     lab_name: Annotated[str, typer.Option("--lab-name", help="What the lab it makes is called.")] = "chaos",
 ) -> None:
     """Kill, stop, cut off and restore real processes in a lab, the root's too, and compare with an undisturbed run.
@@ -67,7 +66,7 @@ def chaos(
             raise UsageError(f"{folder} has what processes of another chaos wrote; name another folder")
         setup = Setup(
             workers=count, shape=tree, kind="torch" if pytorch else "numpy", rate=parse_rate(rate), folder=folder,
-            lab=lab_name, seed=seed, variables=said_of_wire(wire),
+            lab=lab_name, seed=seed,
         )  # fmt: skip
         faults = _faults(setup, replay, seconds, seed, parse_seconds(every), _kinds(only))
         check_available()

@@ -13,7 +13,6 @@ from codedreduce.errors import UsageError
 from codedreduce.schemes.names import SCHEMES, parse_tree
 from codedreduce.topology import Tree
 from codedreduce.units import human_bytes
-from codedreduce.worlds.protection import VARIABLE, Protection, find_protection, parse_protection
 
 #: Stragglers under each parent when nothing is said.
 TOLERATED = 1
@@ -50,25 +49,6 @@ Quarantine = Annotated[
     typer.Option(min=1, help="How often a worker may be found to have computed wrongly; then it is not used any more."),
 ]
 SayWaitingAfter = Annotated[str, typer.Option(help="How long a round that cannot end waits before it says for whom.")]
-
-Wire = Annotated[
-    str | None,
-    typer.Option(
-        "--wire",
-        help="How chunks travel by TCP: encrypted, or authenticated (in the clear, with a keyed digest); if nothing is "
-        "said as CODEDREDUCE_WIRE says, or encrypted.",
-    ),
-]
-
-
-def said_of_wire(text: str | None) -> dict[str, str]:
-    """What processes are told of how chunks travel; nothing, if nobody has said anything.
-
-    >>> said_of_wire("authenticated")
-    {'CODEDREDUCE_WIRE': 'authenticated'}
-    """
-    found = parse_protection(text) if text is not None else find_protection(os.environ)
-    return {VARIABLE: found.value} if text is not None or found is not Protection.ENCRYPTED else {}
 
 
 def parse_workers(text: str | None, default: int, most: int) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -22,11 +21,9 @@ from codedreduce.cli.options import (
     TOLERATED,
     Seed,
     Stragglers,
-    Wire,
     check_memory,
     check_scheme_options,
     parse_shape,
-    said_of_wire,
 )
 from codedreduce.comparison.names import ALL, scenario_for, scheme_names
 from codedreduce.comparison.raced import race_schemes, racing_schemes
@@ -56,12 +53,10 @@ def race(
     seed: Seed = 0,
     json: Annotated[Path | None, typer.Option(help="Write results here.")] = None,
     report: Annotated[Path, typer.Option(help="Write DIR/index.html.")] = Path("report"),
-    wire: Wire = None,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
 ) -> None:
     """Train the same model with every scheme, in real processes, and see what stragglers cost each of them."""
-    os.environ.update(said_of_wire(wire))
     names, tolerated = scheme_names(schemes), TOLERATED if stragglers is None else stragglers
     check_scheme_options(names, stragglers=stragglers)
     shape = parse_shape(tree, tolerated, most=MOST_PROCESSES, why="for one machine")

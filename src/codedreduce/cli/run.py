@@ -25,11 +25,9 @@ from codedreduce.cli.options import (
     SayWaitingAfter,
     Stragglers,
     Units,
-    Wire,
     check_scheme_options,
     parse_shape,
     parse_workers,
-    said_of_wire,
 )
 from codedreduce.cli.screen import Screen
 from codedreduce.errors import UsageError
@@ -84,7 +82,6 @@ def run(
     ] = False,
     audit: Audit = 0.0,
     quarantine: Quarantine = QUARANTINE,
-    wire: Wire = None,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
     hosts: Hosts = None,
@@ -123,13 +120,11 @@ def run(
     _check(is_striped, excess, least, count, start)
     if restarts is not None and restarts < 0:
         raise UsageError(f"processes are started again 0 times or more, got {restarts}")
-    if insecure and wire is not None:
-        raise UsageError("--wire says how a secret protects chunks, and --insecure that there is none")
     if inject is not None:
         parse_delays(inject, workers=shape.workers, unit=1.0, seed=0)
     variables = {
         "CODEDREDUCE_TREE": tree, "CODEDREDUCE_STRAGGLERS": str(tolerated), "CODEDREDUCE_SCHEME": scheme,
-        "CODEDREDUCE_ORDER": order, **_said_of_excess(excess), **said_of_wire(wire),
+        "CODEDREDUCE_ORDER": order, **_said_of_excess(excess),
         **_said_of_audits(Auditing(audit, quarantine)), **({INSECURE_VARIABLE: "1"} if insecure else {}),
         **({"CODEDREDUCE_LEAST": str(least)} if least < count else {}),
         **({"CODEDREDUCE_UNITS": str(units)} if units is not None else {}),

@@ -29,11 +29,9 @@ from codedreduce.cli.options import (
     Seed,
     Stragglers,
     Units,
-    Wire,
     check_processes,
     check_scheme_options,
     parse_shape,
-    said_of_wire,
 )
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
@@ -89,12 +87,10 @@ def train(
     restart: Annotated[bool, typer.Option(help="Start workers again that are killed.")] = True,
     audit: Audit = 0.0,
     quarantine: Quarantine = QUARANTINE,
-    wire: Wire = None,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
 ) -> None:
     """Train a model; without --data, on data made for it."""
-    os.environ.update(said_of_wire(wire))
     if not 0 < lr < float("inf"):
         raise UsageError(f"`--lr {lr:g}`: a learning rate is a number above 0, as 0.1")
     check_writable(save, log)

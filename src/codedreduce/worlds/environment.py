@@ -14,7 +14,6 @@ from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.addresses import is_loopback, numeric
 from codedreduce.worlds.failures import REFUSE, check_nonfinite
 from codedreduce.worlds.launched import NEEDED, named_by_launcher, refuse_half, said_by_launcher
-from codedreduce.worlds.protection import find_protection
 from codedreduce.worlds.run import Meeting
 from codedreduce.worlds.secrets import find_secret, is_insecure
 from codedreduce.worlds.slurm import another_host, times_requeued
@@ -188,7 +187,6 @@ def _meeting(environment: Mapping[str, str], launch: list[str]) -> Meeting:
         port=port,
         same_machine=is_loopback(host),
         shared_memory=_is_said(environment, "CODEDREDUCE_SHARED_MEMORY"),
-        protection=find_protection(environment),
         grace=_at_least(0, environment, "CODEDREDUCE_GRACE", 30.0),
         restarts=environment.get("CODEDREDUCE_RESTARTS", "0") != "0",
         goes_on=_at_least(0, environment, "CODEDREDUCE_RESTARTED", 0) > 0,

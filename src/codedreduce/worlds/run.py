@@ -17,7 +17,6 @@ from codedreduce.worlds.arena import memory_space
 from codedreduce.worlds.arithmetic import Arithmetic, of_numpy
 from codedreduce.worlds.failures import REFUSE, check_nonfinite
 from codedreduce.worlds.private import run_folder
-from codedreduce.worlds.protection import Protection
 from codedreduce.worlds.secrets import Secret
 from codedreduce.worlds.tuning import settings_for
 
@@ -61,7 +60,6 @@ class Meeting:
     generation: int = 0  # of ranks, who leads at first
     secret: Secret | None = None
     insecure: bool = False
-    protection: Protection = Protection.ENCRYPTED  # of chunks, where there is a secret and they go by TCP
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -78,11 +76,6 @@ class Meeting:
         if self.same_machine:
             return f"ipc://{run_folder(self.run)}/node"
         return f"tcp://{own_address(self.host, self.port)}"
-
-    @property
-    def wire(self) -> str:
-        """How chunks travel that could be protected, which all nodes must do alike; nothing where they could not."""
-        return self.protection.value if self.secret is not None and not self.same_machine else ""
 
     def check_protected(self) -> None:
         """Refuse to listen at a port without a secret, unless that was said to be meant."""

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from codedreduce.worlds.addresses import free_port
-from codedreduce.worlds.protection import find_protection
 from codedreduce.worlds.run import Meeting
 from codedreduce.worlds.secrets import Secret, find_secret, is_insecure
 
@@ -39,5 +38,4 @@ def meeting_at(site: Site, run: str = "") -> Meeting:
     return Meeting(
         run=run, host=site.host, port=port, same_machine=False, shared_memory=False, insecure=insecure,
         secret=None if insecure else find_secret(os.environ) or Secret.fresh(),
-        protection=find_protection(os.environ),
     )  # fmt: skip

@@ -18,7 +18,6 @@ from typing import ClassVar, NamedTuple
 
 import zmq
 
-from codedreduce.digests import KEY_SIZE
 from codedreduce.errors import MemoryGone, WireError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.events import Transmit
@@ -29,7 +28,6 @@ from codedreduce.protocol.wire import decode, encode
 from codedreduce.vectors import Vector
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering
-from codedreduce.worlds.protection import Protection
 from codedreduce.worlds.zeromq.doors import Door, cut_to
 from codedreduce.worlds.zeromq.frames import (
     ACKNOWLEDGEMENT,
@@ -46,15 +44,8 @@ from codedreduce.worlds.zeromq.frames import (
 )
 from codedreduce.worlds.zeromq.keys import Guard, user_of
 from codedreduce.worlds.zeromq.limits import of_control, of_data
-from codedreduce.worlds.zeromq.seals import (
-    Damaged,
-    OutOfOrder,
-    Seal,
-    fresh_key,
-    fresh_name,
-    tag_of,
-)
-from codedreduce.worlds.zeromq.sessions import CONTROL, DATA, PLANES, Session, Step, epoch_of, process_of
+from codedreduce.worlds.zeromq.seals import Damaged, OutOfOrder, Seal, fresh_name
+from codedreduce.worlds.zeromq.sessions import CONTROL, DATA, PLANES, Session, Step
 from codedreduce.worlds.zeromq.sockets import LAST_WORDS, Context, Socket, comings_and_goings, is_local
 
 #: As plain numbers: pyzmq's own are enumerations, and combining them costs more than sending a frame.
@@ -73,9 +64,6 @@ MADE_ANEW_AFTER = 2.0
 #: Seconds in which a neighbour whose connection was cut does not lose another by what is read, which may be left over;
 #: and if it has said nothing by another since, as long as this.
 NOT_CUT_AGAIN_FOR, NOT_UNHEARD_FOR = 1.0, 5.0
-
-#: Messages that come ahead of what shows whose connection for chunks they came by; those of earlier sessions may.
-MOST_UNKNOWN = 64
 
 #: Frames of a message that are looked at: none has more.
 MOST_FRAMES = 4
@@ -124,12 +112,9 @@ class Link:
         self.peer = peer
         #: On each plane, what its connection is called on this node's socket; with keys nothing, until it is known.
         self.called = [name_of(peer), name_of(peer)]
-        self.own_key = fresh_key()  # of what this side sends in the clear, if that has a key
         self.seals = [Seal(node, peer, plane) for plane in PLANES]
         self.has_seals: list[bool | None] = [None, None]  # on each plane, if that was asked since it leads there
-        self.unsealing: list[Seal | None] = [Seal(peer, node, plane) for plane in PLANES]
-        self.key_of = 0  # which process has told the key of that
-        self.recognised_at = 0  # its epoch when its connection for chunks was last recognised
+        self.unsealing = [Seal(peer, node, plane) for plane in PLANES]
         self.may_say = may_say
         self.cut_at = -math.inf  # when it last lost a connection for what it sent
         self.session = Session(process)
@@ -157,22 +142,15 @@ class Carrier(ABC):
 
     def __init__(
         self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights,
-        guard: Guard | None = None, protection: Protection = Protection.ENCRYPTED,
+        guard: Guard | None = None,
     ) -> None:  # fmt: skip
         self.node = node
-        self._is_authenticated = guard is not None and protection is Protection.AUTHENTICATED
         self._here = ["", ""]  # where it listens on each plane, if it does
         self._names: dict[tuple[int, bytes], Link] = {}  # of connections of which it is known whose they are
-        self._by_process: dict[int, Link] = {}  # who has told the key of its chunks
-        self._unknown: Counter[bytes] = Counter()  # messages by connections for chunks whose neighbour is not known yet
         self._rights = rights
         self._limits = (of_control(), of_data(settings))
         self._guard = guard
         self._own_key = ""  # where it listens by TCP, and asks who comes
-        #: Of sockets without keys beside others that have some: a connection would ask the guard of its context, and if
-        #: it were lost before the answer, that would reach the next one and end this process (an assertion in libzmq's
-        #: stream_engine_base.cpp).
-        self._context_in_the_clear: Context | None = zmq.Context() if self._is_authenticated else None
         self._context = context
         self._settings = settings
         #: Asked for the generation and the round that this node is in.
@@ -238,19 +216,7 @@ class Carrier(ABC):
         link = Link(self.node, peer, self.process, may_say)
         if self._own_key:
             link.called = [b"", b""]
-        if self._is_authenticated:
-            link.seals[DATA] = Seal(self.node, peer, DATA, link.own_key)
-            link.unsealing[DATA] = None
         return link
-
-    def _keys(self, plane: int) -> Guard | None:
-        """By which connections on a plane are encrypted, where they are by TCP."""
-        return None if plane == DATA and self._is_authenticated else self._guard
-
-    def _context_of(self, plane: int) -> Context:
-        """Where sockets of a plane are made."""
-        in_the_clear = self._context_in_the_clear if plane == DATA else None
-        return in_the_clear if in_the_clear is not None else self._context
 
     def _is_by_tcp(self, link: Link, plane: int) -> bool:
         return (link.leads_to[plane] or self._here[plane]).startswith("tcp://")
@@ -259,12 +225,8 @@ class Carrier(ABC):
         """Whether what travels there does so in the clear, where it could be damaged."""
         found = link.has_seals[plane]
         if found is None:
-            found = link.has_seals[plane] = self._is_by_tcp(link, plane) and self._keys(plane) is None
+            found = link.has_seals[plane] = self._is_by_tcp(link, plane) and self._guard is None
         return found
-
-    def _tells_key(self, link: Link, plane: int) -> bool:
-        """Whether an opening tells by which key chunks are sealed."""
-        return plane == CONTROL and self._is_authenticated and self._is_by_tcp(link, plane)
 
     def _listens(self, socket: Socket, monitor: Socket, plane: int, address: str) -> None:
         """Others connect to this one."""
@@ -365,8 +327,7 @@ class Carrier(ABC):
 
     def _say_open(self, link: Link, plane: int, *, asks: bool) -> None:
         """Without a connection it is not heard: whoever makes it speaks first."""
-        told = link.own_key if self._tells_key(link, plane) else b""
-        self._try(link, plane, (OPEN_ASKING if asks else OPEN) + link.session.outgoing + told)
+        self._try(link, plane, (OPEN_ASKING if asks else OPEN) + link.session.outgoing)
 
     def _is_reached(self, link: Link) -> None:
         self._news.append(Reached(link.peer))
@@ -419,7 +380,7 @@ class Carrier(ABC):
         assert socket is not None
         try:
             if self._guard is not None and not is_local(address):
-                self._show(link, plane, socket)
+                self._show(link, plane, socket, self._guard)
             else:
                 socket.setsockopt(zmq.ROUTING_ID, name_of(self.node))
             socket.connect(address)
@@ -430,14 +391,12 @@ class Carrier(ABC):
         link.has_seals[plane] = None
         self._makes[address] = (link, plane)
 
-    def _show(self, link: Link, plane: int, socket: Socket) -> None:
+    def _show(self, link: Link, plane: int, socket: Socket, guard: Guard) -> None:
         """Say by which key the next connection is known at its other end, and give it a name of its own here.
 
         Whoever is there cannot then speak as another, whatever it calls itself.
         """
-        keys = self._keys(plane)
-        if keys is not None:
-            keys.connects(socket, link.key)
+        guard.connects(socket, link.key)
         if socket.type == zmq.ROUTER:
             self._is_called(link, plane, fresh_name())
             socket.setsockopt(zmq.CONNECT_ROUTING_ID, link.called[plane])
@@ -535,11 +494,8 @@ class Carrier(ABC):
             whose = frames.pop(0)
             name = whose.bytes
             link = self._link_of(name, whose, plane)
-            if link is None and self._own_key and self._keys(plane) is None:
-                link = self._recognise(name, socket, frames)
-            elif link is None:
-                self._turn_away(name, socket, frames)
             if link is None:
+                self._turn_away(name, socket, frames)
                 return None
         try:
             return self._read(link, plane, frames, name)
@@ -557,8 +513,7 @@ class Carrier(ABC):
         """
         is_sound = isinstance(error, OutOfOrder)  # as it was sent
         if is_sound or not self._may_be_left_over(link, plane):
-            if not self._is_of_another_process(link, plane, frames):
-                self._complain(link.peer, f"node {link.peer} sent {error}")
+            self._complain(link.peer, f"node {link.peer} sent {error}")
             if not is_sound:
                 self._cut(socket, plane, link, frames)
         if isinstance(error, Damaged):
@@ -566,11 +521,6 @@ class Carrier(ABC):
                 self._follow(link, link.session.end())
             else:
                 self._say_open(link, plane, asks=True)
-
-    def _is_of_another_process(self, link: Link, plane: int, frames: list[zmq.Frame]) -> bool:
-        """Whether an OPEN may be right and its key not told yet, which another process of the neighbour has."""
-        tag = tag_of(frames) if plane == DATA and self._is_authenticated and len(frames) == 1 else b""
-        return bool(tag) and process_of(tag) != link.key_of
 
     def _complain(self, sender: int | None, why: str) -> None:
         """Tell what was wrong, but not as often as somebody can do it."""
@@ -626,59 +576,17 @@ class Carrier(ABC):
         """Which message of its session it says to be, and its first frame, if it is what was sent."""
         if not self._has_seals(link, plane):
             return 0, frames[0].bytes if frames else b""
-        unsealing = link.unsealing[plane]
-        if unsealing is None:
-            raise Damaged("something before it told its key")
-        return unsealing.take_off(frames[0].bytes if frames else b"", frames[1].buffer if len(frames) > 1 else None)
-
-    def _recognise(self, name: bytes, socket: Socket, frames: list[zmq.Frame]) -> Link | None:
-        """Whose connection for chunks this is, if it is shown by what has come: an OPEN with a seal of that neighbour.
-
-        It has a while to be: its key may not have been told yet, or something of an earlier session may come ahead. One
-        that was said before, by another connection, is somebody else's.
-        """
-        tag = tag_of(frames)
-        link = self._by_process.get(process_of(tag)) if tag else None
-        if link is None:
-            if len(self._unknown) > MOST_UNKNOWN:
-                self._unknown.clear()
-            self._unknown[name] += 1
-            if not tag or self._unknown[name] > MOST_UNKNOWN:
-                self._turn_away(name, socket, frames)
-            return None
-        try:
-            _, first = self._unsealed(link, DATA, frames)
-        except Damaged:
-            self._turn_away(name, socket, frames)
-            return None
-        epoch = epoch_of(tag)
-        if first[:1] not in OPENS or epoch < link.recognised_at:
-            return None
-        self._watch(self._monitors)  # it may be gone whose connection was recognised
-        if epoch == link.recognised_at and link.comes_by[DATA] != -1:
-            self._turn_away(name, socket, frames)
-            if not link.session.is_up:  # one of the two has seen the other's
-                self._doors[socket].cut(link.comes_by[DATA])
-            return None
-        link.recognised_at = epoch
-        self._unknown.pop(name, None)
-        self._is_called(link, DATA, name)
-        return link
-
-    def _split(self, link: Link, plane: int, first: bytes, frames: list[zmq.Frame]) -> tuple[bytes, bytes, bytes]:
-        return split(first, len(frames), plane, KEY_SIZE if self._tells_key(link, plane) else 0)
+        first, payload = frames[0].bytes if frames else b"", frames[1].buffer if len(frames) > 1 else None
+        return link.unsealing[plane].take_off(first, payload)
 
     def _read(self, link: Link, plane: int, frames: list[zmq.Frame], name: bytes | None = None) -> Arrived | None:
         """A message for the machine. What is for the session is done, and what follows from it is news."""
         session = link.session
-        unsealing = link.unsealing[plane] if self._has_seals(link, plane) else None
-        if unsealing is None and link.has_seals[plane]:
-            return None  # it has not told its key yet, and is asked again when it has
         place, first = self._unsealed(link, plane, frames)
-        kind, tag, body = self._split(link, plane, first, frames)
+        kind, tag, body = split(first, len(frames), plane)
         if session.is_of_it(tag) and kind not in OPENS:
-            if unsealing is not None:
-                unsealing.check_place(place, first)
+            if self._has_seals(link, plane):
+                link.unsealing[plane].check_place(place, first)
             if not session.is_up and session.heard():
                 self._is_reached(link)
             if kind in MARKS:  # also if its memory is gone, or the sender's window would never open again
@@ -691,26 +599,12 @@ class Carrier(ABC):
             self._watch(self._monitors)  # what went before this came: it may have been the same to the kernel
             self._remember_connection(link, plane, _descriptor(frames))
             step = session.opened(plane, tag, asks=kind == OPEN_ASKING)
-            if session.is_theirs(tag):
-                self._learn(link, plane, name, tag, body)
+            if session.is_theirs(tag) and self._own_key and name is not None and link.leads_to[plane] is None:
+                link.called[plane] = name
             self._follow(link, step)
-            if self._tells_key(link, plane) and link.leads_to[DATA] is not None and session.asks_on(DATA):
-                self._say_open(link, DATA, asks=True)  # what it said before may have come ahead of its key
         elif kind == PLAIN and plane == CONTROL and session.is_of_their_process(tag):
             return self._last_words(link, body)
         return None
-
-    def _learn(self, link: Link, plane: int, name: bytes | None, tag: bytes, key: bytes) -> None:
-        """A neighbour has opened by a connection of this name; with that a new process tells how it seals chunks."""
-        if self._own_key and name is not None and self._keys(plane) is not None and link.leads_to[plane] is None:
-            link.called[plane] = name
-        process = process_of(tag)
-        if self._tells_key(link, plane) and link.key_of != process:
-            self._by_process.pop(link.key_of, None)
-            if link.leads_to[DATA] is None:
-                self._by_process[process] = link
-            link.key_of, link.recognised_at = process, 0
-            link.unsealing[DATA] = Seal(link.peer, self.node, DATA, key)
 
     def _acknowledge(self, link: Link, tag: bytes) -> None:
         self._owed = None
@@ -770,10 +664,3 @@ class Carrier(ABC):
         for monitor in self._monitors:
             monitor.close(linger=0)
         self._monitors.clear()
-        if self._context_in_the_clear is not None:
-            self._context_in_the_clear.term()
-
-    def abandon(self) -> None:
-        """Let go of all sockets that are not of the context it was given, which is about to be destroyed."""
-        if self._context_in_the_clear is not None:
-            self._context_in_the_clear.destroy(linger=0)

@@ -45,11 +45,8 @@ def chunk_kind(*, marked: bool, by_reference: bool) -> bytes:
     return MARKED if marked else PLAIN
 
 
-def split(first: bytes, frames: int, plane: int, told: int = 0) -> tuple[bytes, bytes, bytes]:
-    """What a message is that came on a plane, the tag of its session, and the rest of its first frame.
-
-    It has so many frames, and an opening tells so many bytes.
-    """
+def split(first: bytes, frames: int, plane: int) -> tuple[bytes, bytes, bytes]:
+    """What a message of so many frames is that came on a plane, the tag of its session, and the rest of the first."""
     if len(first) < _BEGINS:
         raise WireError(f"a frame of {len(first)} bytes; the shortest has {_BEGINS}")
     kind = first[:1]
@@ -58,8 +55,8 @@ def split(first: bytes, frames: int, plane: int, told: int = 0) -> tuple[bytes, 
         raise WireError(f"a {_CALLED[plane]} message of kind {kind[0]}, which there is not")
     if frames != wanted:
         raise WireError(f"a {_CALLED[plane]} message of {frames} frames")
-    if kind in OPENS and len(first) != _BEGINS + told:
-        raise WireError(f"an opening of {len(first)} bytes; it has {_BEGINS + told}")
+    if kind in OPENS and len(first) != _BEGINS:
+        raise WireError(f"an opening of {len(first)} bytes; it has {_BEGINS}")
     return kind, first[1:_BEGINS], first[_BEGINS:]
 
 

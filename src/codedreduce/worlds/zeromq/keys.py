@@ -166,7 +166,7 @@ class Guard:
             _, request, domain, _, _, mechanism, *shown = frames[cut:]
             key = z85.encode(shown[0]).decode() if mechanism == b"CURVE" and shown else ""
             asked = _Asked(frames[:cut], request, key, time.monotonic() + NAMED_WITHIN)
-            if domain == DOMAIN and mechanism == b"NULL":  # by a file, or to where chunks have seals
+            if domain == DOMAIN and mechanism == b"NULL":  # by a file
                 self._reply(asked, b"200", b"")
             elif not key:
                 self._reply(asked, b"400", b"")

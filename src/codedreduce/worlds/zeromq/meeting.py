@@ -55,7 +55,7 @@ def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None
     if others and (seeks or not answers):
         registration = Registration(
             meeting.run, node, seeks, endpoints, meeting.subject, transport.process, series=meeting.series,
-            training=meeting.training, wire=meeting.wire, arithmetic=meeting.arithmetic,
+            training=meeting.training, arithmetic=meeting.arithmetic,
         )  # fmt: skip
         visitor = Visitor(context, meeting, registration, others, guard, identity)
 

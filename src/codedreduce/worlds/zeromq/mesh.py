@@ -18,7 +18,6 @@ from codedreduce.protocol import Settings
 from codedreduce.protocol.rights import Rights
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering
-from codedreduce.worlds.protection import Protection
 from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints, Gone, Link, name_of
 from codedreduce.worlds.zeromq.keys import Guard
 from codedreduce.worlds.zeromq.sessions import CONTROL, DATA
@@ -36,9 +35,9 @@ class Mesh(Carrier):
 
     def __init__(
         self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights,
-        guard: Guard | None = None, protection: Protection = Protection.ENCRYPTED,
+        guard: Guard | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(context, node, settings, buffers, rights, guard, protection)
+        super().__init__(context, node, settings, buffers, rights, guard)
         self._links: dict[int, Link] = {}
 
     @property
@@ -52,8 +51,8 @@ class Mesh(Carrier):
         addresses = self._addresses(where).planes
         name, who = b"" if self._own_key else name_of(self.node), f"node {self.node}"
         for plane, address in enumerate(addresses):
-            limits, keys = self._limits[plane], self._keys(plane)
-            socket, monitor, listens_at = mutual(self._context_of(plane), address, name, who, limits, keys)
+            limits, keys = self._limits[plane], self._guard
+            socket, monitor, listens_at = mutual(self._context, address, name, who, limits, keys)
             sockets.append(socket)
             self._listens(socket, monitor, plane, listens_at)
             found.append(listens_at)

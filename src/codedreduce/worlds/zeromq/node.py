@@ -150,7 +150,6 @@ class Node:
         carrier: type[Carrier] = Mesh if isinstance(run.plan, StripedPlan) else Transport
         transport = self._transport = carrier(
             self._context, number, run.settings, self._buffers, rights_at(number, run.plan), self._guard,
-            run.meeting.protection,
         )  # fmt: skip
         met = meet(self._context, run, transport, self._look or (lambda: None), self._guard)
         self.found = met.standing
@@ -197,8 +196,6 @@ class Node:
     def _close_context(self) -> None:
         """Tell everyone that it is over, and see to it that the words leave before this process may end."""
         if self._driver is None:
-            if self._transport is not None:
-                self._transport.abandon()
             if self._guard is not None:
                 self._guard.close()
             self._context.destroy(linger=0)

@@ -83,7 +83,6 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     proof: bytes = b""  # and that it knows the secret
     series: str = ""  # one of which run's trainings it came to, and which
     training: int = 1
-    wire: str = ""  # how it sends chunks, where that can be chosen
     arithmetic: Annotated[str, msgspec.Meta(max_length=400)] = ""  # with what it computes
     identity: Annotated[str, msgspec.Meta(max_length=64)] = ""  # which run it is in, if it has been told
 
@@ -349,14 +348,8 @@ class Directory:
 
     def _difference(self, registration: Registration) -> str:
         """Why a node that came to something else cannot be in; nothing if it came to this."""
-        node, mine, theirs = registration.node, self._meeting.wire, registration.wire
         if registration.subject != self._meeting.subject:
-            return difference(node, registration.subject, self._meeting.subject)[:1000]
-        if mine and theirs and mine != theirs:
-            return (
-                f"node {node} has --wire {theirs[:20]}, and the root --wire {mine}: let all have the same "
-                "(CODEDREDUCE_WIRE)"
-            )
+            return difference(registration.node, registration.subject, self._meeting.subject)[:1000]
         return ""
 
     def _is_of_this_run(self, identity: bytes, registration: Registration) -> bool:

@@ -4,20 +4,16 @@ sent, or not where and when it was sent.
     digest | place | the frame, as `frames` has it | and in a second one a chunk's bytes
 
 The digest is of all that follows, and of who sends it to whom and on which plane. The place counts the messages of a
-session on that plane, from one; an OPEN has none. With a key, which the sender has drawn and told the receiver over the
-encrypted plane, nobody else can make it: what was changed, made up, sent again, left out, put elsewhere or led to
-somebody else is known as such. Without one it finds what happened by chance.
+session on that plane, from one; an OPEN has none. It finds what happened by chance: whoever wants to can make one.
+Where that matters connections are encrypted (`keys`).
 """
 
 from __future__ import annotations
 
-import hmac
 import os
 import struct
 
-import zmq
-
-from codedreduce.digests import KEY_SIZE, SIZE, checksum, keyed
+from codedreduce.digests import SIZE, checksum
 from codedreduce.errors import WireError
 from codedreduce.worlds.zeromq.sessions import TAG_BYTES
 
@@ -43,11 +39,6 @@ class OutOfOrder(Damaged):
     """It is what was sent, and not what was to come next."""
 
 
-def fresh_key() -> bytes:
-    """What nobody can guess."""
-    return os.urandom(KEY_SIZE)
-
-
 def fresh_name() -> bytes:
     """What a connection is called here, if nobody else can be called so; ZeroMQ's own names begin with a zero."""
     return b"\x01" + os.urandom(_NAME_BYTES - 1)
@@ -56,15 +47,10 @@ def fresh_name() -> bytes:
 class Seal:
     """Of what goes from one node to another on one plane; each of the two has it."""
 
-    def __init__(self, sender: int, receiver: int, plane: int, key: bytes | None = None) -> None:
+    def __init__(self, sender: int, receiver: int, plane: int) -> None:
         self._ends = _ENDS.pack(sender, receiver, plane)
-        self._key = key
         self._tag = b""
         self._count = 0
-
-    def has(self, key: bytes) -> bool:
-        """Whether it is made with this key."""
-        return self._key is not None and hmac.compare_digest(self._key, key)
 
     def put(self, first: bytes, payload: bytes | memoryview | None, *, counts: bool) -> bytes:
         """The first frame of the session's next message, or of an OPEN, with its seal."""
@@ -75,7 +61,7 @@ class Seal:
         """The place that a message says to have, and its first frame."""
         if len(sealed) < SEAL_BYTES:
             raise Damaged(f"a frame of {len(sealed)} bytes; its seal alone has {SEAL_BYTES}")
-        if not hmac.compare_digest(sealed[:SIZE], self._digest(sealed[SIZE:], payload)):
+        if sealed[:SIZE] != self._digest(sealed[SIZE:], payload):
             raise Damaged("something whose digest is wrong: it is not what was sent")
         return _PLACE.unpack_from(sealed, SIZE)[0], sealed[SEAL_BYTES:]
 
@@ -94,13 +80,7 @@ class Seal:
     def _digest(self, said: bytes, payload: bytes | memoryview | None) -> bytes:
         small = self._ends + _LONG.pack(len(said)) + said
         parts = (small,) if payload is None else (small, payload)
-        return checksum(parts) if self._key is None else keyed(self._key, parts)
-
-
-def tag_of(frames: list[zmq.Frame]) -> bytes:
-    """The tag that a message says whose seal was not looked at; nothing, if it is too short."""
-    tag = _tag_of(frames[0].bytes[SEAL_BYTES:]) if frames else b""
-    return tag if len(tag) == TAG_BYTES else b""
+        return checksum(parts)
 
 
 def _tag_of(first: bytes) -> bytes:

@@ -40,17 +40,6 @@ TAG_BYTES = _TAG.size
 _COUNTED = 32
 
 
-def epoch_of(tag: bytes) -> int:
-    """The epoch of whoever says this."""
-    epoch: int = _TAG.unpack(tag)[0]
-    return epoch
-
-
-def process_of(tag: bytes) -> int:
-    """The process of whoever says this."""
-    return epoch_of(tag) >> _COUNTED
-
-
 class Step(NamedTuple):
     """What follows: on which planes OPEN is to be said, and whether the session has come up or gone down."""
 

@@ -8,7 +8,6 @@ from codedreduce.protocol import Settings
 from codedreduce.protocol.rights import Rights
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering
-from codedreduce.worlds.protection import Protection
 from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints, Link
 from codedreduce.worlds.zeromq.keys import Guard
 from codedreduce.worlds.zeromq.sessions import PLANES
@@ -24,9 +23,9 @@ class Transport(Carrier):
 
     def __init__(
         self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights,
-        guard: Guard | None = None, protection: Protection = Protection.ENCRYPTED,
+        guard: Guard | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(context, node, settings, buffers, rights, guard, protection)
+        super().__init__(context, node, settings, buffers, rights, guard)
         self._down: list[Socket] = []
         self._up: list[Socket] = []
         self._parent: Link | None = None
@@ -41,9 +40,9 @@ class Transport(Carrier):
         """Bind for children, at any free port of a host, at a name of this machine, or exactly there."""
         found = []
         for plane, address in enumerate(self._addresses(where).planes):
-            limits, keys = self._limits[plane], self._keys(plane)
+            limits, keys = self._limits[plane], self._guard
             socket, monitor, listens_at = bound(
-                self._context_of(plane), address, f"node {self.node}", limits, keys, hands_over=not self._own_key
+                self._context, address, f"node {self.node}", limits, keys, hands_over=not self._own_key
             )
             self._down.append(socket)
             self._listens(socket, monitor, plane, listens_at)
@@ -57,7 +56,7 @@ class Transport(Carrier):
         for parent in neighbours:
             self._parent = self._link(parent, self._rights.above[parent])
             for plane in PLANES:
-                socket, monitor = connecting(self._context_of(plane), self._limits[plane])
+                socket, monitor = connecting(self._context, self._limits[plane])
                 self._up.append(socket)
                 self._monitors[monitor] = socket
             self._reads(self._up, self._parent)
