@@ -17,7 +17,7 @@ import numpy as np
 
 from bench.checkpoints import Pull
 from bench.measure import save
-from codedreduce.protocol.audits import NO_AUDITS, Auditing
+from codedreduce.protocol.core.audits import NO_AUDITS, Auditing
 from codedreduce.schemes import Scheme, Striped
 from codedreduce.training import SGD
 from codedreduce.training.data import synthetic

@@ -24,8 +24,8 @@ import numpy as np
 from bench import sides
 from bench.measure import save
 from codedreduce.lab import Lab
-from codedreduce.protocol.events import Transmit
-from codedreduce.protocol.messages import PartChunk, SumChunk
+from codedreduce.protocol.core.events import Transmit
+from codedreduce.protocol.core.messages import PartChunk, SumChunk
 from codedreduce.report.palette import MUTED, group_colour
 from codedreduce.worlds.zeromq.carrier import Arrived, News
 from codedreduce.worlds.zeromq.mesh import Mesh

@@ -29,9 +29,9 @@ from tests.fuzz.runs import PLANS, Checked
 from tests.fuzz.strangers import BOOK, CONTROL, Context, Stranger, doors, plain_connection
 
 from bench.measure import save
-from codedreduce.protocol.messages import Hello, ShareChunk
+from codedreduce.protocol.core.messages import Hello, ShareChunk
+from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import rights_at
-from codedreduce.protocol.wire import encode
 from codedreduce.schemes import Piece
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.zeromq.carrier import Arrived, name_of

@@ -22,10 +22,10 @@ import numpy as np
 import zmq
 
 from codedreduce.errors import CodedReduceError, WireError
-from codedreduce.protocol.events import AnyAction, Event
-from codedreduce.protocol.messages import DATA, Follow, Goodbye, Hello, Lead, Leaving, Refuse, Stand, Welcome
+from codedreduce.protocol.core.events import AnyAction, Event
+from codedreduce.protocol.core.messages import DATA, Follow, Goodbye, Hello, Lead, Leaving, Refuse, Stand, Welcome
+from codedreduce.protocol.core.wire import decode
 from codedreduce.protocol.rights import rights_at
-from codedreduce.protocol.wire import decode
 from codedreduce.schemes import Piece
 from codedreduce.worlds.world import World
 from codedreduce.worlds.zeromq.carrier import Carrier

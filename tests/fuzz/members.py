@@ -19,7 +19,7 @@ import psutil
 import zmq
 
 from codedreduce.protocol import Settings, machine_for
-from codedreduce.protocol.events import (
+from codedreduce.protocol.core.events import (
     Aggregated,
     Begin,
     Compute,

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from codedreduce.protocol.messages import DATA, AnyMessage
-from codedreduce.protocol.wire import encode
+from codedreduce.protocol.core.messages import DATA, AnyMessage
+from codedreduce.protocol.core.wire import encode
 from codedreduce.worlds.run import Meeting
 from codedreduce.worlds.zeromq.carrier import Endpoints
 from codedreduce.worlds.zeromq.frames import ACKNOWLEDGEMENT, MARKED, OPEN, OPEN_ASKING, PLAIN

@@ -14,8 +14,8 @@ import torch
 import codedreduce.torch as cr
 from codedreduce import CodedReduce, MasterWorker, RingAllReduce, Striped, Tree
 from codedreduce.errors import CodedReduceError, SchemeError, UsageError
-from codedreduce.protocol.audits import Audit
-from codedreduce.protocol.exchange import Exchange
+from codedreduce.protocol.core.audits import Audit
+from codedreduce.protocol.rank.exchange import Exchange
 from codedreduce.schemes import Part, Piece
 from codedreduce.schemes.names import DEFAULT_WORKERS
 from codedreduce.training import LogisticRegression, synthetic, train

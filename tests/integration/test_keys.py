@@ -22,9 +22,9 @@ import zmq
 from codedreduce import CodedReduce, Striped, Tree
 from codedreduce.errors import JoinRefused, UsageError
 from codedreduce.protocol import Settings
-from codedreduce.protocol.messages import Goodbye
+from codedreduce.protocol.core.messages import Goodbye
+from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import rights_at
-from codedreduce.protocol.wire import encode
 from codedreduce.schemes import Piece, Plan
 from codedreduce.worlds.addresses import free_port
 from codedreduce.worlds.buffers import Buffers

@@ -232,7 +232,7 @@ def test_rubbish_at_the_door_changes_nothing() -> None:
             rogue.close(linger=100)
         for _ in range(5):
             expect_whole_batch(cluster.sum_of(MODEL).vector)
-        meeting = replace(cluster.run.meeting, root_within=PATIENCE)
+        meeting = replace(cluster.run.meeting, root_within=2.0)  # so long it waits for the other run to end
         with pytest.raises(UsageError, match="belongs to another run"):
             find(context, meeting, Registration("somebody else's", 9, (0,), None))
 

@@ -16,11 +16,11 @@ import zmq
 from codedreduce import MasterWorker
 from codedreduce.errors import CodedReduceError
 from codedreduce.protocol import Settings
-from codedreduce.protocol import events as happening
-from codedreduce.protocol.events import Transmit
-from codedreduce.protocol.messages import Offer, ShareChunk
+from codedreduce.protocol.core import events as happening
+from codedreduce.protocol.core.events import Transmit
+from codedreduce.protocol.core.messages import Offer, ShareChunk
+from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import Rights
-from codedreduce.protocol.wire import encode
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering
 from codedreduce.worlds.run import Meeting, Run

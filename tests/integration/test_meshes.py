@@ -12,8 +12,8 @@ import zmq
 
 from codedreduce import Striped
 from codedreduce.protocol import Settings
-from codedreduce.protocol.events import Transmit
-from codedreduce.protocol.messages import PartChunk
+from codedreduce.protocol.core.events import Transmit
+from codedreduce.protocol.core.messages import PartChunk
 from codedreduce.protocol.rights import rights_at
 from codedreduce.schemes import Piece
 from codedreduce.worlds.buffers import Buffers

@@ -14,7 +14,7 @@ import zmq
 
 from codedreduce import Striped
 from codedreduce.errors import JoinRefused, UsageError
-from codedreduce.protocol import events as happening
+from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.rights import rights_at
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering, sufficient

@@ -21,9 +21,9 @@ import zmq
 
 from codedreduce.errors import CodedReduceError, WireError
 from codedreduce.protocol import Machine
-from codedreduce.protocol.events import AnyAction, Event, Transmit
-from codedreduce.protocol.membership import run_name
-from codedreduce.protocol.messages import (
+from codedreduce.protocol.core.events import AnyAction, Event, Transmit
+from codedreduce.protocol.core.membership import run_name
+from codedreduce.protocol.core.messages import (
     DATA,
     AnyMessage,
     Failure,

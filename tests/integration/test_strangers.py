@@ -13,9 +13,9 @@ import zmq
 
 from codedreduce import RingAllReduce
 from codedreduce.protocol import Settings
-from codedreduce.protocol.messages import Goodbye, Hello, ModelChunk, RingChunk, ShareChunk
+from codedreduce.protocol.core.messages import Goodbye, Hello, ModelChunk, RingChunk, ShareChunk
+from codedreduce.protocol.core.wire import LARGEST_HEADER, encode
 from codedreduce.protocol.rights import rights_at
-from codedreduce.protocol.wire import LARGEST_HEADER, encode
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.run import Meeting, Run
 from codedreduce.worlds.zeromq.carrier import Arrived, Endpoints, Gone, News, Reached, name_of

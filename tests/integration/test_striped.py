@@ -16,7 +16,8 @@ import pytest
 
 from codedreduce import Striped
 from codedreduce.errors import SchemeError, TooManyStragglers, UsageError
-from codedreduce.protocol import Settings, behind
+from codedreduce.protocol import Settings
+from codedreduce.protocol.rank import catch_up as behind
 from codedreduce.schemes import Piece
 from codedreduce.training import SGD, LogisticRegression, synthetic
 from codedreduce.training.loop import Job, reference_run, run_job

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from codedreduce.errors import WorkerFailed
-from codedreduce.protocol import ending, keeping, settings
+from codedreduce.protocol.core import settings
+from codedreduce.protocol.rank import leaving as ending
+from codedreduce.protocol.rank import reducer as keeping
 from codedreduce.schemes import Piece
 from codedreduce.worlds.arena import arenas_of
 from codedreduce.worlds.buffers import Buffers

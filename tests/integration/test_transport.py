@@ -15,10 +15,10 @@ import zmq
 
 from codedreduce import MasterWorker
 from codedreduce.protocol import Settings
-from codedreduce.protocol.events import Transmit
-from codedreduce.protocol.messages import Goodbye, Hello, ModelChunk, Offer, Settle, ShareChunk
+from codedreduce.protocol.core.events import Transmit
+from codedreduce.protocol.core.messages import Goodbye, Hello, ModelChunk, Offer, Settle, ShareChunk
+from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import rights_at
-from codedreduce.protocol.wire import encode
 from codedreduce.worlds.arena import Reference
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.run import Meeting, Run

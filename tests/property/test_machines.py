@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from codedreduce.protocol import Machine, Rank, RingNode, Root, Worker
-from codedreduce.protocol import events as happening
-from codedreduce.protocol import messages as said
-from codedreduce.protocol.machine import COORDINATOR, OWN, PARENT, From, State
-from codedreduce.protocol.membership import run_name
-from codedreduce.protocol.wire import decode, encode
+from codedreduce.protocol.core import events as happening
+from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.core.machine import COORDINATOR, OWN, PARENT, From, State
+from codedreduce.protocol.core.membership import run_name
+from codedreduce.protocol.core.wire import decode, encode
 from codedreduce.schemes import TreePlan
 from tests.unit.conversation import SETTINGS, led_to, led_to_every_state, worth
 from tests.unit.peers import LARGEST, Choices, choices, chunks, draw, messages

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from codedreduce.errors import WireError
 from codedreduce.protocol import Settings
-from codedreduce.protocol.messages import (
+from codedreduce.protocol.core.messages import (
     DATA,
     AnyMessage,
     Hello,
@@ -22,7 +22,7 @@ from codedreduce.protocol.messages import (
     SumChunk,
     Welcome,
 )
-from codedreduce.protocol.wire import LARGEST_HEADER, decode, encode
+from codedreduce.protocol.core.wire import LARGEST_HEADER, decode, encode
 from tests.unit.peers import MESSAGES
 
 LAYOUT = Settings(length=10, chunk=4)

@@ -4,7 +4,7 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
-from codedreduce.protocol.audits import Auditing
+from codedreduce.protocol.core.audits import Auditing
 from codedreduce.schemes import LiveCompensation, Plan, StripedPlan, TreePlan
 from codedreduce.worlds.simulated import Recorder, SimulatedCluster
 from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario, write_trace

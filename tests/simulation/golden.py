@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from codedreduce.protocol.events import AnyAction, Event, Note, Transmit
+from codedreduce.protocol.core.events import AnyAction, Event, Note, Transmit
 from codedreduce.schemes import StripedPlan
 from codedreduce.worlds.simulated import Gradients, Recorder
 from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario

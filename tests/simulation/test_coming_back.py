@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codedreduce.protocol.events import Aggregated
+from codedreduce.protocol.core.events import Aggregated
 from codedreduce.worlds.simulated import Fault, Recorder
 from codedreduce.worlds.simulated.scenario import Scenario
 

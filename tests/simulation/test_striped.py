@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from codedreduce.protocol import messages as said
-from codedreduce.protocol import settings
-from codedreduce.protocol.events import Aggregated, Received, Renewed, Transmit
+from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.core import settings
+from codedreduce.protocol.core.events import Aggregated, Received, Renewed, Transmit
 from codedreduce.worlds.simulated import Fault, Gradients, Recorder
 from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario
 

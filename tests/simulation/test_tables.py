@@ -11,13 +11,13 @@ import pytest
 
 from codedreduce import MasterWorker, Striped
 from codedreduce.protocol import Machine, Rank, RingNode, Root, Settings, Worker
-from codedreduce.protocol import messages as said
-from codedreduce.protocol.events import Action, AnyAction, Event, Failed, HandOver, PeerFound, PeerLost
-from codedreduce.protocol.machine import OWN, Row, State, diagram
-from codedreduce.protocol.messages import DATA, Message
-from codedreduce.protocol.rank_table import RankState
-from codedreduce.protocol.root_table import RootState
-from codedreduce.protocol.worker_table import WorkerState
+from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.core.events import Action, AnyAction, Event, Failed, HandOver, PeerFound, PeerLost
+from codedreduce.protocol.core.machine import OWN, Row, State, diagram
+from codedreduce.protocol.core.messages import DATA, Message
+from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.tree.root_table import RootState
+from codedreduce.protocol.tree.tree_worker_table import WorkerState
 from codedreduce.vectors import Vector
 from codedreduce.worlds.simulated import Fault
 from codedreduce.worlds.simulated.scenario import (

@@ -10,8 +10,8 @@ import pytest
 
 from codedreduce import Striped
 from codedreduce.errors import PlanError, SchemeError
-from codedreduce.protocol import messages as said
-from codedreduce.protocol.sharing import Speed, share_out
+from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.leader.distribution import Speed, share_out
 from codedreduce.worlds.simulated import Fault
 from codedreduce.worlds.simulated.scenario import ENDLESS
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from codedreduce.protocol.audits import Audit
-from codedreduce.protocol.events import AnyAction, Event, Received, Transmit
-from codedreduce.protocol.messages import Checked, PartChunk
+from codedreduce.protocol.core.audits import Audit
+from codedreduce.protocol.core.events import AnyAction, Event, Received, Transmit
+from codedreduce.protocol.core.messages import Checked, PartChunk
 from codedreduce.worlds.simulated import Fault, Recorder
 from codedreduce.worlds.simulated.faults import Kind
 from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_wrong_ranks
@@ -158,7 +158,7 @@ def test_a_round_whose_sum_another_had_and_holds_no_more_ends(
     seconds: float, crashed: int, unreachable: float, wrong: tuple[Wrong, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 comes back to a round that rank 2 ended some rounds ago; of large vectors it holds the last sum only."""
-    monkeypatch.setattr("codedreduce.protocol.settings.HELD_BYTES", 1)
+    monkeypatch.setattr("codedreduce.protocol.core.settings.HELD_BYTES", 1)
     scenario = Scenario(
         tree="3x1", stragglers=0, scheme="striped", compute=3.0, rounds=9, seed=3, samples=24, parameters=40,
         blocks=2, chunk=8, audit=1.0, quarantine=1000, wrongs=wrong,

@@ -14,14 +14,14 @@ import numpy as np
 
 from codedreduce import CodedReduce, LiveCompensation, MasterWorker, RingAllReduce, Striped, Tree
 from codedreduce.protocol import Machine, Rank, RingNode, Root, Settings, Worker
-from codedreduce.protocol import events as happening
-from codedreduce.protocol import messages as said
-from codedreduce.protocol.machine import State
-from codedreduce.protocol.membership import run_name
-from codedreduce.protocol.rank_table import RankState
-from codedreduce.protocol.ring import RingState
-from codedreduce.protocol.root_table import RootState
-from codedreduce.protocol.worker_table import WorkerState
+from codedreduce.protocol.core import events as happening
+from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.core.machine import State
+from codedreduce.protocol.core.membership import run_name
+from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.tree.ring_node import RingState
+from codedreduce.protocol.tree.root_table import RootState
+from codedreduce.protocol.tree.tree_worker_table import WorkerState
 from codedreduce.schemes.names import parse_tree
 
 #: Three chunks, of which two are sent at a time: what cannot be sent yet waits.

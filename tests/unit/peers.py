@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from codedreduce.protocol import messages as said
+from codedreduce.protocol.core import messages as said
 
 #: The largest number a message can carry.
 LARGEST = 2**53

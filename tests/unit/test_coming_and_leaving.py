@@ -1,9 +1,9 @@
 """Ranks that come late take the others' state; those that catch up when a run ends are waited for."""
 
-from codedreduce.protocol import events as happening
-from codedreduce.protocol import messages as said
-from codedreduce.protocol.ending import ENDED, GRACES
-from codedreduce.protocol.rank_table import RankState
+from codedreduce.protocol.core import events as happening
+from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.rank.leaving import ENDED, GRACES
 from tests.unit.conversation import Talk, led_to, of_type, sent
 
 
@@ -56,3 +56,26 @@ def test_a_rank_that_comes_late_begins_where_the_others_are_and_takes_their_stat
     talk.begin()
     talk.go(round_=8)
     assert talk.machine.state is RankState.WORKING
+
+
+def test_a_rank_that_leaves_its_loop_before_the_end_that_it_knows_of_is_told() -> None:
+    """Also if it is so late that the others are through, and nobody goes on."""
+    ends = (said.End(round=7), said.Goodbye(round=7, reason="all rounds are done"))
+    for before in (True, False):
+        for end in ends[:1] if before else ends:
+            talk = led_to("rank", RankState.WORKING)
+            if before:
+                talk.hears(0, end)
+            talk.leave()
+            talk.hears(0, end)
+            assert "left its loop after round 0, and the run ended after round 7" in (talk.machine.left_alone or "")
+
+
+def test_a_rank_that_leaves_its_loop_with_the_others_is_not() -> None:
+    talk = led_to("rank", RankState.RESTING)
+    last = talk.machine.round
+    talk.hears(0, said.End(round=last))
+    talk.leave()
+    talk.hears(0, said.Goodbye(round=last, reason="all rounds are done"))
+    assert talk.machine.state is RankState.LEFT
+    assert talk.machine.left_alone is None

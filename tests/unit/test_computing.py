@@ -5,7 +5,7 @@ import pytest
 
 from codedreduce import MasterWorker
 from codedreduce.protocol import Settings
-from codedreduce.protocol.events import Compute, Computed, Event, Finished, Note
+from codedreduce.protocol.core.events import Compute, Computed, Event, Finished, Note
 from codedreduce.schemes import Range
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.run import Meeting, Run

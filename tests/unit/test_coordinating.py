@@ -8,9 +8,9 @@ import pytest
 
 from codedreduce import Striped
 from codedreduce.protocol import Settings
-from codedreduce.protocol.coordinating import LATE, TAIL, Coordinating
-from codedreduce.protocol.events import AnyAction, SetTimer, Transmit
-from codedreduce.protocol.messages import Cut, Do, Done, Go, Keep, Message, Status, Tell, Want
+from codedreduce.protocol.core.events import AnyAction, SetTimer, Transmit
+from codedreduce.protocol.core.messages import Cut, Do, Done, Go, Keep, Message, Status, Tell, Want
+from codedreduce.protocol.leader.scheduler import LATE, TAIL, Coordinating
 from codedreduce.schemes import Part
 
 BLOCKS = 8

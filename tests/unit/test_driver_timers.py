@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from codedreduce.errors import CodedReduceError
-from codedreduce.protocol import events as happening
+from codedreduce.protocol.core import events as happening
 from codedreduce.worlds.zeromq import driver as module
 from codedreduce.worlds.zeromq.carrier import Gone, Reached
 from codedreduce.worlds.zeromq.driver import ORPHANED, Driver

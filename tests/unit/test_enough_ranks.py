@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from codedreduce.protocol import Rank
-from codedreduce.protocol import messages as said
-from codedreduce.protocol.events import EveryoneIn, PeerLost, Transmit
-from codedreduce.protocol.membership import run_name
+from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.core.events import EveryoneIn, PeerLost, Transmit
+from codedreduce.protocol.core.membership import run_name
 from tests.unit.conversation import OF_RANKS, STRIPED, Talk, of_type
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from codedreduce.protocol import events as happening
-from codedreduce.protocol import messages as said
-from codedreduce.protocol.root_table import RootState
-from codedreduce.protocol.worker_table import WorkerState
+from codedreduce.protocol.core import events as happening
+from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.tree.root_table import RootState
+from codedreduce.protocol.tree.tree_worker_table import WorkerState
 from codedreduce.worlds.failures import error_of
 from tests.unit.conversation import PROGRESSIVE, Talk, led_to, of_type, sent
 

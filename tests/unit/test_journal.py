@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from codedreduce.protocol.events import Note
+from codedreduce.protocol.core.events import Note
 from codedreduce.worlds.journal import (
     KEPT_OF_A_KIND,
     MUST_BE_HEARD,

@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from codedreduce.protocol.keeping import Keeper, StripeSum, Unit
-from codedreduce.protocol.settings import Settings
+from codedreduce.protocol.core.blocks import Unit
+from codedreduce.protocol.core.settings import Settings
+from codedreduce.protocol.rank.reducer import Keeper, StripeSum
 from codedreduce.schemes import Part
 
 BLOCKS = 3

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from codedreduce.protocol import Settings
-from codedreduce.protocol import events as happening
-from codedreduce.protocol import messages as said
-from codedreduce.protocol.assembly import Assembly
-from codedreduce.protocol.behind import BEHIND
-from codedreduce.protocol.past_sums import PastSums
-from codedreduce.protocol.rank_table import RankState
-from codedreduce.protocol.settings import HELD_BYTES
+from codedreduce.protocol.core import events as happening
+from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.core.settings import HELD_BYTES
+from codedreduce.protocol.rank.catch_up import BEHIND
+from codedreduce.protocol.rank.sums import Assembly, PastSums
 from tests.unit.conversation import Talk, led_to, of_type, sent
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from codedreduce import CodedReduce, Tree
 from codedreduce.protocol import Settings
-from codedreduce.protocol.ledger import Ledger
-from codedreduce.protocol.shares import Arrival
+from codedreduce.protocol.tree.ledger import Ledger
+from codedreduce.protocol.tree.shares import Arrival
 
 SETTINGS = Settings(length=4, chunk=2, head_start=0.2)
 TEN = CodedReduce(Tree.regular(fanout=10, depth=1), 1).plan(samples=100)  # groups of two: 1 2, 3 4, ...

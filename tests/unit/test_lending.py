@@ -12,10 +12,10 @@ import pytest
 from codedreduce import CodedReduce, Striped, Tree
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
-from codedreduce.protocol import events as happening
-from codedreduce.protocol import messages as said
-from codedreduce.protocol.keeping import Keeper
-from codedreduce.protocol.rank_table import RankState
+from codedreduce.protocol.core import events as happening
+from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.rank.reducer import Keeper
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector
 from codedreduce.worlds.arena import arenas_of

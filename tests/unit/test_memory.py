@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from codedreduce.protocol import Rank, Root, Worker
-from codedreduce.protocol import events as happening
-from codedreduce.protocol import messages as said
-from codedreduce.protocol.machine import State
-from codedreduce.protocol.rank_table import RankState
-from codedreduce.protocol.ring import RingNode
+from codedreduce.protocol.core import events as happening
+from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.core.machine import State
+from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.tree.ring_node import RingNode
 from tests.unit.conversation import MACHINES, Talk, led_to, led_to_every_state, size_of, state_of
 from tests.unit.peers import MESSAGES
 

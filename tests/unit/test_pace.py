@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from codedreduce.protocol.links import Links
-from codedreduce.protocol.pace import NEVER, Pace
-from codedreduce.protocol.standing import LEFT_OUT, Standing
+from codedreduce.protocol.leader.links import Links
+from codedreduce.protocol.leader.pace import NEVER, Pace
+from codedreduce.protocol.leader.participation import LEFT_OUT, Standing
 
 
 def after(*rounds: dict[int, float]) -> Pace:

@@ -9,13 +9,13 @@ import pytest
 from codedreduce import CodedReduce, LiveCompensation, MasterWorker, Tree
 from codedreduce.errors import ProtocolError
 from codedreduce.protocol import Root, Settings, Worker
-from codedreduce.protocol import events as happening
-from codedreduce.protocol import messages as said
-from codedreduce.protocol.membership import run_name
-from codedreduce.protocol.outbox import Outbox
-from codedreduce.protocol.root_table import RootState
-from codedreduce.protocol.shares import Arrival, Shares
-from codedreduce.protocol.worker_table import WorkerState
+from codedreduce.protocol.core import events as happening
+from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.core.membership import run_name
+from codedreduce.protocol.core.outbox import Outbox
+from codedreduce.protocol.tree.root_table import RootState
+from codedreduce.protocol.tree.shares import Arrival, Shares
+from codedreduce.protocol.tree.tree_worker_table import WorkerState
 from tests.unit.conversation import PROGRESSIVE, SETTINGS, Talk, led_to, of_type, sent, state_of, worth
 
 VECTOR = np.ones(10, np.float32)
@@ -86,7 +86,7 @@ import sys, numpy, msgspec
 blocked = ("socket", "time", "threading", "zmq", "torch", "asyncio", "multiprocessing", "subprocess")
 for name in blocked:
     sys.modules[name] = None
-import codedreduce.protocol, codedreduce.protocol.wire
+import codedreduce.protocol, codedreduce.protocol.core.wire
 print("imported")
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from codedreduce.protocol import Settings
-from codedreduce.protocol.redundancy import REMEMBERED, Experience
+from codedreduce.protocol.tree.redundancy import REMEMBERED, Experience
 
 SETTINGS = Settings(length=4, head_start=0.2)
 

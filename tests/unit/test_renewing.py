@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codedreduce.protocol import events as happening
-from codedreduce.protocol import messages as said
-from codedreduce.protocol.leading import GIVERS
-from codedreduce.protocol.rank_table import RankState
-from codedreduce.protocol.renewing import AT_ONCE, Asking, Offer, Taking
+from codedreduce.protocol.core import events as happening
+from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.leader.members import GIVERS
+from codedreduce.protocol.rank.state_transfer import AT_ONCE, Asking, Offer, Taking
 
 from .conversation import led_to, of_type, sent
 

@@ -8,7 +8,7 @@ from codedreduce.comparison.names import gradient_coding_choices, scheme_names
 from codedreduce.comparison.simulated import simulate_schemes
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
-from codedreduce.protocol.events import Aggregated, Cancel, Compute, SetTimer, Transmit
+from codedreduce.protocol.core.events import Aggregated, Cancel, Compute, SetTimer, Transmit
 from codedreduce.units import rate, seconds
 from codedreduce.worlds.simulated import Fault, Gradients, Link, Recorder, load_trace, parse_delays
 from codedreduce.worlds.simulated.kernel import Kernel

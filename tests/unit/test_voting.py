@@ -2,8 +2,8 @@
 
 from itertools import combinations, pairwise
 
-from codedreduce.protocol.messages import Voters
-from codedreduce.protocol.voting import Voting
+from codedreduce.protocol.core.messages import Voters
+from codedreduce.protocol.election.voters import Voting
 
 OLD, NEW = 1, 2
 

@@ -9,13 +9,13 @@ import pytest
 
 from codedreduce.errors import WireError
 from codedreduce.protocol import Settings, Worker
-from codedreduce.protocol import events as happening
-from codedreduce.protocol import messages as said
-from codedreduce.protocol.rank_table import RankState
-from codedreduce.protocol.ring import RingState
-from codedreduce.protocol.root_table import RootState
-from codedreduce.protocol.wire import decode, encode
-from codedreduce.protocol.worker_table import WorkerState
+from codedreduce.protocol.core import events as happening
+from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.core.wire import decode, encode
+from codedreduce.protocol.tree.ring_node import RingState
+from codedreduce.protocol.tree.root_table import RootState
+from codedreduce.protocol.tree.tree_worker_table import WorkerState
 from tests.unit.conversation import DEEP, PROGRESSIVE, SETTINGS, Talk, led_to, of_type, sent, state_of
 
 STRANGER = 99

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from codedreduce.protocol import events as happening
-from codedreduce.protocol import messages as said
-from codedreduce.protocol.rank_table import RankState
-from codedreduce.protocol.witness import Witness
+from codedreduce.protocol.core import events as happening
+from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.leader.drift import Witness
 from tests.unit.conversation import Talk, led_to, of_type, sent
 
 EVERYONE = range(4)

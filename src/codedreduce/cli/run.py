@@ -32,8 +32,8 @@ from codedreduce.cli.options import (
 from codedreduce.cli.screen import Screen
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
-from codedreduce.protocol.audits import QUARANTINE, Auditing
-from codedreduce.protocol.settings import Excess
+from codedreduce.protocol.core.audits import QUARANTINE, Auditing
+from codedreduce.protocol.core.settings import Excess
 from codedreduce.report.palette import group_colour
 from codedreduce.schemes import Striped
 from codedreduce.schemes.names import DEFAULT_WORKERS, parse_scheme

@@ -35,9 +35,9 @@ from codedreduce.cli.options import (
 )
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
-from codedreduce.protocol.audits import QUARANTINE, Auditing
-from codedreduce.protocol.events import Note
-from codedreduce.protocol.settings import Excess
+from codedreduce.protocol.core.audits import QUARANTINE, Auditing
+from codedreduce.protocol.core.events import Note
+from codedreduce.protocol.core.settings import Excess
 from codedreduce.schemes import Scheme, Striped
 from codedreduce.schemes.choice import choose
 from codedreduce.schemes.names import parse_scheme

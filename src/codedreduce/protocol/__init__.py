@@ -1,12 +1,12 @@
 """The protocol: one state machine a role, `handle(event, now) -> actions`. No sockets, no clock, no threads."""
 
-from codedreduce.protocol.machine import Machine, diagram
-from codedreduce.protocol.rank import Rank
-from codedreduce.protocol.ring import RingNode
-from codedreduce.protocol.rooms import OWN_ROOMS, Rooms
-from codedreduce.protocol.root import Root
-from codedreduce.protocol.settings import Settings
-from codedreduce.protocol.worker import Worker
+from codedreduce.protocol.core.machine import Machine, diagram
+from codedreduce.protocol.core.settings import Settings
+from codedreduce.protocol.rank.rank import Rank
+from codedreduce.protocol.rank.sum_buffers import OWN_ROOMS, Rooms
+from codedreduce.protocol.tree.ring_node import RingNode
+from codedreduce.protocol.tree.root import Root
+from codedreduce.protocol.tree.tree_worker import Worker
 from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 
 __all__ = ["Machine", "Rank", "RingNode", "Root", "Settings", "Worker", "diagram", "machine_for"]

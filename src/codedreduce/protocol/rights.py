@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from codedreduce.protocol.machine import CHILD, COORDINATOR, FOLLOWER, PARENT, PEER, PREVIOUS, From, Machine
-from codedreduce.protocol.messages import Lead, Message, Stand, Status, Welcome
-from codedreduce.protocol.rank import Rank
-from codedreduce.protocol.ring import RingNode
-from codedreduce.protocol.root import Root
-from codedreduce.protocol.worker import Worker
+from codedreduce.protocol.core.machine import CHILD, COORDINATOR, FOLLOWER, PARENT, PEER, PREVIOUS, From, Machine
+from codedreduce.protocol.core.messages import Lead, Message, Stand, Status, Welcome
+from codedreduce.protocol.rank.rank import Rank
+from codedreduce.protocol.tree.ring_node import RingNode
+from codedreduce.protocol.tree.root import Root
+from codedreduce.protocol.tree.tree_worker import Worker
 from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 
 Kinds = frozenset[type[Message]]

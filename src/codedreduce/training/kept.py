@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from codedreduce.errors import UsageError
-from codedreduce.protocol.events import Note
+from codedreduce.protocol.core.events import Note
 from codedreduce.training.checkpoints import Checkpoints, InUse, Saving, Subject
 from codedreduce.vectors import Vector
 from codedreduce.worlds.journal import Journal

@@ -15,8 +15,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import Diverged, Outlived, UsageError
-from codedreduce.protocol.audits import NO_AUDITS, Auditing
-from codedreduce.protocol.settings import WAIT_ON, Excess
+from codedreduce.protocol.core.audits import NO_AUDITS, Auditing
+from codedreduce.protocol.core.settings import WAIT_ON, Excess
 from codedreduce.schemes import MasterWorker, Plan, Scheme, Striped, StripedPlan, TreePlan
 from codedreduce.schemes.choice import choose
 from codedreduce.schemes.names import DEFAULT_WORKERS, default_scheme

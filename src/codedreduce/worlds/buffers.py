@@ -19,8 +19,8 @@ import numpy as np
 
 from codedreduce.errors import WireError
 from codedreduce.packed import Packed, raw_of
-from codedreduce.protocol.events import Gathered
-from codedreduce.protocol.rooms import OWN_ROOMS, Rooms
+from codedreduce.protocol.core.events import Gathered
+from codedreduce.protocol.rank.sum_buffers import OWN_ROOMS, Rooms
 from codedreduce.schemes import StripedPlan, TreePlan
 from codedreduce.vectors import Vector, convert, copied, on_host, round_off
 from codedreduce.worlds.arena import Reference

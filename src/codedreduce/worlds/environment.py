@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from codedreduce.errors import SchemeError, UsageError
-from codedreduce.protocol.audits import NO_AUDITS, QUARANTINE, Auditing
-from codedreduce.protocol.settings import WAIT_ON, Excess
+from codedreduce.protocol.core.audits import NO_AUDITS, QUARANTINE, Auditing
+from codedreduce.protocol.core.settings import WAIT_ON, Excess
 from codedreduce.schemes import Plan, RingPlan, Scheme, Striped, StripedPlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.addresses import is_loopback, numeric

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from codedreduce.errors import CodedReduceError, Diverged, UsageError, WorkerFailed
-from codedreduce.protocol.messages import Trouble
+from codedreduce.protocol.core.messages import Trouble
 
 #: Why a gradient that is not finite counts as a failure.
 NOT_FINITE = "its gradient is not finite"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from codedreduce.protocol.events import Note
+from codedreduce.protocol.core.events import Note
 
 #: Notes that a person must hear of, however often they come.
 MUST_BE_HEARD = frozenset(

@@ -9,8 +9,8 @@ import numpy as np
 from codedreduce._extras import require
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
-from codedreduce.protocol.audits import Audit, check_auditable
-from codedreduce.protocol.settings import WAIT_ON, Excess
+from codedreduce.protocol.core.audits import Audit, check_auditable
+from codedreduce.protocol.core.settings import WAIT_ON, Excess
 from codedreduce.schemes import Plan, RingPlan, StripedPlan
 from codedreduce.worlds.addresses import own_address
 from codedreduce.worlds.arena import memory_space

@@ -6,7 +6,7 @@ import math
 import os
 
 from codedreduce.protocol import Settings
-from codedreduce.protocol.settings import CHUNK_ELEMENTS, WAIT_ON, Excess
+from codedreduce.protocol.core.settings import CHUNK_ELEMENTS, WAIT_ON, Excess
 from codedreduce.schemes import Plan, StripedPlan
 from codedreduce.schemes.striped import OVER_A_NETWORK, Costs
 

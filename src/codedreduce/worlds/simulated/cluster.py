@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from codedreduce.protocol import Machine, Rank, Settings
-from codedreduce.protocol.events import (
+from codedreduce.protocol.core.events import (
     Aggregated,
     Begin,
     Cancel,
@@ -27,7 +27,7 @@ from codedreduce.protocol.events import (
     Started,
     Transmit,
 )
-from codedreduce.protocol.rank_table import RankState
+from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.schemes import Plan, StripedPlan, TreePlan
 from codedreduce.vectors import Vector, empty
 from codedreduce.worlds.delays import Delays

@@ -6,7 +6,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import NamedTuple
 
-from codedreduce.protocol.events import Advanced, Cancel, Compute, Computed, Digested, Failed
+from codedreduce.protocol.core.events import Advanced, Cancel, Compute, Computed, Digested, Failed
 from codedreduce.schemes.work import Piece, samples_in
 from codedreduce.vectors import Vector
 from codedreduce.worlds.delays import Delays

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from codedreduce.protocol import Machine, Settings, machine_for
-from codedreduce.protocol.events import (
+from codedreduce.protocol.core.events import (
     Drained,
     Event,
     EveryoneIn,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from codedreduce.protocol import Machine, Rank
-from codedreduce.protocol.rank_table import RankState
+from codedreduce.protocol.core.rank_table import RankState
 
 
 class Obedience:

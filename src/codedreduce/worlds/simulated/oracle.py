@@ -6,7 +6,7 @@ import zlib
 
 import numpy as np
 
-from codedreduce.protocol.events import Aggregated
+from codedreduce.protocol.core.events import Aggregated
 from codedreduce.schemes import Plan
 from codedreduce.vectors import Vector
 from codedreduce.worlds.simulated.gradients import LEVELS, Gradients

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from codedreduce.errors import CodedReduceError, WireError
 from codedreduce.protocol import Settings
-from codedreduce.protocol.events import Drained, Received, Transmit
-from codedreduce.protocol.messages import AnyMessage, PartChunk, ShareChunk
-from codedreduce.protocol.wire import decode, encode
+from codedreduce.protocol.core.events import Drained, Received, Transmit
+from codedreduce.protocol.core.messages import AnyMessage, PartChunk, ShareChunk
+from codedreduce.protocol.core.wire import decode, encode
 from codedreduce.vectors import Vector
 from codedreduce.worlds.journal import Interval
 from codedreduce.worlds.simulated.damage import flipped

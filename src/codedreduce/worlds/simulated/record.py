@@ -8,7 +8,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from codedreduce.protocol.events import (
+from codedreduce.protocol.core.events import (
     AnyAction,
     Compute,
     Computed,
@@ -19,7 +19,7 @@ from codedreduce.protocol.events import (
     TimerFired,
     Transmit,
 )
-from codedreduce.protocol.messages import Trouble
+from codedreduce.protocol.core.messages import Trouble
 from codedreduce.schemes.work import samples_in
 from codedreduce.worlds.journal import Journal, Reader, RoundLog
 

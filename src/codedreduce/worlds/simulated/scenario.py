@@ -10,8 +10,8 @@ import numpy as np
 
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
-from codedreduce.protocol.audits import QUARANTINE, Auditing, check_auditable
-from codedreduce.protocol.settings import Excess
+from codedreduce.protocol.core.audits import QUARANTINE, Auditing, check_auditable
+from codedreduce.protocol.core.settings import Excess
 from codedreduce.schemes import Plan, Scheme, Striped, StripedPlan, TreePlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.worlds.delays import Delays, parse_delays

@@ -20,11 +20,11 @@ import zmq
 
 from codedreduce.errors import MemoryGone, WireError
 from codedreduce.protocol import Settings
-from codedreduce.protocol.events import Transmit
-from codedreduce.protocol.messages import DATA as CHUNKS
-from codedreduce.protocol.messages import AnyMessage, Goodbye, RingChunk, StateChunk
+from codedreduce.protocol.core.events import Transmit
+from codedreduce.protocol.core.messages import DATA as CHUNKS
+from codedreduce.protocol.core.messages import AnyMessage, Goodbye, RingChunk, StateChunk
+from codedreduce.protocol.core.wire import decode, encode
 from codedreduce.protocol.rights import Kinds, Rights, beyond
-from codedreduce.protocol.wire import decode, encode
 from codedreduce.vectors import Vector
 from codedreduce.worlds.buffers import Buffers
 from codedreduce.worlds.enough import Gathering

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 
 from codedreduce.digests import digest
-from codedreduce.protocol.events import (
+from codedreduce.protocol.core.events import (
     Advanced,
     Aggregated,
     Cancel,

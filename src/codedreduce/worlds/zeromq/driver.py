@@ -14,7 +14,7 @@ import zmq
 
 from codedreduce.errors import CodedReduceError
 from codedreduce.protocol import Machine, Rank
-from codedreduce.protocol.events import (
+from codedreduce.protocol.core.events import (
     Aggregated,
     AnyAction,
     Begin,

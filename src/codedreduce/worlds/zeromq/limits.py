@@ -11,8 +11,8 @@ from typing import NamedTuple
 import zmq
 
 from codedreduce.protocol import Settings
-from codedreduce.protocol.settings import STATE_CHUNK
-from codedreduce.protocol.wire import LARGEST_HEADER
+from codedreduce.protocol.core.settings import STATE_CHUNK
+from codedreduce.protocol.core.wire import LARGEST_HEADER
 
 #: Milliseconds that a connection has to say what it is, in ZeroMQ's own words.
 GREETED_WITHIN = 10_000

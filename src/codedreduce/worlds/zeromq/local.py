@@ -19,8 +19,8 @@ from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import CodedReduceError, TooManyStragglers
 from codedreduce.protocol import Settings
-from codedreduce.protocol.events import Note
-from codedreduce.protocol.standing_in import can_stand_in
+from codedreduce.protocol.core.events import Note
+from codedreduce.protocol.tree.standing_in import can_stand_in
 from codedreduce.schemes import Piece, Plan, RingPlan, StripedPlan, TreePlan
 from codedreduce.vectors import Vector
 from codedreduce.worlds.inject import Injection

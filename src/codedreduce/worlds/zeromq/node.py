@@ -15,7 +15,7 @@ import zmq
 
 from codedreduce.errors import CodedReduceError, JoinRefused, UsageError
 from codedreduce.protocol import Machine, Rank, Root, Worker, machine_for
-from codedreduce.protocol.events import (
+from codedreduce.protocol.core.events import (
     Aggregated,
     Begin,
     Ended,

@@ -1,0 +1,214 @@
+"""What all machines share: a table of transitions, and the rule for what is not in it.
+
+Theory of operation. A machine is in one state. An event is looked up with it in the table; the row names the method
+that handles it and the states that method may lead to. Local events come from the world that runs the machine (`OWN`):
+one without a row raises, with the story that led to it, and changes nothing. Messages come from neighbours, which may
+say anything at any time:
+
+- a message that this sender has no right to send, in any state, is noted and dropped;
+- one that has no row in this state, or is of another generation of the plan, is late, repeated, or meant for somebody
+  who has since died: it is dropped;
+- a chunk that is not a chunk of this run's vector is noted and dropped.
+
+So a handler gets a message of its type from whom its row says, and never has to ask.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple
+
+from codedreduce.errors import ProtocolError
+from codedreduce.protocol.core.events import AnyAction, Event, Note, Received
+from codedreduce.protocol.core.messages import DATA, AnyMessage, Hello, Refuse, Welcome
+from codedreduce.vectors import Vector
+
+#: How many past events a machine remembers, to tell when something impossible happens.
+STORY = 12
+
+#: Messages by which generations are made known, and which are therefore read whatever generation they are of.
+OF_ANY_GENERATION = (Hello, Welcome, Refuse)
+
+
+class State(Enum):
+    """A state of a machine."""
+
+    __hash__ = object.__hash__  # members are single: looked up at every event, they need not hash their names
+
+
+class From(Enum):
+    """Whom an event comes from."""
+
+    OWN = "this node"
+    PARENT = "its parent"
+    CHILD = "a child"
+    PREVIOUS = "the one before it"
+    COORDINATOR = "its coordinator"
+    FOLLOWER = "a rank it coordinates"
+    PEER = "another rank"
+    STRANGER = "a stranger"
+
+    __hash__ = object.__hash__
+
+
+OWN, PARENT, CHILD, PREVIOUS, COORDINATOR, FOLLOWER, PEER, STRANGER = From
+
+
+class Stay(Enum):
+    """Stands for the state a machine is in already."""
+
+    STAY = "stays"
+
+
+STAY = Stay.STAY
+
+
+class Row(NamedTuple):
+    """In any of these states, this event or message from there is handled by that method, and leads to one of those.
+
+    The method is the machine's own, or that of a part of it (`part.method`). Without one there is nothing to do.
+    `then` is to stay, unless it says otherwise.
+    """
+
+    states: tuple[State, ...]
+    trigger: type
+    sender: From
+    method: str | None = None
+    then: tuple[State | Stay, ...] = (STAY,)
+
+
+class Entry(NamedTuple):
+    """A row of the table, looked up."""
+
+    method: Callable[..., None] | None
+    then: frozenset[State]
+
+
+class Machine(ABC):
+    """A state machine run by a table of transitions."""
+
+    ROWS: ClassVar[tuple[Row, ...]] = ()
+    OF_ANY_GENERATION: ClassVar[tuple[type, ...]] = OF_ANY_GENERATION
+    _table: ClassVar[dict[tuple[State, type, From], Entry]] = {}
+    _rights: ClassVar[frozenset[tuple[type, From]]] = frozenset()
+
+    node: int
+    round: int
+    state: State
+    generation: int
+
+    def __init_subclass__(cls) -> None:
+        cls._table = {
+            (state, row.trigger, row.sender): Entry(
+                _handler(cls, row.method) if row.method else None,
+                frozenset(state if then is STAY else then for then in row.then),
+            )
+            for row in cls.ROWS
+            for state in row.states
+        }
+        cls._rights = frozenset((row.trigger, row.sender) for row in cls.ROWS)
+
+    def __init__(self) -> None:
+        self._story: deque[tuple[float, State, type]] = deque(maxlen=STORY)
+
+    def handle(self, event: Event, now: float) -> list[AnyAction]:
+        """Take an event at a time; return what is to be done."""
+        actions: list[AnyAction] = []
+        if type(event) is Received:
+            self._hear(event, now, actions)
+            return actions
+        trigger = type(event)
+        entry = self._table.get((self.state, trigger, OWN))
+        if entry is None:
+            raise ProtocolError(f"{trigger.__name__} cannot happen to {self.describe()}; before it: {self.story()}")
+        self._story.append((now, self.state, trigger))
+        method, then = entry
+        if method is not None:
+            method(self, event, now, actions)
+            if self.state not in then:
+                self._complain(trigger)
+        return actions
+
+    def _hear(self, event: Received, now: float, actions: list[AnyAction]) -> None:
+        message, sender = event.message, event.sender
+        trigger: type[Any] = type(message)
+        who = self._who(sender)
+        entry = self._table.get((self.state, trigger, who))
+        if entry is None:
+            if (trigger, who) not in self._rights:
+                self._object(sender, f"{trigger.__name__}, which {who.value} has no right to send", actions)
+            return
+        if message.generation != self.generation and trigger not in self.OF_ANY_GENERATION:
+            return
+        method, then = entry
+        assert method is not None, "a message that is taken is handled"
+        if trigger not in DATA:
+            self._story.append((now, self.state, trigger))
+            method(self, message, sender, now, actions)
+        elif event.data is None or not self._fits(message, event.data):
+            self._object(sender, "a chunk that is none of this run's vector", actions, kind="unreadable")
+            return
+        else:
+            self._story.append((now, self.state, trigger))
+            method(self, message, sender, event.data, now, actions)
+        if self.state not in then:
+            self._complain(trigger)
+
+    def _complain(self, trigger: type) -> None:
+        raise ProtocolError(f"{trigger.__name__} led {self.describe()}, against the table; before it: {self.story()}")
+
+    def _object(self, sender: int, what: str, actions: list[AnyAction], kind: str = "stranger") -> None:
+        """Tell that a neighbour said something that is not its to say."""
+        reason = f"node {sender} sent node {self.node} {what}"
+        actions.append(Note(kind=kind, reason=reason, round=self.round, nodes=(sender,)))
+
+    @abstractmethod
+    def _who(self, sender: int) -> From:
+        """What another node is to this one."""
+
+    @abstractmethod
+    def _fits(self, message: AnyMessage, data: Vector) -> bool:
+        """Whether a chunk is one of this run's vector."""
+
+    def describe(self) -> str:
+        """Who and where this machine is."""
+        return f"node {self.node} in state {self.state.name}"
+
+    def story(self) -> str:
+        """The last events, oldest first."""
+        return (
+            ", ".join(f"{trigger.__name__} at {now:.6f} in {state.name}" for now, state, trigger in self._story)
+            or "nothing"
+        )
+
+    @abstractmethod
+    def check_invariants(self) -> None:
+        """Raise if the machine's state contradicts itself; called after every event in tests."""
+
+
+def _handler(machine: type[Machine], method: str) -> Callable[..., None]:
+    """The method that a row names, of a machine or of a part that it has."""
+    part, _, name = method.rpartition(".")
+    if not part:
+        own: Callable[..., None] = getattr(machine, name)
+        return own
+
+    def handle(machine: Machine, *said: object) -> None:
+        getattr(getattr(machine, part), name)(*said)
+
+    return handle
+
+
+def diagram(machine: type[Machine]) -> str:
+    """The arrows of a table as a Mermaid state diagram; what leaves the state as it is is not drawn."""
+    edges: dict[tuple[str, str], list[str]] = {}
+    for row in machine.ROWS:
+        for state in row.states:
+            for then in row.then:
+                if isinstance(then, State) and then is not state:
+                    edges.setdefault((state.name, then.name), []).append(row.trigger.__name__)
+    lines = [f"    {one} --> {other}: {', '.join(sorted(set(names)))}" for (one, other), names in edges.items()]
+    return "\n".join(["stateDiagram-v2", *lines])

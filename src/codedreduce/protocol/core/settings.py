@@ -1,0 +1,170 @@
+"""What all nodes of a run agree on beside the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy.typing as npt
+
+from codedreduce.errors import UsageError
+from codedreduce.protocol.core.audits import Audit
+from codedreduce.schemes import StripedPlan
+from codedreduce.schemes.striped import OVER_A_NETWORK, Costs
+
+#: Rounds whose sums keepers hold, the current one among them, at least and at most; and bytes that it may take.
+LEAST_ROUNDS_HELD, MOST_ROUNDS_HELD = 4, 64
+HELD_BYTES = 8 << 20
+
+#: About 1 MiB of float32: the size at which loopback and copies are fastest.
+CHUNK_ELEMENTS = 1 << 18
+
+#: Bytes in a piece of a state.
+STATE_CHUNK = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """What a round does that has waited so many seconds because more are late than tolerated.
+
+    >>> Excess("approximate", 5.0)
+    Excess(do='approximate', after=5.0, replan_after=10.0)
+    """
+
+    do: str = "wait"
+    after: float = 30.0
+    replan_after: float = 10.0  # seconds until the root does what nobody is there to do
+
+    def __post_init__(self) -> None:
+        if self.do not in ("wait", "approximate"):
+            raise UsageError(f"on_excess must be 'wait' or 'approximate', got {self.do!r}")
+        if not self.after >= 0:
+            raise UsageError(f"say_waiting_after cannot be negative, got {self.after}")
+        if not self.replan_after >= 0:
+            raise UsageError(f"replan_after cannot be negative, got {self.replan_after}")
+
+
+#: A round waits, however long it takes.
+WAIT_ON = Excess()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The vector's layout on the wire, and how long to wait before what.
+
+    `head_start`: how long a parent lets a late share be late before it asks a replica for it, as a fraction of the
+    time the replica took itself, and `least_head_start` seconds at least. `hold`: how long an offered share may take
+    to arrive, as a fraction of the time that had passed when it was offered. `say_waiting_after`: seconds until a round
+    that cannot end says whom it waits for. `on_excess`: what it does then, wait on or take the best approximation.
+    `replan_after`: seconds until a root that can compute does itself what those would that are missing.
+    """
+
+    length: int
+    itemsize: int = 4
+    chunk: int = CHUNK_ELEMENTS
+    window: int = 4
+    head_start: float = 0.2
+    least_head_start: float = 0.0
+    hold: float = 1.0
+    say_waiting_after: float = 30.0
+    on_excess: str = "wait"
+    replan_after: float = 10.0
+    generation: int = 0
+    after: int = 0  # rounds that were over before the run began
+    least: int = 0  # ranks with which a run begins when the others cannot be reached; 0: with all
+    process: int = 0  # which process of its rank this is: no other has that number; 0: it is not known
+    unknown_seconds: float = 0.5  # that vectors may take on the way before it is known what they do
+    wire: npt.DTypeLike | None = None  # what numbers travel as, if not as they are
+    exact: int = 0  # numbers at the end of a vector that travel as they are all the same
+    exact_itemsize: int = 4  # bytes of each of these
+    state_chunk: int = STATE_CHUNK  # numbers in a piece of a state; bytes, wherever states are real
+    costs: Costs = OVER_A_NETWORK  # which the number of keepers follows from
+    chunks: int = field(init=False)  # how many chunks a vector has
+    audit: Audit | None = None  # how much is computed twice, and compared; without, nothing is
+    announce: bool = True  # offer a pushed sum ahead of its bytes; not worth it where bytes are as quick as offers
+
+    def __post_init__(self) -> None:
+        for name in ("length", "itemsize", "chunk", "window", "state_chunk"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("head_start", "least_head_start", "hold"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
+        Excess(self.on_excess, self.say_waiting_after, self.replan_after)
+        if not 0 <= self.exact <= self.length:
+            raise UsageError(f"exact must be at most the length of a vector, got {self.exact}")
+        object.__setattr__(self, "chunks", -(-self.length // self.chunk))
+
+    def to_settle(self, levels: int) -> float:
+        """Seconds that so many levels of a tree have to send what they have, when a round cannot end."""
+        return 0.1 * self.say_waiting_after * levels
+
+    def keepers(self, plan: StripedPlan) -> int:
+        """How many ranks keep a stripe."""
+        return plan.keepers(self.length, self.itemsize, self.costs)
+
+    def rounds_held(self, keepers: int) -> int:
+        """Rounds whose sums so many keepers hold for those that fell behind: more of short ones.
+
+        >>> Settings(length=1000).rounds_held(4), Settings(length=10**8).rounds_held(4)
+        (64, 4)
+        """
+        stripe = self.length * self.itemsize // keepers + 1
+        return max(LEAST_ROUNDS_HELD, min(MOST_ROUNDS_HELD, HELD_BYTES // stripe))
+
+    def sums_held(self) -> int:
+        """Rounds whose whole sums a rank holds, for those whose keeper is gone; of long ones the last.
+
+        >>> Settings(length=1000).sums_held(), Settings(length=10**6).sums_held(), Settings(length=10**8).sums_held()
+        (64, 2, 1)
+        """
+        return max(1, min(MOST_ROUNDS_HELD, HELD_BYTES // (self.length * self.itemsize)))
+
+    def chunk_slice(self, index: int) -> slice:
+        """Where chunk `index` lies in the vector."""
+        return slice(index * self.chunk, min((index + 1) * self.chunk, self.length))
+
+    def is_chunk(self, index: int, count: int) -> bool:
+        """Whether there is a chunk of that index with that many numbers."""
+        return 0 <= index < self.chunks and count == min(self.chunk, self.length - index * self.chunk)
+
+    def is_state_piece(self, index: int, of: int, count: int) -> bool:
+        """Whether a piece of a state can have that many numbers: all are as long as can be, but for the last."""
+        return 0 <= index < of and 0 < count <= self.state_chunk and (count == self.state_chunk or index == of - 1)
+
+    def chunk_bytes(self, index: int) -> int:
+        """The size of a chunk on the wire, or -1 if there is no such chunk."""
+        if not 0 <= index < self.chunks:
+            return -1
+        where = self.byte_slice(index)
+        return int(where.stop - where.start)
+
+    @property
+    def largest_chunk(self) -> int:
+        """Bytes of a chunk, at most."""
+        numbers = min(self.chunk, self.length)
+        exact = min(numbers, self.exact)
+        return (numbers - exact) * self.itemsize + exact * max(self.itemsize, self.exact_itemsize)
+
+    def exact_in(self, index: int) -> int:
+        """How many numbers of a chunk travel as they are, where others do not."""
+        where = self.chunk_slice(index)
+        return max(0, int(where.stop) - max(int(where.start), self.length - self.exact))
+
+    def byte_slice(self, index: int) -> slice:
+        """Where chunk `index` lies in a vector that is laid out as it travels.
+
+        >>> settings = Settings(length=10, itemsize=2, chunk=4, exact=3)
+        >>> [settings.byte_slice(index) for index in range(3)], settings.exact_in(1)
+        ([slice(0, 8, None), slice(8, 18, None), slice(18, 26, None)], 1)
+        """
+        where = self.chunk_slice(index)
+        return slice(self._bytes_before(where.start), self._bytes_before(where.stop))
+
+    @property
+    def bytes(self) -> int:
+        """Of a vector, as it travels."""
+        return self._bytes_before(self.length)
+
+    def _bytes_before(self, place: int) -> int:
+        exact = max(0, place - (self.length - self.exact))
+        return (place - exact) * self.itemsize + exact * self.exact_itemsize

@@ -1,0 +1,162 @@
+"""Who takes part in a round: ranks that are there, are at the round that is on, and are not left out for a while.
+
+A rank from which nothing was heard in a whole round is given nothing in the next one. It says that it is there when it
+begins a round without work, and is given work again after that. So one that is frozen or cut off costs its lateness
+once.
+
+A rank that computes, but does not deliver or keep (its link is slow), is left out for some rounds, for twice as many
+each time; and for longer, until it begins a round in time: to begin it must have got the sum over that link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from codedreduce.protocol.core.mistakes import Mistakes
+
+#: Rounds that a rank is left out at first when it did not deliver or keep, and at most; each time twice as many.
+LEFT_OUT, LEFT_OUT_AT_MOST = 4, 256
+
+#: A rank that was left out is back when it begins a round within such a part of the time that a round takes.
+IN_TIME = 0.3
+
+
+class Standing:
+    """What is known of the ranks' being there. The coordinator's `own` always is."""
+
+    def __init__(self, own: int = 0, mistakes: Mistakes | None = None) -> None:
+        self._own = own
+        self._mistakes = mistakes
+        self.present: set[int] = {own}
+        self._away: set[int] = set()  # ranks that are new, or take another's state
+        self._behind: set[int] = set()  # ranks that have said that they are at an earlier round
+        self._left_out: dict[int, tuple[int, int]] = {}  # until which round, and for how many
+        self._heard: set[int] = set()  # of whom something was heard in this round
+        self._has_sum: set[int] = set()  # who has the sum of this round, and computes nothing of it any more
+        self._silent: set[int] = set()  # of whom nothing was heard in the last one
+        self._leaving: set[int] = set()  # ranks that go after this round
+        self._wrong: set[int] = set()  # ranks that have computed wrongly in this round
+        self._in_time: set[int] = set()  # ranks that began this round in time, of those that were left out
+        self._round = 0
+        self._began = 0.0
+        self._took = 0.0
+
+    def came(self, rank: int) -> None:
+        """A rank is in; after the first round it must show that it is at the current one."""
+        self.present.add(rank)
+        self._leaving.discard(rank)
+        if self._round:
+            self._away.add(rank)
+
+    def gone(self, rank: int) -> None:
+        """A rank cannot be reached."""
+        self.present.discard(rank)
+        self._leaving.discard(rank)
+        self._away.discard(rank)
+        self._behind.discard(rank)
+        self._has_sum.discard(rank)
+
+    def begin(self, round_: int, now: float) -> None:
+        """A round begins: whoever was silent in the last one is given nothing; unless most were, who are awaited."""
+        self._silent = self.present - self._heard - {self._own} if self._round else set()
+        if 2 * len(self._silent) > len(self.present):
+            self._silent = set()
+            self._behind = set()
+        for rank, (until, rounds) in self._left_out.items():
+            if until == self._round and rank not in self._in_time:
+                self._left_out[rank] = (round_, rounds)
+        self._heard = set()
+        self._has_sum = set()
+        self._wrong = set()
+        self._in_time = set()
+        self._took = now - self._began if self._round else 0.0
+        self._round = round_
+        self._began = now
+
+    def heard(self, rank: int, now: float) -> None:
+        """A rank has shown that it is at the round that is on."""
+        self._away.discard(rank)
+        self._behind.discard(rank)
+        if rank not in self._heard:
+            self._heard.add(rank)
+            if now - self._began <= IN_TIME * self._took:
+                self._in_time.add(rank)
+
+    def leaves(self, rank: int) -> None:
+        """A rank goes after this round: it is given nothing more."""
+        self._leaving.add(rank)
+
+    def staying(self) -> set[int]:
+        """The ranks that are there and do not go, but for the coordinator's own."""
+        return self.present - self._leaving - {self._own}
+
+    def has_sum(self, rank: int) -> None:
+        """A rank has the sum of the round that is on, which the coordinator has not: it computes nothing of it."""
+        self._has_sum.add(rank)
+
+    def is_through(self, rank: int) -> bool:
+        """Whether a rank is through with the round that is on: it computes nothing of it, even if it lost its sum."""
+        return rank in self._has_sum
+
+    def can_compute(self, rank: int) -> bool:
+        """Whether a rank is at the round that is on, and has not got its sum."""
+        return self.is_current(rank) and rank not in self._has_sum and not self.is_wrong(rank)
+
+    def was_wrong(self, rank: int) -> bool:
+        """A rank computed wrongly: it computes nothing more of this round; whether that is news."""
+        is_news = rank not in self._wrong
+        self._wrong.add(rank)
+        return is_news
+
+    def is_wrong(self, rank: int) -> bool:
+        """Whether what a rank computes cannot be relied on, in this round or for good."""
+        return rank in self._wrong or (self._mistakes is not None and self._mistakes.is_quarantined(rank))
+
+    def are_all_wrong(self, ranks: Iterable[int]) -> bool:
+        """Whether all of these were, and the coordinator's own in this round; if only quarantined, it goes on alone."""
+        return self._own in self._wrong and all(map(self.is_wrong, ranks))
+
+    def fell_behind(self, rank: int) -> None:
+        """A rank is at an earlier round."""
+        if rank != self._own:
+            self._behind.add(rank)
+
+    def renews(self, rank: int) -> None:
+        """A rank takes another's state, and does nothing until it has it."""
+        if rank != self._own:
+            self._away.add(rank)
+
+    def is_current(self, rank: int) -> bool:
+        """Whether a rank is at the round that is on, as far as is known."""
+        return rank in self.present and rank not in self._away and rank not in self._behind
+
+    def current(self) -> list[int]:
+        """The ranks that are at the round that is on, as far as is known."""
+        return sorted(self.present - self._away - self._behind)
+
+    def taking_part(self) -> list[int]:
+        """The ranks that are given work and stripes at the start of a round."""
+        out = self._silent | self._leaving
+        able = [
+            rank for rank in self.current()
+            if rank not in out and not self.is_left_out(rank) and not self.is_wrong(rank)
+        ]  # fmt: skip
+        return able or [self._own]
+
+    def can_help(self, rank: int) -> bool:
+        """Whether a rank can be given another's work: it was heard of in this round, and its link serves."""
+        is_there = rank in self._heard or rank == self._own
+        return is_there and self.can_compute(rank) and not self.is_left_out(rank) and rank not in self._leaving
+
+    def is_left_out(self, rank: int) -> bool:
+        """Whether a rank is given nothing for a while."""
+        until, _ = self._left_out.get(rank, (0, 0))
+        return self._round <= until
+
+    def leave_out(self, rank: int) -> None:
+        """A rank did not deliver or keep: it is given nothing for some rounds; unless that is so of many."""
+        others = sum(1 for one in self.present if self.is_left_out(one))
+        if rank != self._own and not self.is_left_out(rank) and 3 * (others + 1) <= len(self.present):
+            _, rounds = self._left_out.get(rank, (0, LEFT_OUT // 2))
+            rounds = min(LEFT_OUT_AT_MOST, 2 * rounds)
+            self._left_out[rank] = (self._round + rounds, rounds)

@@ -1,0 +1,391 @@
+"""Whose work idle ranks take over: that of whoever is expected to be through last, among those that are late.
+
+Those that help are in it, too: what they have not begun is taken from them by whoever is idle next. So nobody is idle
+while somebody has blocks to spare, and a rank that awakes helps with what was taken from it.
+
+What ranks say may get lost, and there may be nobody who could do their work: after a while all that are late are asked
+again, and then now and then.
+
+Nothing is taken from a rank that is under way before it is known how long a vector takes: what is taken travels as one.
+
+Asking a rank that may be at work is a bet, as under the parents of a tree: few are made where they do not pay
+(`Budget`). Taking from one that has said how far it is, is none.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import islice
+
+from codedreduce.protocol.core.budget import Budget
+from codedreduce.protocol.core.events import AnyAction
+from codedreduce.protocol.core.messages import Cut, Do, Message, Tell
+from codedreduce.protocol.leader.assignments import Hand, Hands, Order
+from codedreduce.protocol.leader.links import Links
+from codedreduce.protocol.leader.pace import NEVER, Pace
+from codedreduce.protocol.leader.participation import Standing
+from codedreduce.protocol.leader.relief import Helper, Relief, Rest, relieve
+from codedreduce.protocol.leader.stragglers import ASKED, BEHIND, NOT_BEGUN, SILENT, Lateness
+from codedreduce.schemes import Part, StripedPlan
+
+#: Helpers that are so many times slower than usual are asked last.
+TOO_SLOW = 3.0
+
+#: What a rank has said is relied on for such a part of the time that a block takes it.
+FRESH = 0.5
+
+#: Idle ranks that are looked through for some that are quick and can read a unit's samples.
+LOOKED_THROUGH = 64
+
+#: A rank that nobody can help is looked at again, and asked again, when it has had such a part longer.
+LATER = 0.1
+
+#: When a round has taken so many times as long as all were expected to, whatever may help is done.
+FAR_TOO_LATE = 4.0
+
+Say = Callable[[int, Message, float, list[AnyAction]], None]
+
+
+class TakingOver:
+    """The late and the idle of a round."""
+
+    def __init__(
+        self, plan: StripedPlan, standing: Standing, pace: Pace, links: Links, lateness: Lateness, say: Say,
+        *, own: int = 0, generation: int = 0,
+    ) -> None:  # fmt: skip
+        self._plan = plan
+        self._own = own
+        # A unit that is one block shows nothing before it is done: who answers may well be at it.
+        self._not_begun = NOT_BEGUN if plan.blocks > 1 else SILENT
+        self._standing = standing
+        self._pace = pace
+        self._links = links
+        self._lateness = lateness
+        self._say = say
+        self.hands = Hands()
+        self.budget = Budget(len(plan.all_units))
+        self.round = 0
+        self._generation = generation
+        self.is_acting = False
+        self._idle: dict[int, None] = {}  # in the order in which they became so
+        self._behind: list[tuple[float, int, int]] = []  # who is through last, when (negative); the stamp of its hand
+        self._noted: set[int] = set()  # the ranks that are in there
+        self._bets: dict[int, bool] = {}  # units that were bet on in this round, and whether it was counted
+        self.failed: dict[int, dict[int, str]] = {}  # by unit: who failed at it in this round, and why
+        self._silent: list[int] = []  # ranks that did not answer, since this was last asked
+        self._began = 0.0
+        self._ask_again_at = self._far_too_late = float("inf")
+
+    def begin(self, round_: int, now: float) -> None:
+        """A new round."""
+        self.round = round_
+        self._began = now
+        self._ask_again_at = self._far_too_late = float("inf")
+        self.hands.clear()
+        self.failed = {}
+        self._idle = {}
+        self._behind = []
+        self._noted = set()
+        self._bets = {}
+        self._silent = []
+
+    def first_look(self) -> float:
+        """All were given what they are to do: when to look at them though none may ever say a thing."""
+        due = (self._lateness.at(hand, SILENT) for hand in self.hands.all() if hand.each)
+        self._ask_again_at = max(due, default=float("inf"))
+        self._far_too_late = self._began + FAR_TOO_LATE * (self._ask_again_at - self._began)
+        return self._next_look()
+
+    def take_silent(self) -> list[int]:
+        """Ranks that are late and did not answer, since this was last asked."""
+        silent, self._silent = self._silent, []
+        return silent
+
+    def give(self, rank: int, parts: Iterable[Part], now: float) -> None:
+        """A rank is given parts at the start of a round."""
+        hand = self.hands.give(rank, [Order(part, now) for part in parts])
+        lag = self._pace.lag(rank)
+        self._lateness.expect(hand, now, lag if lag < NEVER else 0.0)
+
+    def help(self, rank: int, parts: tuple[Part, ...], now: float, actions: list[AnyAction]) -> None:
+        """Have a rank do parts in another's place."""
+        hand = self.hands.give(rank, [Order(part, now, helps=True) for part in parts])
+        self._idle.pop(rank, None)
+        self._lateness.expect(hand, now)
+        self._note(hand, now)
+        self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now, actions)
+
+    def given_again(self, rank: int, now: float, did: Order | None = None) -> tuple[Part, ...]:
+        """What a rank that is back was given, from now on; but for what it has just done."""
+        hand = self.hands.of(rank)
+        owed = [order for order in hand.orders if order is not did]
+        hand.heard, hand.asked = None, None
+        if owed:
+            for order in owed:
+                order.given = now
+            hand.done = 0
+            self._lateness.expect(hand, now)
+        return tuple(order.part for order in owed)
+
+    def is_out(self, rank: int) -> None:
+        """A rank is given nothing more in this round."""
+        self._idle.pop(rank, None)
+
+    def has_failed(self, rank: int, unit: int) -> bool:
+        """Whether a rank has failed at a unit in this round."""
+        return rank in self.failed.get(unit, ())
+
+    def is_idle(self, rank: int) -> None:
+        """A rank could be given something, if it has nothing and is not stuck."""
+        hand = self.hands.of(rank)
+        if not hand.orders:
+            self._noted.discard(rank)
+        if not hand.orders and not hand.is_stuck and self._standing.can_help(rank):
+            self._idle[rank] = None
+
+    def gone(self, rank: int, now: float) -> None:
+        """A rank cannot be reached: what it has is to be done by others at once."""
+        self._idle.pop(rank, None)
+        hand = self.hands.of(rank)
+        hand.stamp += 1
+        self._note(hand, now)
+
+    def told(self, hand: Hand, done: int, now: float) -> None:
+        """A rank has said how far it is."""
+        was_asked, hand.asked = hand.asked is not None, None
+        hand.heard = now
+        if hand.orders:
+            done = min(done, hand.orders[0].part.blocks - 1)
+            if done > hand.done:
+                hand.done, hand.moved = done, now
+            elif not was_asked:
+                return  # it was not asked, and has nothing new to say
+            hand.stamp += 1
+            if was_asked:
+                self._note(hand, now)
+            else:
+                self._lateness.look_at(hand, self._lateness.at(hand, ASKED))
+
+    def delivered(self, hand: Hand, order: Order | None, now: float) -> None:
+        """A rank has delivered a part, an order or not."""
+        hand.delivered += 1
+        hand.asked = None
+        hand.heard = hand.moved = now
+        hand.is_stuck = False
+        if order is not None:
+            self.hands.take(hand, order)
+            if hand.orders:
+                self._lateness.expect(hand, now)
+                if order.helps:
+                    self._note(hand, now)
+        self.is_idle(hand.rank)
+
+    def cannot(self, hand: Hand, unit: int, now: float) -> None:
+        """A rank failed at a unit: it no longer has any of it, and is expected to go on with what else it has."""
+        hand.asked = None
+        hand.heard = hand.moved = now
+        for order in [one for one in hand.orders if one.part.unit == unit]:
+            self.hands.take(hand, order)
+        if hand.orders:
+            self._lateness.expect(hand, now)
+        self.is_idle(hand.rank)
+
+    def complete(self, unit: int, now: float, actions: list[AnyAction]) -> list[tuple[Hand, Order, int]]:
+        """A unit is done: whoever still works on it need not; who that was, with which blocks done."""
+        left = []
+        for hand, order in self.hands.holding(unit):
+            left.append((hand, order, hand.done if order is hand.orders[0] else 0))
+            self.hands.take(hand, order)
+            self._say(hand.rank, Cut(generation=self._generation, round=self.round, unit=unit, end=0), now, actions)
+            if hand.orders:
+                self._lateness.expect(hand, now)
+            self.is_idle(hand.rank)
+        self._settle(unit, any(not order.helps and not order.is_trial for _, order, _ in left))
+        return left
+
+    def _settle(self, unit: int, is_late: bool) -> None:
+        """See whether a bet was won."""
+        if unit not in self._bets:
+            self.budget.on_time(unit)
+            return
+        counted = self._bets.pop(unit)
+        if is_late:
+            self.budget.bet_won(unit, counted=counted)
+        else:
+            self.budget.bet_lost(unit)
+
+    # -- late and idle
+
+    def look(self, now: float, actions: list[AnyAction]) -> float:
+        """Have idle ranks take over what late ones have not done; when to look again."""
+        for hand in self._lateness.whom(now):
+            self._note(hand, now)
+        if not self.is_acting:
+            self.is_acting = True
+            self._match(now, actions)
+            if now >= self._ask_again_at:
+                self._ask_again(now, actions)
+            self.is_acting = False
+        return self._next_look()
+
+    def _next_look(self) -> float:
+        return min(self._lateness.next_look() if self._idle else float("inf"), self._ask_again_at)
+
+    def _ask_again(self, now: float, actions: list[AnyAction]) -> None:
+        """Ask all that are late: what they said may not have been heard."""
+        for hand in list(self.hands.all()):
+            if (
+                hand.rank != self._own
+                and hand.orders
+                and self._is_alive(hand)
+                and self._lateness.at(hand, SILENT) <= now
+            ):
+                self._say(hand.rank, Tell(generation=self._generation, round=self.round), now, actions)
+        self._ask_again_at = now + LATER * (now - self._began) + self._lateness.least
+
+    def _note(self, hand: Hand, now: float) -> None:
+        """Remember that a rank has work that others could take."""
+        if hand.to_relieve() is not None:
+            if self._is_alive(hand):
+                finish = max(now, hand.heard or hand.since) + hand.blocks * hand.pace(self._lateness.slowdown)
+            else:
+                finish = float("inf")
+            heapq.heappush(self._behind, (-finish, hand.rank, hand.stamp))
+            self._noted.add(hand.rank)
+
+    def _is_alive(self, hand: Hand) -> bool:
+        return hand.rank in self._standing.present
+
+    def _match(self, now: float, actions: list[AnyAction]) -> None:
+        while self._idle and self._behind:
+            _, rank, stamp = self._behind[0]
+            hand = self.hands.of(rank)
+            if stamp != hand.stamp:
+                heapq.heappop(self._behind)
+                continue
+            when = self._consider(hand, now, actions)
+            if when is None:
+                break  # no more bets for now
+            if self._behind and self._behind[0][1:] == (rank, stamp):
+                heapq.heappop(self._behind)
+                self._noted.discard(rank)
+            if when > now:
+                self._lateness.look_at(hand, when)
+            elif stamp != hand.stamp:
+                self._note(hand, now)
+
+    def _consider(self, hand: Hand, now: float, actions: list[AnyAction]) -> float | None:
+        """Relieve a rank if it is time to; when to look at it again, or None if no bet can be made on it now."""
+        lateness = self._lateness
+        if not self._is_alive(hand):
+            return self._relieve(hand, now, actions, is_stuck=True)
+        if hand.is_helping and now < lateness.at(hand, ASKED):
+            return self._relieve(hand, now, actions)
+        if hand.asked is not None:
+            due = max(lateness.answers_by(hand, hand.asked), lateness.at(hand, SILENT))
+            if now < due:
+                return due
+            self._silent.append(hand.rank)
+            return self._relieve(hand, now, actions, is_stuck=True)
+        if hand.heard is None or now - hand.heard > FRESH * hand.pace(lateness.slowdown):
+            hand.asked = now
+            self._say(hand.rank, Tell(generation=self._generation, round=self.round), now, actions)
+            return max(lateness.answers_by(hand, now), lateness.at(hand, SILENT)) if hand.asked is not None else now
+        if not hand.has_begun:
+            due = lateness.at(hand, self._not_begun if self._standing.is_current(hand.rank) else BEHIND)
+            return due if now < due else self._relieve(hand, now, actions, is_stuck=True)
+        return self._relieve(hand, now, actions, is_stuck=lateness.seems_stuck(hand, now))
+
+    def _relieve(self, hand: Hand, now: float, actions: list[AnyAction], *, is_stuck: bool = False) -> float | None:
+        """Have idle ranks take over what pays; when to look at the rank again."""
+        order = hand.to_relieve()
+        if order is None:
+            return float("inf")
+        if not is_stuck and not self._links.is_known:  # what blocks would cost that travel alone
+            return now + LATER * (now - hand.since) + self._lateness.least
+        rest = self._rest(hand, order, now, is_stuck=is_stuck)
+        later = now + hand.blocks * hand.pace(self._lateness.slowdown) + NOT_BEGUN * self._lateness.margin(hand)
+        later = max(later, now + LATER * (now - hand.since))
+        helpers = self._helpers(order.part.unit, now)
+        vector = self._links.vector or self._pace.usual() or 0.0
+        relief = relieve(rest, helpers, vector, self._plan.workers) if helpers else None
+        if relief is None:
+            return later
+        is_begun = is_stuck and (hand.asked is not None or order is hand.orders[0])
+        is_twice = is_begun and self._is_alive(hand) and relief.end == order.part.first
+        if is_twice and not self._may_bet(order.part.unit, now):
+            return None
+        if is_stuck and not is_begun:  # it has not come to this part, and need not
+            relief = replace(relief, end=order.part.first)
+        self._hand_over(hand, order, relief, now, actions, is_begun=is_begun)
+        hand.is_stuck = hand.is_stuck or is_stuck
+        return now
+
+    def _rest(self, hand: Hand, order: Order, now: float, *, is_stuck: bool) -> Rest:
+        """What is left of an order."""
+        if is_stuck:
+            return Rest(part=order.part, pace=float("inf"))
+        pace = hand.pace(self._lateness.slowdown)
+        under_way = min(pace, now - hand.moved)
+        if order is hand.orders[0]:
+            return Rest(part=order.part, pace=pace, done=hand.done, begun=hand.done + 1, ahead=-under_way)
+        return Rest(part=order.part, pace=pace, ahead=hand.before(order) * pace - under_way)
+
+    def _may_bet(self, unit: int, now: float) -> bool:
+        """Whether work may be done twice, perhaps: if that was needed last time, or out of what was saved."""
+        if unit not in self._bets and not self.budget.is_needy(unit) and now < self._far_too_late:
+            if not self.budget.may_bet(len(self._bets)):
+                return False
+            self.budget.bet_made()
+            self._bets[unit] = True
+        self._bets.setdefault(unit, False)
+        return True
+
+    def _helpers(self, unit: int, now: float) -> list[Helper]:
+        """Some idle ranks: as many as there are for each that is behind; those first that became idle first."""
+        most = min(self._plan.blocks, max(1, len(self._idle) // max(1, len(self._noted))))
+        usual = self._pace.usual() or 0.0
+        group = [rank for rank in self._plan.readers(unit) if not self.has_failed(rank, unit)]
+        ranks = [
+            rank for rank in islice(self._idle, LOOKED_THROUGH)
+            if rank in group and (self.hands.of(rank).delivered or self._pace.lag(rank) <= usual)
+        ]  # fmt: skip
+        if not ranks:  # then those that are left out, or were not heard of, too
+            ranks = [rank for rank in group if self._standing.can_compute(rank) and not self.hands.of(rank).orders]
+        able = [
+            Helper(rank=rank, block=self._pace.block(rank) or usual, link=max(0.0, self._links.free_at(rank) - now))
+            for rank in ranks
+        ]
+        quick = [helper for helper in able if helper.block <= TOO_SLOW * usual]
+        return sorted(quick or able, key=lambda one: (one.link + one.block, one.rank))[:most]
+
+    def _hand_over(
+        self, hand: Hand, order: Order, relief: Relief, now: float, actions: list[AnyAction], *, is_begun: bool
+    ) -> None:
+        """Have helpers do their parts, and the owner less; what it may have begun it may still be first with."""
+        if not self._is_alive(hand):
+            self.hands.take(hand, order)
+        elif is_begun:
+            hand.stamp += 1
+            order.is_relieved = True
+        if self._is_alive(hand):
+            self._cut(hand, order, relief.end, now, actions)
+        for helper, parts in relief.parts:
+            self.help(helper, parts, now, actions)
+
+    def _cut(self, hand: Hand, order: Order, end: int, now: float, actions: list[AnyAction]) -> None:
+        """Have a rank do less of a part, or nothing."""
+        unit, first, last = order.part
+        if order.is_relieved and end <= first:
+            return  # it may still be first
+        others = (one.part.first for one in hand.orders if one is not order and one.part.unit == unit)
+        if not any(other >= end for other in others):
+            self._say(hand.rank, Cut(generation=self._generation, round=self.round, unit=unit, end=end), now, actions)
+        if end > first:
+            order.part = Part(unit, first, end)
+            hand.stamp += 1
+        else:
+            self.hands.take(hand, order)
+        hand.expected -= (last - max(first, end)) * hand.each

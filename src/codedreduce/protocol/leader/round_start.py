@@ -1,0 +1,107 @@
+"""How a round starts: who does what, who keeps what, and who is tried.
+
+Work is shared out among those that take part by what a block takes them, and stripes by what their links have to carry.
+A rank that is slow in every round does less. One that did nothing in some rounds, though it was there, is given
+nothing; it keeps its stripe. Such a rank, and one that is too slow to be given anything, is given a block now and then
+that another does, too: so it is seen to recover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from codedreduce.protocol.core.settings import Settings
+from codedreduce.protocol.leader.distribution import Load, Loads, Speed, sending, share_out, stripe_weights
+from codedreduce.protocol.leader.links import Links
+from codedreduce.protocol.leader.pace import NEVER, Pace
+from codedreduce.schemes import Part, StripedPlan
+from codedreduce.schemes.striped import FULL_WEIGHT
+
+#: A rank that is given nothing does one block in this many rounds, beside another.
+TRY_EVERY = 4
+
+#: That a rank begins late is planned for if it is so late every time, as a part of the time a unit takes.
+BEGINS_LATE = 0.75
+
+
+class Starting:
+    """Plans of rounds, made from what is known of ranks and links."""
+
+    def __init__(self, plan: StripedPlan, settings: Settings, pace: Pace, links: Links, own: int = 0) -> None:
+        self._plan = plan
+        self._own = own
+        self._chunks = settings.chunks
+        self._keepers = settings.keepers(plan)
+        self._noise = settings.least_head_start
+        self._pace = pace
+        self._links = links
+        self._taking_part: list[int] = []
+
+    def share_out(self, taking_part: list[int], present: Iterable[int]) -> Loads:
+        """What each rank is to do."""
+        plan = self._plan
+        self._taking_part = taking_part
+        speeds = {rank: self._speed(rank) for rank in taking_part}
+        beginning = {rank: speed for rank, speed in speeds.items() if speed.lag < NEVER} or {
+            self._own: self._hoped(self._own)
+        }
+        loads = share_out(
+            len(plan.all_units), plan.blocks, beginning, lambda rank, unit: rank in plan.readers(unit),
+            self._links.vector, plan.owner,
+        )  # fmt: skip
+        self._cover(loads, set(present))
+        return loads
+
+    def _speed(self, rank: int) -> Speed:
+        usual, lag = self._pace.usual() or 1.0, self._pace.lag(rank)
+        if lag < BEGINS_LATE * usual * self._plan.blocks:
+            lag = 0.0
+        block = self._pace.block(rank) or usual
+        if lag + self._plan.blocks * block <= self._noise:  # then it says nothing of a rank that it took longer
+            return Speed(block=usual)
+        return Speed(block=block, lag=lag)
+
+    def _hoped(self, rank: int) -> Speed:
+        """What is hoped for of a rank that has work, though it may have begun with none lately."""
+        speed = self._speed(rank)
+        return speed if speed.lag < NEVER else replace(speed, lag=0.0)
+
+    def _cover(self, loads: Loads, present: set[int]) -> None:
+        """Units that nobody who takes part can do go to those that are present, however slow."""
+        given = {part.unit for load in loads.values() for part in load.parts()}
+        for unit in self._plan.all_units:
+            if unit not in given:
+                able = [rank for rank in self._plan.readers(unit) if rank in present]
+                if able:
+                    loads.setdefault(able[0], Load()).firsts[unit] = self._plan.blocks
+
+    def trial(self, rank: int, round_: int) -> Part | None:
+        """What a rank that is given nothing tries in a round."""
+        if rank not in self._taking_part or (round_ + rank) % TRY_EVERY:
+            return None
+        return Part(self._plan.own(rank).start, 0, 1)
+
+    def weights(self, loads: Loads) -> tuple[tuple[int, int], ...]:
+        """What stripes weigh that do not weigh as usual."""
+        vector = self._links.vector
+        plans = {rank: sending(loads.get(rank, Load()), self._hoped(rank), vector) for rank in self._taking_part}
+        if self._keepers < self._plan.workers:
+            weights = dict.fromkeys(plans, FULL_WEIGHT)
+        else:
+            weights = stripe_weights(plans, vector)
+        usual = self._plan.weights(self._keepers, {})
+        exceptions = {rank: 0 for rank in self._plan.computing if usual[rank] and rank not in weights}
+        lacking = len(exceptions)
+        for rank, weight in weights.items():
+            if usual[rank]:
+                if weight != FULL_WEIGHT:
+                    exceptions[rank] = weight
+            elif lacking:  # in place of one that keeps none
+                exceptions[rank] = FULL_WEIGHT
+                lacking -= 1
+        return tuple(sorted(exceptions.items()))
+
+    def stripes(self, weights: Iterable[tuple[int, int]]) -> tuple[range, ...]:
+        """Which chunks each rank keeps."""
+        return self._plan.stripes(self._chunks, self._plan.weights(self._keepers, dict(weights)))

@@ -1,0 +1,344 @@
+"""What the coordinator does for audits: who computes which block a second time, who was right, who is not to be used.
+
+A block that is drawn (`audits`) is computed by whoever sends it, and by a second rank, which does so before its own
+work: so it is as good as always known whether they agree before the first has computed the rest of its part. If they
+differ a third is asked, and so on until two agree and no other two do. Whoever has said something else was wrong: what
+it did in this round is done by others, and after some times it is given nothing any more.
+
+Nobody waits for a rank that is late with this: another is asked. If no other is at the round, one that is there is
+waited for, as long again as the round has taken; if none comes a block passes as it is, and that is noted. If ranks
+differ and nobody is left to decide, all compute it once more; then the run ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from codedreduce.protocol.core.blocks import Block
+from codedreduce.protocol.core.events import AnyAction, Note
+from codedreduce.protocol.core.messages import Check, Checked, Message, Passed, Tell, Trouble
+from codedreduce.protocol.core.mistakes import Mistakes
+from codedreduce.protocol.core.settings import Settings
+from codedreduce.protocol.leader.assignments import Hands
+from codedreduce.protocol.leader.distribution import Load
+from codedreduce.protocol.leader.pace import NEVER, Pace
+from codedreduce.protocol.leader.participation import Standing
+from codedreduce.schemes import Part, StripedPlan
+
+#: A rank that checks is late when it has taken so many times what is expected, and a part of what the round has taken.
+PATIENCE, OF_THE_ROUND = 2.0, 0.1
+
+#: Seconds that it is given at least; and that somebody is waited for at least who is there, and not at the round.
+LEAST, LEAST_WAIT = 0.01, 1.0
+
+Say = Callable[[int, Message, float, list[AnyAction]], None]
+
+
+@dataclass(slots=True)
+class Case:
+    """A block that is looked at: what ranks have said of it, who was asked, and what is right."""
+
+    said: dict[int, bytes] = field(default_factory=dict)
+    before: dict[int, set[bytes]] = field(default_factory=dict)  # what they said first, if all were asked again
+    asked: dict[int, tuple[float, int]] = field(default_factory=dict)  # when, and how many blocks it has before it
+    checkers: set[int] = field(default_factory=set)  # who was ever asked
+    sends: set[int] = field(default_factory=set)  # who has said that it did it as a part of what it sends
+    looked: float = 0.0  # when something was last done because nobody had said anything
+    since: float = 0.0  # when that was so at first
+    right: bytes | None = None
+    is_over: bool = False
+    passed: set[int] = field(default_factory=set)  # who was told that it was right
+    found: set[int] = field(default_factory=set)  # who was found to be wrong
+
+    def ask(self, rank: int, now: float, blocks: int) -> None:
+        """A rank is asked, which has so many blocks to do until it can answer."""
+        self.asked[rank] = (now, blocks)
+        self.checkers.add(rank)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody has computed it as a part of what it sends, and may not send it yet."""
+        return not self.is_over and bool(self.sends or self.said.keys() - self.checkers)
+
+    def majority(self) -> bytes | None:
+        """What two have said, and no other two."""
+        first, *others = Counter(self.said.values()).most_common(2)
+        return first[0] if first[1] > 1 and all(count < first[1] for _, count in others) else None
+
+    def has_said_else(self, rank: int, digest: bytes) -> bool:
+        """Whether a rank has ever said something else."""
+        return self.said.get(rank, digest) != digest or bool(self.before.get(rank, set()) - {digest})
+
+
+class Examining:
+    """The audits of a round, as the coordinator sees them."""
+
+    def __init__(
+        self, plan: StripedPlan, settings: Settings, standing: Standing, pace: Pace, hands: Hands, mistakes: Mistakes,
+        say: Say, *, own: int, generation: int,
+    ) -> None:  # fmt: skip
+        self._plan = plan
+        self._settings = settings
+        self._standing = standing
+        self._pace = pace
+        self._hands = hands
+        self._mistakes = mistakes
+        self._say = say
+        self._own = own
+        self._generation = generation
+        self._round = 0
+        self._began = 0.0
+        self._cases: dict[Block, Case] = {}
+        self._is_closed = False
+        self._absent: set[int] = set()  # ranks that were waited for in vain
+        self._right_in: dict[int, int] = {}  # the last round in which a rank was found to be right
+        self._right_before: dict[int, int] = {}  # the same, when this one began
+
+    # -- a round begins
+
+    def begin(self, round_: int, loads: Mapping[int, Load], now: float) -> dict[int, tuple[Block, ...]]:
+        """Draw what is looked at, and who does so; before anything else that it does."""
+        self._round, self._began = round_, now
+        self._cases = {}
+        self._is_closed = False
+        self._right_before = dict(self._right_in)
+        audit = self._settings.audit
+        if audit is None or not audit.blocks(round_, 0, self._plan.blocks):
+            return {}
+        checks: dict[int, list[Block]] = {}
+        free = {rank: self._expected(rank, load.blocks) for rank, load in loads.items()}
+        doing = {
+            (part.unit, block): rank for rank, load in loads.items() for part in load.parts()
+            for block in range(part.first, part.last)
+        }  # fmt: skip
+        for unit in self._plan.all_units:
+            for number in audit.blocks(round_, unit, self._plan.blocks):
+                block = (unit, number)
+                self._cases[block] = case = Case()
+                able = [rank for rank in self._plan.readers(unit) if rank in free and rank != doing.get(block)]
+                if not able:  # somebody may yet come to the round
+                    able = self._may_come(block, {doing.get(block, -1)})[:1]
+                    free |= dict.fromkeys(able, 0.0)
+                if able:
+                    after = {rank: (free[rank] + self._expected(rank, 1), (rank - unit) % len(free)) for rank in able}
+                    chosen = min(able, key=after.__getitem__)
+                    free[chosen] += self._expected(chosen, 1)
+                    checks.setdefault(chosen, []).append(block)
+                    case.ask(chosen, now, len(checks[chosen]))
+        return {rank: tuple(blocks) for rank, blocks in checks.items()}
+
+    def _expected(self, rank: int, blocks: int) -> float:
+        each = self._pace.block(rank) or self._pace.usual() or 1.0
+        return blocks * each
+
+    def ahead(self, rank: int, checks: Mapping[int, tuple[Block, ...]]) -> float:
+        """Seconds that a rank takes for what it checks before it begins with its parts, as far as is known."""
+        return len(checks.get(rank, ())) * (self._pace.block(rank) or self._pace.usual() or 0.0)
+
+    # -- ranks say what they have
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to be decided."""
+        return all(case.is_over for case in self._cases.values())
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the round is audited."""
+        return bool(self._cases)
+
+    def close(self) -> None:
+        """Nothing more is decided: the round is over, or somebody has its sum, which the others take."""
+        self._is_closed = True
+        for case in self._cases.values():
+            case.is_over = True
+
+    def reopen(self) -> bool:
+        """Nobody has the sum any more: what nobody has compared is looked at after all. Whether anything was closed."""
+        was_closed, self._is_closed = self._is_closed and self.is_on, False
+        for case in self._cases.values() if was_closed else ():
+            case.is_over = case.right is not None
+        return was_closed
+
+    def did(self, rank: int, part: Part) -> None:
+        """A rank has done a part, and says what it has of the blocks in it, or has said so."""
+        for block in range(part.first, part.last):
+            case = self._cases.get((part.unit, block))
+            if case is not None:
+                case.sends.add(rank)
+
+    def checked(self, rank: int, checked: Checked, now: float, actions: list[AnyAction]) -> list[int]:
+        """A rank says what it has of a block; who is found to be wrong by it."""
+        block = (checked.unit, checked.block)
+        case = self._cases.get(block)
+        if checked.round != self._round or case is None:
+            return []
+        if rank in case.said and case.said[rank] != checked.digest:
+            case.before.setdefault(rank, set()).add(case.said[rank])
+        case.said[rank] = checked.digest
+        self._absent.discard(rank)
+        case.passed.discard(rank)  # it may not have heard
+        case.asked.pop(rank, None)
+        return self._decide(block, case, now, actions)
+
+    def _decide(self, block: Block, case: Case, now: float, actions: list[AnyAction]) -> list[int]:
+        if case.right is None:
+            case.right = case.majority()
+        if case.right is None and self._is_closed:
+            return []  # nothing passes that nobody has compared: it is not needed any more
+        if case.right is None and len(set(case.said.values())) > 1:
+            case.is_over = False  # it may have passed because nobody else was there
+            if not case.asked:
+                self._ask_another(block, case, now, actions)
+        if case.right is None and not case.is_over:
+            return []
+        case.is_over = True
+        wrong = []
+        for rank in sorted({*case.said, *case.before}):
+            if case.right is not None and case.has_said_else(rank, case.right):
+                if rank not in case.found:
+                    case.found.add(rank)
+                    wrong.append(rank)
+            elif rank in case.said:
+                self._right_in[rank] = self._round
+                self._pass(rank, block, case, now, actions)
+        return wrong
+
+    def _pass(self, rank: int, block: Block, case: Case, now: float, actions: list[AnyAction]) -> None:
+        if rank not in case.passed:
+            case.passed.add(rank)
+            passed = Passed(
+                generation=self._generation, round=self._round, unit=block[0], block=block[1], digest=case.said[rank]
+            )  # fmt: skip
+            self._say(rank, passed, now, actions)
+
+    def why(self, rank: int) -> str:
+        """What a rank has done wrong in this round, and how much of what it did before may be wrong as well."""
+        blocks = [
+            f"{block} of unit {unit}" for (unit, block), case in self._cases.items()
+            if case.right is not None and case.has_said_else(rank, case.right)
+        ]  # fmt: skip
+        last = self._right_before.get(rank, self._settings.after)
+        since = "it was last found to be right in" if rank in self._right_before else "it had not been looked at before"
+        if rank in self._right_before:
+            since += f" round {last}"
+        if last + 1 < self._round:
+            since += f", so what it did in rounds {last + 1} to {self._round - 1} may be wrong, too"
+        return f"rank {rank} computed block {' and block '.join(blocks)} wrongly in round {self._round}; {since}"
+
+    # -- and if they do not
+
+    def _ask_another(self, block: Block, case: Case, now: float, actions: list[AnyAction]) -> bool:
+        """Have one more rank compute a block; if there is none, and they differ, all that have once more."""
+        able = [
+            rank for rank in self._plan.readers(block[0])
+            if rank not in case.said and rank not in case.asked and self._standing.can_compute(rank)
+        ]  # fmt: skip
+        able = [rank for rank in able if self._standing.can_help(rank)] or able
+        if not able and len(set(case.said.values())) > 1 and self._may_decide(block, case):
+            return False
+        if not able and not case.before and len(set(case.said.values())) > 1:
+            able = [rank for rank in case.said if self._standing.can_compute(rank)]
+            case.before = {rank: {digest} for rank, digest in case.said.items()}
+            case.said = {}
+        else:
+            hands = self._hands
+            able = sorted(able, key=lambda rank: (hands.of(rank).is_stuck, hands.of(rank).blocks, rank))[:1]
+        for rank in able:
+            self._ask(rank, block, case, 1 + self._hands.of(rank).blocks, now, actions)
+        return bool(able)
+
+    def _ask(self, rank: int, block: Block, case: Case, ahead: int, now: float, actions: list[AnyAction]) -> None:
+        case.ask(rank, now, ahead)
+        self._say(rank, Check(generation=self._generation, round=self._round, blocks=(block,)), now, actions)
+
+    def undecided(self) -> tuple[Trouble, ...]:
+        """Who has said different things of a block, if nobody is left who could decide."""
+        for (unit, block), case in self._cases.items():
+            is_open = case.right is None and not case.is_over and not case.asked and len(set(case.said.values())) > 1
+            if is_open and not self._may_decide((unit, block), case):
+                words = f"computed other bits than another for block {block} of unit {unit}, and nobody can decide"
+                return tuple((rank, words) for rank in sorted(case.said))
+        return ()
+
+    def gone(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+        """A rank cannot be reached: others check what it was to."""
+        for block, case in self._cases.items():
+            if case.asked.pop(rank, None) is not None and not case.asked and case.is_waited_for:
+                self._look_at(block, case, now, actions)
+
+    def look(self, now: float, actions: list[AnyAction]) -> float:
+        """Ask others in place of those that are late; when to look again."""
+        due = float("inf")
+        for block, case in self._cases.items():
+            if case.is_waited_for:
+                if self._is_due(case) <= now:
+                    self._look_at(block, case, now, actions)
+                if not case.is_over:
+                    due = min(due, self._is_due(case))
+        return due
+
+    def _is_due(self, case: Case) -> float:
+        """When somebody else is asked, if nobody who was has said anything."""
+        again = case.looked + self._longer(case.looked) if case.looked else 0.0
+        return max((self._late_at(rank, *asked) for rank, asked in case.asked.items()), default=again)
+
+    def _longer(self, since: float) -> float:
+        """How much longer to wait for somebody, at such a time."""
+        return max(LEAST, OF_THE_ROUND * (since - self._began) + self._settings.least_head_start)
+
+    def _may_come(self, block: Block, others: Collection[int]) -> list[int]:
+        """Who could check a block if it came to this round, but for these."""
+        there = self._standing.present - self._absent
+        return [
+            rank for rank in self._plan.readers(block[0])
+            if rank in there and rank not in others and not self._standing.is_wrong(rank)
+        ]  # fmt: skip
+
+    def _may_decide(self, block: Block, case: Case) -> list[int]:
+        """Who is there and could say who was right, when it comes to this round."""
+        standing = self._standing
+        return [
+            rank for rank in self._plan.readers(block[0])
+            if rank in standing.present and rank not in case.said
+            and not standing.is_wrong(rank) and not standing.is_through(rank)
+        ]  # fmt: skip
+
+    def _late_at(self, rank: int, since: float, blocks: int) -> float:
+        each = self._pace.block(rank) or self._pace.usual()
+        if each is None:
+            return float("inf")
+        lag = self._pace.lag(rank)
+        expected = (lag if lag < NEVER else 0.0) + blocks * each
+        return since + PATIENCE * expected + self._longer(since)
+
+    def _look_at(self, block: Block, case: Case, now: float, actions: list[AnyAction]) -> None:
+        case.looked = now
+        case.since = case.since or now
+        for rank in sorted(case.sends - case.said.keys() - {self._own}):  # what it said may be lost
+            self._say(rank, Tell(generation=self._generation, round=self._round), now, actions)
+        if self._ask_another(block, case, now, actions):
+            return
+        late, case.asked = case.asked, {}
+        for rank, (_, blocks) in late.items():
+            if self._standing.can_compute(rank):
+                self._ask(rank, block, case, blocks + 1, now, actions)  # it may not have heard
+        if not case.asked and len(set(case.said.values())) == 1:
+            absent = self._may_come(block, case.said)
+            if absent and now < case.since + max(LEAST_WAIT, case.since - self._began):
+                return
+            self._absent.update(absent)
+            case.is_over = True
+            words = f"round {self._round}: nobody is left to check block {block[1]} of unit {block[0]}"
+            actions.append(Note(kind="unaudited", reason=words, round=self._round, nodes=tuple(case.said)))
+            self._decide(block, case, now, actions)
+
+    def ranks(self) -> Iterable[int]:
+        """Those that a round waits for to say what they have of blocks that are looked at."""
+        waited = {rank for case in self._cases.values() if not case.is_over for rank in case.asked}
+        for block, case in self._cases.items():
+            if not case.is_over and len(set(case.said.values())) > 1:
+                waited.update(self._may_decide(block, case))
+        return waited

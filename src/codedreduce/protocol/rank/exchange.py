@@ -1,0 +1,246 @@
+"""How vectors travel between ranks: parts to their keepers, and sums from keepers to all."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+
+from codedreduce.digests import digest
+from codedreduce.protocol.core.events import AnyAction, Transmit
+from codedreduce.protocol.core.messages import AnyChunk, Damaged, Go, Keep, PartChunk, StateChunk, SumChunk
+from codedreduce.protocol.core.outbox import Outboxes
+from codedreduce.protocol.core.settings import Settings
+from codedreduce.protocol.rank.reducer import Keeper, Seal
+from codedreduce.protocol.rank.stripes import Stripes
+from codedreduce.protocol.rank.sum_buffers import OWN_ROOMS, Rooms
+from codedreduce.protocol.rank.sums import Assembly, PastSums
+from codedreduce.schemes import Part, StripedPlan
+from codedreduce.vectors import Vector, on_host
+
+
+class Exchange:
+    """A rank's part in it: sends what it computed, sums what it keeps, and puts together the sum of its own round.
+
+    Keeping is done for the round that is on (`go`). The rank's own round, whose sum is put together, may be another.
+    """
+
+    def __init__(
+        self, node: int, plan: StripedPlan, settings: Settings, links: Outboxes, rooms: Rooms = OWN_ROOMS
+    ) -> None:
+        self._node = node
+        self._rooms = rooms
+        self._ranks = plan.workers
+        self._settings = settings
+        self._links = links
+        self._generation = settings.generation
+        self._round = 0  # that is on
+        self.stripes = Stripes(plan, settings)
+        self.keeper = Keeper(len(plan.all_units), plan.blocks, self.stripes.rounds_held, settings, rooms)
+        self.sum = Assembly(settings.after + 1, settings, rooms)
+        self._next: Assembly | None = None  # the sum of the round that follows, if it comes before this one is through
+        self._past = PastSums(settings, rooms)
+        self.own_damage: list[Damaged] = []  # what of its own parts is not what it was when it was computed
+        self._seals: dict[Part, tuple[bytes, ...]] = {}  # digests of chunks, of parts that are audited
+        self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, int, Vector]] = OrderedDict()
+        usual = -(-settings.chunks // settings.keepers(plan))
+        self._early_at_most = 2 * len(plan.all_units) * usual
+
+    def speak_of(self, generation: int) -> None:
+        """Of the plan, from now on."""
+        self._generation = generation
+
+    def begin(self, go: Go, actions: list[AnyAction]) -> None:
+        """A round begins for keepers; parts of it may have come already.
+
+        Under another coordinator it may begin again: sums that are here are told to all, who may not have got them.
+        """
+        if go.round != self._round:
+            self._seals = {}
+        self._round = go.round
+        self.stripes.begin(go)
+        self._links.keep_only(self._is_wanted)
+        self.keeper.begin(go.round, self.stripes.of(self._node))
+        for index, total in self.keeper.sums(go.round, self.stripes.of(self._node)):
+            self._tell_sum(index, total, actions)
+        self._replay(actions)
+
+    @property
+    def keeps_now(self) -> bool:
+        """Whether this rank keeps something of the round that is on, planned or in another's place."""
+        return self.stripes.is_kept_by(self._node)
+
+    def keep_whole(self) -> None:
+        """All of the sum is here, and its script may do with it what it likes: hold it for those that lack some."""
+        self._past.hold(self.sum)
+
+    def expect(self, round_: int) -> None:
+        """The rank waits for the sum of this round next; some of it may be here."""
+        ahead, self._next = self._next, None
+        if ahead is None or ahead.round != round_:
+            ahead = Assembly(round_, self._settings, self._rooms)
+        self.sum = ahead
+
+    def _is_wanted(self, message: AnyChunk) -> bool:
+        """Whether a chunk that waits to be sent is of use in a round that begins."""
+        if isinstance(message, SumChunk):
+            return message.round > self._round - self.keeper.rounds_held
+        return isinstance(message, StateChunk) or message.round >= self._round
+
+    # -- parts
+
+    def seal(self, part: Part, vector: Vector) -> None:
+        """Note the digests of a part that is complete: what comes of it on its way, or lies in memory, is compared."""
+        self._seals[part] = tuple(
+            digest(on_host(self._cut_out(vector, index))) for index in range(self._settings.chunks)
+        )
+
+    def send_if_intact(self, part: Part, vector: Vector, index: int, to: int, actions: list[AnyAction]) -> bool:
+        """Send a chunk again that came damaged, unless it is so here, too: then the part has to be computed again."""
+        seal = self._seals.get(part)
+        if seal is None or index >= len(seal):
+            return True
+        if to == self._node or self._digest(vector, index) != seal[index]:
+            del self._seals[part]
+            return False
+        self._links.put(to, self._part_chunk(part, index), self._cut_out(vector, index), actions)
+        return True
+
+    def send(self, part: Part, vector: Vector, actions: list[AnyAction]) -> None:
+        """Send a part to those that keep it."""
+        self._send(part, vector, self.stripes.in_order(self._node), actions)
+
+    def _send(self, part: Part, vector: Vector, chunks: Iterable[int], actions: list[AnyAction]) -> None:
+        for index in chunks:
+            keeper = self.stripes.keeper(index)
+            if keeper == self._node:
+                self._keep(self._part_chunk(part, index), self._node, self._cut_out(vector, index), actions)
+            else:
+                self._links.put(keeper, self._part_chunk(part, index), self._cut_out(vector, index), actions)
+
+    def _digest(self, vector: Vector, index: int) -> bytes:
+        return digest(on_host(self._cut_out(vector, index)))
+
+    def _cut_out(self, vector: Vector, index: int) -> Vector:
+        return vector[self._settings.chunk_slice(index)]
+
+    def _part_chunk(self, part: Part, index: int) -> PartChunk:
+        return PartChunk(
+            generation=self._generation, round=self._round, unit=part.unit, first=part.first, last=part.last,
+            index=index, digest=self._seals[part][index] if part in self._seals else b"",
+        )  # fmt: skip
+
+    def _sum_chunk(self, round_: int, index: int) -> SumChunk:
+        return SumChunk(generation=self._generation, round=round_, index=index)
+
+    def change_keeper(self, message: Keep, done: Mapping[Part, Vector], actions: list[AnyAction]) -> None:
+        """A stripe has another keeper: all that was sent of it is sent again."""
+        stripe = self.stripes.change(message)
+        if not stripe:
+            return
+        if message.keeper == self._node:
+            self.keeper.take_over(stripe)
+            self._replay(actions)
+        for part, vector in done.items():
+            self._send(part, vector, stripe, actions)
+
+    def send_again(self, peer: int, done: Mapping[Part, Vector], actions: list[AnyAction]) -> None:
+        """What was on its way over an old connection may be lost: send what a rank should have of this round."""
+        for part, vector in done.items():
+            for index in self.stripes.in_order(self._node):
+                if self.stripes.keeper(index) == peer:
+                    self._links.put(peer, self._part_chunk(part, index), self._cut_out(vector, index), actions)
+        kept = self.keeper.sums(self._round, range(self._settings.chunks))
+        self._send_chunks(peer, self._round, kept, actions)
+
+    # -- keeping
+
+    def part_came(self, chunk: PartChunk, sender: int, data: Vector, actions: list[AnyAction]) -> None:
+        """Add a part to what this rank keeps, or wait for what makes it this rank's to keep."""
+        if chunk.round == self._round and self.keeper.keeps(chunk.index):
+            self._keep(chunk, sender, data, actions)
+        elif chunk.round >= self._round:
+            self._early[chunk.place] = (chunk, sender, data)
+            if len(self._early) > self._early_at_most:
+                self._early.popitem(last=False)  # if it was needed, it is found to be missing, and done again
+
+    def _replay(self, actions: list[AnyAction]) -> None:
+        """Take what came before this rank knew that it keeps it."""
+        early, self._early = self._early, OrderedDict()
+        for place, (chunk, sender, data) in early.items():
+            if chunk.round == self._round and self.keeper.keeps(chunk.index):
+                self._keep(chunk, sender, data, actions)
+            elif chunk.round >= self._round:
+                self._early[place] = (chunk, sender, data)
+
+    def _keep(self, chunk: PartChunk, sender: int, data: Vector, actions: list[AnyAction]) -> None:
+        part, index = Part(chunk.unit, chunk.first, chunk.last), chunk.index
+        seal = Seal(chunk.digest, sender, part, index) if chunk.digest else None
+        total = self.keeper.add(part, index, data, seal)
+        if total is not None:
+            self._tell_sum(index, total, actions)
+        for damaged in self.keeper.take_damaged() if chunk.digest else ():
+            self._complain(damaged, actions)
+
+    def _complain(self, seal: Seal, actions: list[AnyAction]) -> None:
+        """Tell whoever sent a chunk that it is not what it should be."""
+        unit, first, last = seal.part
+        damaged = Damaged(
+            generation=self._generation, round=self._round, unit=unit, first=first, last=last, index=seal.chunk
+        )  # fmt: skip
+        if seal.sender == self._node:
+            self.own_damage.append(damaged)
+        else:
+            actions.append(Transmit(to=seal.sender, message=damaged))
+
+    def _tell_sum(self, index: int, total: Vector, actions: list[AnyAction]) -> None:
+        """Send a chunk of the sum to everyone."""
+        message = self._sum_chunk(self._round, index)
+        for step in range(1, self._ranks):
+            self._links.put((self._node + step) % self._ranks, message, total, actions)
+        self.sum_came(self._round, index, total)
+
+    # -- sums
+
+    def sum_came(self, round_: int, index: int, data: Vector) -> None:
+        """A chunk of a sum is here: of this rank's own round, or of the next, which may be on: it is not sent twice."""
+        if round_ == self.sum.round:
+            self.sum.add(index, data)
+        elif round_ == self.sum.round + 1:
+            if self._next is None:
+                self._next = Assembly(round_, self._settings, self._rooms)
+            self._next.add(index, data)
+
+    def has(self, chunks: Iterable[int]) -> bool:
+        """Whether these chunks of the sum of the rank's own round are here."""
+        return set(chunks).isdisjoint(self.sum.missing())
+
+    def take_own(self, round_: int, chunks: Iterable[int]) -> None:
+        """Take what this rank itself kept of a past round's sum."""
+        for index, data in self.keeper.sums(round_, chunks):
+            self.sum_came(round_, index, data)
+
+    def send_sums(self, peer: int, round_: int, chunks: Iterable[int], actions: list[AnyAction]) -> bool:
+        """Send what is here of these chunks of a round's sum; whether that is all of them."""
+        wanted = [index for index in chunks if index < self._settings.chunks]
+        found = dict(self._past.chunks(round_, wanted)) | dict(self.keeper.sums(round_, wanted))
+        self._send_chunks(peer, round_, found.items(), actions)
+        return len(found) == len(wanted)
+
+    def _send_chunks(
+        self, peer: int, round_: int, chunks: Iterable[tuple[int, Vector]], actions: list[AnyAction]
+    ) -> None:
+        for index, data in chunks:
+            self._links.put(peer, self._sum_chunk(round_, index), data, actions)
+
+    def held(self) -> int:
+        """How many chunks of others' parts are here, or in the making of sums."""
+        return self.keeper.held() + len(self._early)
+
+    def check_invariants(self) -> None:
+        """Raise if more is held than is needed."""
+        self.keeper.check_invariants()
+        if len(self._early) > self._early_at_most:
+            raise AssertionError(f"rank {self._node} holds {len(self._early)} chunks that came too early")
+        if self.sum.count > self._settings.chunks:
+            raise AssertionError(f"rank {self._node} has more of the sum than there is")
+        self._past.check_invariants()

@@ -1,0 +1,319 @@
+"""The root: sends models down, collects the sum, and says when a round is over or cannot end."""
+
+from __future__ import annotations
+
+import math
+
+from codedreduce.errors import ProtocolError
+from codedreduce.protocol.core.events import (
+    Aggregated,
+    AnyAction,
+    Begin,
+    Computed,
+    Drained,
+    EveryoneIn,
+    Finished,
+    Leave,
+    Note,
+    PeerLost,
+    SetTimer,
+    Started,
+    TimerFired,
+)
+from codedreduce.protocol.core.machine import CHILD, STRANGER, From, Machine
+from codedreduce.protocol.core.membership import is_ahead
+from codedreduce.protocol.core.messages import (
+    AnyMessage,
+    Failure,
+    Goodbye,
+    Hello,
+    Late,
+    Leaving,
+    Offer,
+    Ready,
+    Settle,
+    ShareChunk,
+    Trouble,
+    Unable,
+)
+from codedreduce.protocol.core.settings import Settings
+from codedreduce.protocol.tree.collecting import REDUNDANCY, Collecting
+from codedreduce.protocol.tree.root_table import (
+    COLLECTING,
+    IDLE,
+    IN_ROUND,
+    ROWS,
+    SETTLING,
+    STOPPED,
+    RootState,
+)
+from codedreduce.protocol.tree.standing_in import REPLAN, StandingIn
+from codedreduce.schemes import TreePlan
+from codedreduce.vectors import Vector, empty
+
+#: The timer after which a run begins without those that have not come, if the others are enough, and its least seconds.
+ENOUGH = "enough"
+LEAST_PATIENCE = 1.0
+
+#: The timer after which a round that cannot end says so, and the one after which an approximation is final.
+WAITING = "waiting"
+SETTLED = "settled"
+
+
+class Root(Machine):
+    """The state machine of node 0."""
+
+    ROWS = ROWS
+
+    def __init__(self, plan: TreePlan, settings: Settings, *, computes: bool = False) -> None:
+        super().__init__()
+        self.node = 0
+        self.plan = plan
+        self.settings = settings
+        self.generation = settings.generation
+        self.state: RootState = IDLE
+        self.round = settings.after
+        self.below = Collecting(0, plan, settings)
+        self._model: Vector | None = None
+        self._result: Vector | None = None
+        self._next_chunk = 0  # chunks up to here are summed
+        self._since = 0.0  # when the root was up
+        self._standing_in = StandingIn(plan, settings, self.below, computes=computes)
+        self._may_begin = False  # enough workers are in, or have been
+
+    def lacking(self) -> list[int]:
+        """The workers that are not in, but for those below them."""
+        return self.below.roster.lacking()
+
+    def _who(self, sender: int) -> From:
+        return CHILD if sender in self.below.children else STRANGER
+
+    def _fits(self, message: AnyMessage, data: Vector) -> bool:
+        assert isinstance(message, ShareChunk)
+        return self.settings.is_chunk(message.index, len(data))
+
+    # -- children come and go
+
+    def _on_started(self, event: Started, now: float, actions: list[AnyAction]) -> None:
+        self._since = now
+        actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+
+    def _on_hello(self, hello: Hello, child: int, now: float, actions: list[AnyAction]) -> None:
+        if hello.plan == self.below.roster.run and is_ahead(hello, self.generation, self.round):
+            self._succeed(hello.generation + 1, now, actions)
+        is_needed = self.state in IN_ROUND and not self.below.ledger.shares.satisfied
+        if self.below.hello(hello, child, actions, is_needed=is_needed):
+            assert self._model is not None
+            self.below.send_model(self._model, range(self.settings.chunks), actions, to=child)
+
+    def _succeed(self, generation: int, now: float, actions: list[AnyAction]) -> None:
+        """Workers have seen rounds of another root: nothing of those may be taken for what belongs to this one's."""
+        self.generation = generation
+        reason = f"this root follows another: it goes on after round {self.round}, with generation {generation}"
+        actions.append(Note(kind="succeeds", reason=reason, round=self.round))
+        self.below.adopt(generation, actions)
+        self.below.new_round(self.round)
+        if self.state in IN_ROUND:
+            assert self._model is not None
+            self._send_out(self._model, now, actions)
+
+    def _on_ready(self, ready: Ready, child: int, now: float, actions: list[AnyAction]) -> None:
+        if not self.below.roster.ready(child, ready.missing):
+            return
+        if self._may_begin:
+            self._somebody_went(now, actions)
+            return
+        if self.below.roster.complete:
+            self._may_begin = True
+            actions.append(EveryoneIn())
+        elif self._suffices:
+            passed = now - self._since
+            actions.append(SetTimer(name=ENOUGH, at=now + max(LEAST_PATIENCE, passed)))
+
+    @property
+    def _suffices(self) -> bool:
+        """Whether those who are in are enough for a round."""
+        missing = self.below.roster.lacking()
+        return all(map(self.plan.is_worker, missing)) and self.plan.tolerates(missing)
+
+    def _begin_with_those(self, now: float, actions: list[AnyAction]) -> None:
+        """As much time again has passed as it took until enough were in: the others come when they come."""
+        if self._may_begin or not self._suffices:
+            return
+        self._may_begin = True
+        missing = self.lacking()
+        reason = f"begins without {missing}, who did not come within {now - self._since:.3g} s: the others are enough"
+        actions.append(Note(kind="begins", reason=reason, round=self.round, nodes=tuple(missing)))
+        actions.append(EveryoneIn())
+
+    def _on_goodbye(self, goodbye: Goodbye, child: int, now: float, actions: list[AnyAction]) -> None:
+        self.below.goodbye(goodbye, child, actions)
+        self._somebody_went(now, actions)
+
+    def _on_leaving(self, leaving: Leaving, child: int, now: float, actions: list[AnyAction]) -> None:
+        self.below.leaving(leaving, child, actions, at_once=self.state is IDLE)
+
+    def _on_peer_lost(self, event: PeerLost, now: float, actions: list[AnyAction]) -> None:
+        self.below.lost(event.peer)
+        self._somebody_went(now, actions)
+
+    def _on_drained(self, event: Drained, now: float, actions: list[AnyAction]) -> None:
+        self.below.drained(event.peer, actions)
+
+    def _on_leave(self, event: Leave, now: float, actions: list[AnyAction]) -> None:
+        self._stop(event.reason, actions)
+
+    def _stop(self, reason: str, actions: list[AnyAction], troubles: tuple[Trouble, ...] = ()) -> None:
+        goodbye = Goodbye(generation=self.generation, round=self.round, reason=reason[:1000])
+        self.below.tell_all(goodbye, actions)
+        self.state = STOPPED
+        actions.append(Finished(reason=reason, troubles=troubles))
+
+    # -- a round
+
+    def _on_begin(self, event: Begin, now: float, actions: list[AnyAction]) -> None:
+        if event.round <= self.round:
+            raise ProtocolError(f"round {event.round} cannot follow round {self.round}")
+        if len(event.model) != self.settings.length:
+            raise ProtocolError(f"a model of {len(event.model)} numbers; the run was set up for {self.settings.length}")
+        self.state = COLLECTING
+        self.round = event.round
+        self._model = event.model
+        self.below.new_round(event.round)
+        self.below.let_go(actions)
+        self._send_out(event.model, now, actions)
+        actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+        self._standing_in.begin(event.model, now, actions)
+
+    def _send_out(self, model: Vector, now: float, actions: list[AnyAction]) -> None:
+        self._result = empty(len(model), model.dtype) if self.settings.chunks > 1 else None
+        self._next_chunk = 0
+        self.below.ledger.start(0, now)
+        self.below.send_model(model, range(self.settings.chunks), actions)
+
+    def _on_share_chunk(
+        self, chunk: ShareChunk, child: int, data: Vector, now: float, actions: list[AnyAction]
+    ) -> None:
+        self._standing_in.heard_of(chunk.task)
+        if self.below.share_chunk(chunk, child, data, now, actions) and self.state is not IDLE:
+            self._add_up(now, actions)
+
+    def _on_offer(self, offer: Offer, child: int, now: float, actions: list[AnyAction]) -> None:
+        self._standing_in.heard_of(offer.task)
+        self.below.offer(offer, child, now, actions)
+
+    def _on_late(self, late: Late, child: int, now: float, actions: list[AnyAction]) -> None:
+        if self.plan.is_worker(late.node):
+            self.below.tell_late(late.node, late.round, late.seconds, actions)
+
+    # -- somebody fails
+
+    def _on_unable(self, unable: Unable, child: int, now: float, actions: list[AnyAction]) -> None:
+        self._stop_if_lost(self.below.unable(unable, child, now, actions), actions)
+
+    def _on_failure(self, failure: Failure, child: int, now: float, actions: list[AnyAction]) -> None:
+        if failure.ends and failure.round == self.round:
+            named = tuple(trouble for trouble in failure.troubles if self.plan.is_worker(trouble[0]))
+            self._stop_if_lost(named, actions)
+        self._note_failure(failure, child, now, actions)
+
+    def _note_failure(self, failure: Failure, child: int, now: float, actions: list[AnyAction]) -> None:
+        for node, reason in () if failure.ends else failure.troubles:
+            if self.plan.is_worker(node):
+                words = f"worker {node} failed in round {failure.round}: {reason}"
+                actions.append(Note(kind="failed", reason=words, round=failure.round, nodes=(node,)))
+
+    def _stop_if_lost(self, troubles: tuple[Trouble, ...], actions: list[AnyAction]) -> None:
+        """Nobody can do a part of this round: the run is over, and it is said who failed."""
+        if troubles:
+            who = sorted({node for node, _ in troubles})
+            self._stop(f"round {self.round} cannot be computed: workers {who} failed", actions, troubles)
+
+    # -- the sum
+
+    def _add_up(self, now: float, actions: list[AnyAction]) -> None:
+        shares = self.below.ledger.shares
+        while self._next_chunk < self.settings.chunks and shares.can_sum(self._next_chunk):
+            total = shares.total(self._next_chunk, None)
+            if self._result is None:
+                self._result = total
+            else:
+                self._result[self.settings.chunk_slice(self._next_chunk)] = total
+            self._next_chunk += 1
+        if self._next_chunk == self.settings.chunks:
+            self._standing_in.end(now)
+            self.below.end(now, actions)
+            self._end(0.0, actions)
+
+    def _end(self, residual: float, actions: list[AnyAction]) -> None:
+        assert self._result is not None
+        self.state = IDLE
+        late = tuple(sorted(self.below.late))
+        actions.append(Aggregated(round=self.round, vector=self._result, residual=residual, late=late))
+        self._model = self._result = None
+
+    # -- the root in the place of workers that are missing
+
+    def _on_computed(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
+        if self._standing_in.computed(event, now, actions):
+            self._add_up(now, actions)
+            if self.state is not IDLE:
+                self._standing_in.go_on(actions)
+
+    def _somebody_went(self, now: float, actions: list[AnyAction]) -> None:
+        if self.state in IN_ROUND:
+            self._standing_in.somebody_went(now, actions)
+
+    # -- a round that cannot end
+
+    def _on_timer(self, event: TimerFired, now: float, actions: list[AnyAction]) -> None:
+        if event.name == ENOUGH:
+            self._begin_with_those(now, actions)
+        elif event.name == REPLAN and self.state in IN_ROUND:
+            self._standing_in.look(now, actions)
+        elif event.name == REDUNDANCY and self.state in IN_ROUND:
+            self.below.ask_replicas(now, actions)
+        elif event.name == WAITING and self.state is IDLE and not self._may_begin:
+            self._say_who_is_missing(now, actions)
+        elif event.name == WAITING and self.state is COLLECTING:
+            self._say_waiting(now, actions)
+        elif event.name == SETTLED and self.state is SETTLING:
+            self._settle(now, actions)
+
+    def _say_who_is_missing(self, now: float, actions: list[AnyAction]) -> None:
+        missing = self.lacking()
+        reason = f"has waited {now - self._since:.3g} s for workers to come; {missing} are missing"
+        actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=tuple(missing)))
+        actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+
+    def _say_waiting(self, now: float, actions: list[AnyAction]) -> None:
+        waiting = self.below.ledger.shares.waiting_for()
+        absent = [child for child in waiting if not self.below.roster.has(child)]
+        reason = f"round {self.round} has waited {now - self.below.ledger.since:.3g} s for one of {list(waiting)}"
+        if absent:
+            reason += f"; {absent} are not connected"
+        actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=waiting))
+        if self.settings.on_excess == "approximate":
+            self.state = SETTLING
+            self.below.tell_all(Settle(generation=self.generation, round=self.round), actions)
+            actions.append(SetTimer(name=SETTLED, at=now + self.settings.to_settle(self.plan.tree.depth)))
+        else:
+            actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+
+    def _settle(self, now: float, actions: list[AnyAction]) -> None:
+        result, covered = self.below.ledger.shares.settle(None)
+        if result is None:
+            actions.append(SetTimer(name=SETTLED, at=now + self.settings.say_waiting_after))
+            return
+        self._result = result
+        residual = math.sqrt(max(0.0, 1.0 - covered))
+        waiting = self.below.ledger.shares.waiting_for()
+        reason = f"round {self.round} goes on without all of {list(waiting)}; residual {residual:.3g}"
+        actions.append(Note(kind="approximate", reason=reason, round=self.round, nodes=waiting))
+        self._standing_in.end(now)
+        self.below.end(now, actions)
+        self._end(residual, actions)
+
+    def check_invariants(self) -> None:
+        """Raise if memory or bookkeeping is out of bounds."""
+        self.below.check()
