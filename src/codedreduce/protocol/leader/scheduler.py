@@ -3,8 +3,8 @@
 A part of the machine of the rank that leads. It is told in small messages what ranks have done, and never holds a
 vector.
 
-- Whoever was heard of in the last round takes part (`participation`), and work is shared out by what a block takes each rank
-  (`pace`) and a vector on a link (`links`, `round_start`, `distribution`).
+- Whoever was heard of in the last round takes part (`participation`), and work is shared out by what a block takes
+  each rank (`pace`) and a vector on a link (`links`, `round_start`, `distribution`).
 - A rank is late when it has had as long as is expected of it, as much longer as the others took in this round, and a
   part of a head start (`stragglers`). What it has not begun then goes to those that are idle; what it may have begun,
   when it seems to be stuck (`reassignment`, `relief`). Whatever is complete first counts.
