@@ -229,7 +229,7 @@ class Taken(Bits):
     def member(self, world: World) -> None:
         (self.folder / f"process-{world._number}").write_text(str(os.getpid()))
         gave: Counter[int] = Counter()
-        taking = world.machine._behind
+        taking = world.machine._catch_up
         on_state = taking.on_state
 
         def count(chunk, sender, *rest) -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from codedreduce.protocol import Machine, Rank, RingNode, Root, Worker
+from codedreduce.protocol import Machine, Rank, RingNode, Root, TreeWorker
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.machine import COORDINATOR, OWN, PARENT, From, State
@@ -35,7 +35,7 @@ LAST_WORDS = [(kind, who) for kind in (said.Goodbye, said.Refuse) for who in (PA
 
 #: By state, what is taken from whom.
 TAKEN: dict[State, list[tuple[type, From]]] = defaultdict(list)
-for _machine in (Root, Worker, RingNode, Rank):
+for _machine in (Root, TreeWorker, RingNode, Rank):
     for _state, _kind, _who in _machine._table:
         if _who is not OWN:
             TAKEN[_state].append((_kind, _who))
@@ -180,7 +180,7 @@ class GoingOn(RuleBasedStateMachine):
 
     @invariant()
     def what_a_leaf_sends_is_what_it_computed(self) -> None:
-        if self.talk.children or not isinstance(self.machine, Worker):
+        if self.talk.children or not isinstance(self.machine, TreeWorker):
             return
         for action in self.talk.done[self.heard :]:
             if isinstance(action, happening.Transmit) and isinstance(action.message, said.ShareChunk):

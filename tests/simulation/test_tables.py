@@ -10,14 +10,14 @@ from itertools import product
 import pytest
 
 from codedreduce import MasterWorker, Striped
-from codedreduce.protocol import Machine, Rank, RingNode, Root, Settings, Worker
+from codedreduce.protocol import Machine, Rank, RingNode, Root, Settings, TreeWorker
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.events import Action, AnyAction, Event, Failed, HandOver, PeerFound, PeerLost
 from codedreduce.protocol.core.machine import OWN, Row, State, diagram
 from codedreduce.protocol.core.messages import DATA, Message
 from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.protocol.tree.root_table import RootState
-from codedreduce.protocol.tree.tree_worker_table import WorkerState
+from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
 from codedreduce.vectors import Vector
 from codedreduce.worlds.simulated import Fault
 from codedreduce.worlds.simulated.scenario import (
@@ -32,7 +32,7 @@ from tests.simulation.diagrams import DOCUMENT, with_diagrams
 from tests.unit.conversation import MACHINES as MACHINES_BY_HAND
 from tests.unit.conversation import Step, Talk, led_to, led_to_every_state, note_step, who_sent
 
-MACHINES = (Root, Worker, RingNode, Rank)
+MACHINES = (Root, TreeWorker, RingNode, Rank)
 
 SMALL = Scenario(tree="2x2", samples=60, parameters=10, chunk=4, compute=6.0, rounds=3, say_waiting_after=20.0)
 
@@ -101,7 +101,7 @@ def by_hand() -> None:
             if MACHINES_BY_HAND[name]().node:
                 led_to(name, state).hears(0, said.Goodbye(reason="it is over"))
                 led_to(name, state).hears(0, said.Refuse(reason="another plan"))
-        if isinstance(state, WorkerState):
+        if isinstance(state, TreeWorkerState):
             talk = led_to(name, state)
             talk.hears(talk.parent, said.Goodbye(reason="it is over"))
             talk = led_to(name, state)
@@ -112,27 +112,27 @@ def by_hand() -> None:
             led_to(name, state).leave(at_once=True)
             talk = led_to(name, state)
             talk.leave()
-            if talk.machine.state is not WorkerState.LEFT:
+            if talk.machine.state is not TreeWorkerState.LEFT:
                 talk.happens(PeerLost(peer=talk.parent))
-            talk = led_to(name, WorkerState.RESTING)
+            talk = led_to(name, TreeWorkerState.RESTING)
             talk.leave()
             talk.happens(PeerFound(peer=talk.parent))
             talk.happens(PeerLost(peer=talk.parent))
     by_hand_with_ranks()
     by_hand_with_leaders()
-    led_to("leaf", WorkerState.JOINING).hears(1, said.Refuse(reason="another plan"))
-    talk = led_to("leaf", WorkerState.RESTING)
+    led_to("leaf", TreeWorkerState.JOINING).hears(1, said.Refuse(reason="another plan"))
+    talk = led_to("leaf", TreeWorkerState.RESTING)
     talk.happens(PeerFound(peer=1))
     talk.hears(1, said.Refuse(reason="another plan"))
-    assert talk.machine.state is WorkerState.JOINING, "who was in is sent away by the root alone"
+    assert talk.machine.state is TreeWorkerState.JOINING, "who was in is sent away by the root alone"
     led_to("root", RootState.SETTLING).all_deliver()
     for state in (RootState.COLLECTING, RootState.SETTLING):
         led_to("root", state).hears(1, said.Failure(round=1, troubles=((3, "no"), (4, "no")), ends=True))
         led_to("root of a star", state).hears(1, said.Unable(round=1, task=1, troubles=((1, "no"),)))
-    talk = led_to("eager inner worker", WorkerState.WORKING)
+    talk = led_to("eager inner worker", TreeWorkerState.WORKING)
     for child in (5, 6):
         talk.hears(child, said.Unable(round=1, task=talk.machine.below.ledger.assignments()[0][1]))
-    Talk(Worker(1, MasterWorker(2).plan(samples=14), Settings(length=4))).model(1)  # quicker than the welcome
+    Talk(TreeWorker(1, MasterWorker(2).plan(samples=14), Settings(length=4))).model(1)  # quicker than the welcome
 
 
 def hands_over(talk: Talk) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from codedreduce import CodedReduce, LiveCompensation, MasterWorker, RingAllReduce, Striped, Tree
-from codedreduce.protocol import Machine, Rank, RingNode, Root, Settings, Worker
+from codedreduce.protocol import Machine, Rank, RingNode, Root, Settings, TreeWorker
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.machine import State
@@ -21,7 +21,7 @@ from codedreduce.protocol.core.membership import run_name
 from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.protocol.tree.ring_node import RingState
 from codedreduce.protocol.tree.root_table import RootState
-from codedreduce.protocol.tree.tree_worker_table import WorkerState
+from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
 from codedreduce.schemes.names import parse_tree
 
 #: Three chunks, of which two are sent at a time: what cannot be sent yet waits.
@@ -45,21 +45,21 @@ ALONE = Striped(1, blocks=2, stripes=1).plan(samples=60)
 MACHINES: dict[str, Callable[[], Machine]] = {
     "root": lambda: Root(PROGRESSIVE, SETTINGS),
     "root that computes": lambda: Root(PROGRESSIVE, SETTINGS, computes=True),
-    "inner worker": lambda: Worker(1, PROGRESSIVE, SETTINGS),
-    "leaf": lambda: Worker(3, PROGRESSIVE, SETTINGS),
-    "inner worker below another": lambda: Worker(3, DEEP, SETTINGS),
-    "inner worker of an uneven tree": lambda: Worker(1, UNEVEN, SETTINGS),
-    "leaf beside inner workers": lambda: Worker(2, UNEVEN, SETTINGS),
+    "inner worker": lambda: TreeWorker(1, PROGRESSIVE, SETTINGS),
+    "leaf": lambda: TreeWorker(3, PROGRESSIVE, SETTINGS),
+    "inner worker below another": lambda: TreeWorker(3, DEEP, SETTINGS),
+    "inner worker of an uneven tree": lambda: TreeWorker(1, UNEVEN, SETTINGS),
+    "leaf beside inner workers": lambda: TreeWorker(2, UNEVEN, SETTINGS),
     "eager root": lambda: Root(EAGER, SETTINGS),
-    "eager inner worker": lambda: Worker(2, EAGER, SETTINGS),
-    "eager leaf": lambda: Worker(4, EAGER, SETTINGS),
+    "eager inner worker": lambda: TreeWorker(2, EAGER, SETTINGS),
+    "eager leaf": lambda: TreeWorker(4, EAGER, SETTINGS),
     "cyclic root": lambda: Root(CYCLIC, SETTINGS),
-    "cyclic inner worker": lambda: Worker(2, CYCLIC, SETTINGS),
-    "cyclic leaf": lambda: Worker(5, CYCLIC, SETTINGS),
+    "cyclic inner worker": lambda: TreeWorker(2, CYCLIC, SETTINGS),
+    "cyclic leaf": lambda: TreeWorker(5, CYCLIC, SETTINGS),
     "root of a star": lambda: Root(UNCODED, SETTINGS),
-    "worker of a star": lambda: Worker(2, UNCODED, SETTINGS),
+    "worker of a star": lambda: TreeWorker(2, UNCODED, SETTINGS),
     "live root": lambda: Root(LIVE, SETTINGS),
-    "live worker": lambda: Worker(2, LIVE, SETTINGS),
+    "live worker": lambda: TreeWorker(2, LIVE, SETTINGS),
     "ring node": lambda: RingNode(2, RING, SETTINGS),
     "node alone in a ring": lambda: RingNode(1, RingAllReduce(1).plan(samples=60), SETTINGS),
     "coordinator": lambda: Rank(0, STRIPED, OF_RANKS),
@@ -238,13 +238,13 @@ class Talk:
         machine = self.machine
         if isinstance(machine, Rank):
             self._rank_goes_on()
-        elif isinstance(machine, Worker):
-            if machine.state is WorkerState.JOINING:
+        elif isinstance(machine, TreeWorker):
+            if machine.state is TreeWorkerState.JOINING:
                 self.hears(self.parent, said.Welcome(generation=machine.generation))
-            elif machine.state in (WorkerState.WAITING, WorkerState.RESTING):
+            elif machine.state in (TreeWorkerState.WAITING, TreeWorkerState.RESTING):
                 self.join(*self.children)
                 self.model(machine.round + 1)
-            elif machine.state is WorkerState.LOADING:
+            elif machine.state is TreeWorkerState.LOADING:
                 self.model(machine.round)
         elif machine.state in (RootState.IDLE, RingState.WAITING):
             self.join(*self.children)
@@ -309,7 +309,7 @@ def led_to(name: str, state: State) -> Talk:
     machine = talk.machine
     if isinstance(machine, Root):
         _lead_root(talk, state)
-    elif isinstance(machine, Worker):
+    elif isinstance(machine, TreeWorker):
         _lead_worker(talk, state)
     elif isinstance(machine, Rank):
         _lead_rank(talk, state)
@@ -331,19 +331,19 @@ def _lead_root(talk: Talk, state: State) -> None:
 
 
 def _lead_worker(talk: Talk, state: State) -> None:
-    if state is WorkerState.JOINING:
+    if state is TreeWorkerState.JOINING:
         return
     talk.hears(talk.parent, said.Welcome())
     talk.join(*talk.children)
-    if state is WorkerState.LOADING:
+    if state is TreeWorkerState.LOADING:
         talk.model(1, [1, 0])
-    elif state is not WorkerState.WAITING:
+    elif state is not TreeWorkerState.WAITING:
         talk.model(1)
-    if state is WorkerState.RESTING:
+    if state is TreeWorkerState.RESTING:
         if talk.children:
             talk.all_deliver()
         talk.computes()
-    elif state is WorkerState.LEFT:
+    elif state is TreeWorkerState.LEFT:
         talk.hears(talk.parent, said.Goodbye(reason="it is over"))
 
 

@@ -10,7 +10,7 @@ from codedreduce import Striped
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import AnyAction, SetTimer, Transmit
 from codedreduce.protocol.core.messages import Cut, Do, Done, Go, Keep, Message, Status, Tell, Want
-from codedreduce.protocol.leader.scheduler import LATE, TAIL, Coordinating
+from codedreduce.protocol.leader.scheduler import LATE, TAIL, Scheduler
 from codedreduce.schemes import Part
 
 BLOCKS = 8
@@ -25,7 +25,7 @@ class Desk:
         self.timers: dict[str, float] = {}
         plan = Striped(ranks, stripes=ranks, blocks=BLOCKS, reach=reach or "all").plan(samples=100 * ranks)
         settings = Settings(length=4 * ranks, chunk=4, head_start=0.2)
-        self.lead = Coordinating(plan, settings, lambda message, now, actions: self.said.append((0, message)))
+        self.lead = Scheduler(plan, settings, lambda message, now, actions: self.said.append((0, message)))
         for rank in range(ranks):
             self.lead.came(rank, 0.0, [])
         self.began = 0.0
@@ -219,7 +219,7 @@ def test_who_was_left_out_helps_if_nobody_else_can() -> None:
     desk.calm(4)
     (other,) = set(desk.lead._plan.group(3)) - {3}
     desk.begin(5, 50.0)
-    desk.lead._standing.leave_out(other)
+    desk.lead._participation.leave_out(other)
     for rank in range(3):
         desk.done(rank, desk.own(rank), 1.0)
     desk.said.clear()

@@ -34,6 +34,6 @@ def test_it_goes_on_without_who_never_came_and_waits_for_who_was_there() -> None
     comes(talk, 1)
     goes = [action for action in talk.begin() if isinstance(action, Transmit) and isinstance(action.message, said.Go)]
     assert [action.to for action in goes] == [1]
-    assert talk.machine._electing.voters() == {0, 1}
+    assert talk.machine._election.voters() == {0, 1}
     talk.happens(PeerLost(peer=1))
-    assert talk.machine._electing.voters() == {0, 1}, "that it cannot be reached is no proof"
+    assert talk.machine._election.voters() == {0, 1}, "that it cannot be reached is no proof"

@@ -7,7 +7,7 @@ import pytest
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.tree.root_table import RootState
-from codedreduce.protocol.tree.tree_worker_table import WorkerState
+from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
 from codedreduce.worlds.failures import error_of
 from tests.unit.conversation import PROGRESSIVE, Talk, led_to, of_type, sent
 
@@ -22,13 +22,13 @@ def asked(actions: list[object]) -> list[tuple[int, int]]:
 
 
 def test_a_leaf_tells_its_parent_and_the_root() -> None:
-    talk = led_to("leaf", WorkerState.WORKING)
+    talk = led_to("leaf", TreeWorkerState.WORKING)
     actions = fails(talk)
     assert [one.message for one in of_type(actions, happening.Transmit)] == [
         said.Failure(round=1, troubles=((3, "no"),)),
         said.Unable(round=1, task=3, troubles=((3, "no"),)),
     ]
-    assert talk.machine.state is WorkerState.RESTING
+    assert talk.machine.state is TreeWorkerState.RESTING
 
 
 def test_a_replica_is_asked_as_soon_as_it_is_idle() -> None:
@@ -52,19 +52,19 @@ def test_who_failed_is_asked_for_something_else_if_nobody_is_idle() -> None:
 
 
 def test_a_parent_that_fails_asks_a_child_for_its_unit() -> None:
-    talk = led_to("inner worker", WorkerState.WORKING)
+    talk = led_to("inner worker", TreeWorkerState.WORKING)
     talk.delivers(3, 3)
     assert sent(fails(talk), said.Failure)
     own = PROGRESSIVE.delegated(1)
     assert asked(talk.timer("redundancy")) == [(3, own)]
     talk.delivers(3, own)
     talk.delivers(4, 4)
-    assert talk.machine.state is WorkerState.RESTING
+    assert talk.machine.state is TreeWorkerState.RESTING
     assert not sent(talk.done, said.Unable)
 
 
 def test_a_parent_s_unit_that_fails_at_a_child_too_ends_the_run() -> None:
-    talk = led_to("inner worker", WorkerState.WORKING)
+    talk = led_to("inner worker", TreeWorkerState.WORKING)
     talk.delivers(3, 3)
     fails(talk)
     talk.timer("redundancy")

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from codedreduce.protocol.core.blocks import Unit
+from codedreduce.protocol.core.blocks import UnitParts
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.rank.reducer import Keeper, StripeSum
+from codedreduce.protocol.rank.reducer import Reducer, StripeSum
 from codedreduce.schemes import Part
 
 BLOCKS = 3
@@ -57,7 +57,7 @@ def test_what_it_was_given_is_not_written_into() -> None:
 
 
 def test_a_longer_sum_makes_shorter_ones_needless() -> None:
-    unit: Unit[str] = Unit(blocks=4)
+    unit: UnitParts[str] = UnitParts(blocks=4)
     for first, last in [(0, 1), (1, 2), (3, 4), (0, 2), (0, 1), (1, 2)]:
         unit.add(Part(0, first, last), f"{first}-{last}")
     assert len(unit) == 2, "the first two in one sum, and the last block"
@@ -80,7 +80,7 @@ def test_copies_take_no_room_and_change_nothing() -> None:
 
 
 def test_sums_of_the_last_rounds_are_held() -> None:
-    keeper = Keeper(units=1, blocks=1, rounds_held=4)
+    keeper = Reducer(units=1, blocks=1, rounds_held=4)
     for round_ in range(1, 10):
         keeper.begin(round_, range(2))
         for index in range(2):
@@ -90,7 +90,7 @@ def test_sums_of_the_last_rounds_are_held() -> None:
 
 
 def test_a_sum_stays_here_as_it_travels() -> None:
-    keeper = Keeper(units=1, blocks=1, rounds_held=4, settings=Settings(length=1, wire=np.float16))
+    keeper = Reducer(units=1, blocks=1, rounds_held=4, settings=Settings(length=1, wire=np.float16))
     keeper.begin(1, range(1))
     total = keeper.add(Part(0, 0, 1), 0, np.array([1.0001], np.float32))
     ((_, held),) = keeper.sums(1, [0])

@@ -9,7 +9,7 @@ from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.protocol.core.settings import HELD_BYTES
 from codedreduce.protocol.rank.catch_up import BEHIND
-from codedreduce.protocol.rank.sums import Assembly, PastSums
+from codedreduce.protocol.rank.sums import PastSums, SumAssembly
 from tests.unit.conversation import Talk, led_to, of_type, sent
 
 
@@ -46,7 +46,7 @@ def test_sums_are_held_as_far_as_a_few_megabytes_go() -> None:
     settings = Settings(length=100, chunk=30, itemsize=HELD_BYTES // 300)
     past = PastSums(settings)
     for round_ in range(1, 6):
-        total = Assembly(round_, settings)
+        total = SumAssembly(round_, settings)
         for index in range(settings.chunks):
             total.add(index, np.full(len(range(100)[settings.chunk_slice(index)]), float(round_)))
         past.hold(total)

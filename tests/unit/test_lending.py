@@ -15,7 +15,7 @@ from codedreduce.protocol import Settings
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.rank_table import RankState
-from codedreduce.protocol.rank.reducer import Keeper
+from codedreduce.protocol.rank.reducer import Reducer
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector
 from codedreduce.worlds.arena import arenas_of
@@ -89,7 +89,7 @@ def test_what_others_lend_cannot_be_written_into(two) -> None:
 def test_a_keeper_does_not_believe_a_sum_of_what_was_written_into(two) -> None:
     """A keeper is stopped while it waits for a unit; when it goes on, the other part is of a later round."""
     one, other = two
-    keeper = Keeper(units=2, blocks=1, rounds_held=4, rooms=other.rooms)
+    keeper = Reducer(units=2, blocks=1, rounds_held=4, rooms=other.rooms)
     keeper.begin(1, range(1))
     mine, theirs = other.room(1), one.room(1)
     mine[:], theirs[:] = 1, 2
@@ -102,7 +102,7 @@ def test_a_keeper_does_not_believe_a_sum_of_what_was_written_into(two) -> None:
 
 def test_a_keeper_whose_parts_are_intact_lends_its_sum(two) -> None:
     one, other = two
-    keeper = Keeper(units=2, blocks=1, rounds_held=4, rooms=other.rooms)
+    keeper = Reducer(units=2, blocks=1, rounds_held=4, rooms=other.rooms)
     for round_ in range(1, 12):
         keeper.begin(round_, range(1))
         mine, theirs = other.room(round_), one.room(round_)
@@ -121,7 +121,7 @@ def test_a_keeper_whose_parts_are_intact_lends_its_sum(two) -> None:
 
 def test_rounds_that_a_keeper_missed_leave_nothing_that_is_overwritten(two) -> None:
     _, other = two
-    keeper = Keeper(units=1, blocks=1, rounds_held=4, rooms=other.rooms)
+    keeper = Reducer(units=1, blocks=1, rounds_held=4, rooms=other.rooms)
     for round_ in (5, 6, 9, 13):
         keeper.begin(round_, range(1))
         keeper.add(Part(0, 0, 1), 0, np.full(1500, round_, np.float32))
@@ -201,7 +201,7 @@ def test_memory_that_runs_out_later_is_done_without(monkeypatch: pytest.MonkeyPa
         vector[:] = 1
     assert [one.refer(vector) is not None for vector in vectors] == [True, True, False]
     assert one.rooms.sum_room(1, 0) is None
-    keeper = Keeper(units=1, blocks=1, rounds_held=4, rooms=one.rooms)
+    keeper = Reducer(units=1, blocks=1, rounds_held=4, rooms=one.rooms)
     keeper.begin(1, range(1))
     total = keeper.add(Part(0, 0, 1), 0, vectors[0][:1500])
     assert total is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codedreduce.protocol import Rank, Root, Worker
+from codedreduce.protocol import Rank, Root, TreeWorker
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.machine import State
@@ -50,7 +50,7 @@ def test_rounds_that_are_over_are_forgotten(name: str) -> None:
     first = RankState.RESTING if isinstance(machine, Rank) else next(iter(type(machine.state)))
     talk = led_to(name, first)
     machine = talk.machine
-    if isinstance(machine, Worker):
+    if isinstance(machine, TreeWorker):
         talk.hears(talk.parent, said.Welcome())
         talk.join(*talk.children)
     for _ in range(140):  # histories grow at first
@@ -72,7 +72,7 @@ def test_rounds_that_are_over_are_forgotten(name: str) -> None:
 def _one_round(talk: Talk) -> None:
     """A round in which everybody delivers, and one result of the round before comes late."""
     machine = talk.machine
-    if isinstance(machine, Worker):
+    if isinstance(machine, TreeWorker):
         talk.model(machine.round + 1)
     else:
         talk.begin()
@@ -88,7 +88,7 @@ def _one_round(talk: Talk) -> None:
         talk.parts_come(all_units=True)
         talk.sums_come()
         assert machine.state is RankState.RESTING
-    if isinstance(machine, Root | Worker) and talk.children:
+    if isinstance(machine, Root | TreeWorker) and talk.children:
         late = talk.children[-1]
         talk.delivers(late, late, machine.round - 1)
         talk.hears(late, said.Offer(round=machine.round - 1, task=late))

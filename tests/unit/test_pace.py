@@ -6,7 +6,7 @@ import pytest
 
 from codedreduce.protocol.leader.links import Links
 from codedreduce.protocol.leader.pace import NEVER, Pace
-from codedreduce.protocol.leader.participation import LEFT_OUT, Standing
+from codedreduce.protocol.leader.participation import LEFT_OUT, Participation
 
 
 def after(*rounds: dict[int, float]) -> Pace:
@@ -115,8 +115,8 @@ def test_while_nothing_is_sent_nothing_is_known_of_vectors() -> None:
 # -- who takes part
 
 
-def in_round(round_: int, present: int = 6) -> Standing:
-    standing = Standing()
+def in_round(round_: int, present: int = 6) -> Participation:
+    standing = Participation()
     for rank in range(present):
         standing.came(rank)
     for number in range(1, round_ + 1):

@@ -8,21 +8,21 @@ import pytest
 
 from codedreduce import CodedReduce, LiveCompensation, MasterWorker, Tree
 from codedreduce.errors import ProtocolError
-from codedreduce.protocol import Root, Settings, Worker
+from codedreduce.protocol import Root, Settings, TreeWorker
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.membership import run_name
 from codedreduce.protocol.core.outbox import Outbox
 from codedreduce.protocol.tree.root_table import RootState
 from codedreduce.protocol.tree.shares import Arrival, Shares
-from codedreduce.protocol.tree.tree_worker_table import WorkerState
+from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
 from tests.unit.conversation import PROGRESSIVE, SETTINGS, Talk, led_to, of_type, sent, state_of, worth
 
 VECTOR = np.ones(10, np.float32)
 
 
 def test_impossible_local_events_raise_and_change_nothing() -> None:
-    worker = Worker(1, PROGRESSIVE, SETTINGS)
+    worker = TreeWorker(1, PROGRESSIVE, SETTINGS)
     worker.handle(happening.Started(), 0.0)
     before = state_of(worker)
     with pytest.raises(ProtocolError, match=r"Begin cannot happen to node 1 in state JOINING; before it: Started at 0"):
@@ -44,7 +44,7 @@ def test_a_node_with_another_plan_is_refused() -> None:
     assert "master-worker over 6 workers" in answer.message.reason
     assert (note.kind, note.nodes) == ("refused", (1,))
     assert root.machine.below.roster.present() == []
-    worker = Talk(Worker(1, PROGRESSIVE, SETTINGS))
+    worker = Talk(TreeWorker(1, PROGRESSIVE, SETTINGS))
     assert of_type(worker.hears(0, answer.message), happening.Finished)
     assert worker.machine.refused == answer.message.reason
 
@@ -95,7 +95,7 @@ print("imported")
 
 def test_an_old_unit_is_not_taken_for_the_parent_s() -> None:
     plan = CodedReduce(Tree.regular(fanout=2, depth=3), 1).plan(samples=1400)
-    talk = Talk(Worker(3, plan, Settings(length=4)))
+    talk = Talk(TreeWorker(3, plan, Settings(length=4)))
     talk.hears(1, said.Welcome())
     talk.join(7, 8)
     talk.model(1)
@@ -113,7 +113,7 @@ def test_an_old_unit_is_not_taken_for_the_parent_s() -> None:
 @pytest.mark.parametrize("chunk", [4, 2])
 def test_a_unit_done_by_a_child_is_added_to_in_a_place_of_the_parent_s_own(chunk: int) -> None:
     """What a child sends may lie in its memory, where it or another neighbour still reads it."""
-    talk = Talk(Worker(1, PROGRESSIVE, Settings(length=4, chunk=chunk)))
+    talk = Talk(TreeWorker(1, PROGRESSIVE, Settings(length=4, chunk=chunk)))
     talk.hears(0, said.Welcome())
     talk.join(3, 4)
     talk.model(1)
@@ -121,12 +121,12 @@ def test_a_unit_done_by_a_child_is_added_to_in_a_place_of_the_parent_s_own(chunk
     talk.delivers(3, PROGRESSIVE.delegated(1))
     talk.delivers(4, 4)
     assert {number for one in sent(talk.done, said.ShareChunk) for number in one.data.tolist()} == {6.0}
-    assert talk.machine.state is WorkerState.RESTING
+    assert talk.machine.state is TreeWorkerState.RESTING
 
 
 @pytest.mark.parametrize("announce", [True, False])
 def test_a_sum_is_announced_where_that_is_agreed(announce: bool) -> None:
-    talk = Talk(Worker(3, PROGRESSIVE, Settings(length=4, announce=announce)))
+    talk = Talk(TreeWorker(3, PROGRESSIVE, Settings(length=4, announce=announce)))
     talk.hears(1, said.Welcome())
     talk.model(1)
     actions = talk.computes()
@@ -135,7 +135,7 @@ def test_a_sum_is_announced_where_that_is_agreed(announce: bool) -> None:
 
 
 def test_a_worker_with_a_new_connection_takes_the_model_again() -> None:
-    talk = led_to("worker of a star", WorkerState.WORKING)
+    talk = led_to("worker of a star", TreeWorkerState.WORKING)
     talk.happens(happening.PeerLost(peer=0))
     assert sent(talk.happens(happening.PeerFound(peer=0)), said.Hello)
     talk.hears(0, said.Welcome(round=1))
@@ -180,7 +180,7 @@ def test_partial_sums_are_not_decoded_as_whole_ones() -> None:
 
 def test_live_compensation_is_stopped_by_the_next_model_alone() -> None:
     plan = LiveCompensation(3, wait_for=2, blocks=2).plan(samples=60)
-    talk = Talk(Worker(1, plan, Settings(length=4)))
+    talk = Talk(TreeWorker(1, plan, Settings(length=4)))
     talk.hears(0, said.Welcome())
     talk.model(1)
     assert talk.hears(0, said.Enough(round=1, task=1)) == []
@@ -192,17 +192,17 @@ def test_live_compensation_is_stopped_by_the_next_model_alone() -> None:
 
 def test_a_share_no_longer_needed_is_not_begun() -> None:
     """A worker that still sums is asked for another share; while that waits for its turn, somebody delivers it."""
-    talk = led_to("inner worker", WorkerState.WORKING)
+    talk = led_to("inner worker", TreeWorkerState.WORKING)
     assert talk.hears(0, said.Next(round=1, task=2, push=False)) == []
     assert talk.hears(0, said.Enough(round=1, task=2)) == []
     talk.computes()
     talk.all_deliver()
-    assert talk.machine.state is WorkerState.RESTING
+    assert talk.machine.state is TreeWorkerState.RESTING
     assert talk.asked == []
 
 
 def test_a_worker_settles_only_in_the_round_it_was_asked_to() -> None:
-    talk = led_to("inner worker", WorkerState.WORKING)
+    talk = led_to("inner worker", TreeWorkerState.WORKING)
     (timer,) = of_type(talk.hears(0, said.Settle(round=1)), happening.SetTimer)
     talk.model(2)
     talk.computes()

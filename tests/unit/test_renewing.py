@@ -11,18 +11,18 @@ from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.protocol.leader.members import GIVERS
-from codedreduce.protocol.rank.state_transfer import AT_ONCE, Asking, Offer, Taking
+from codedreduce.protocol.rank.state_transfer import AT_ONCE, Asking, OfferedState, StateTaking
 
 from .conversation import led_to, of_type, sent
 
-SAME = Offer(3, 40, "the same")
+SAME = OfferedState(3, 40, "the same")
 
 
 class Givers:
     """Ranks that have a state, and a rank that takes it; each gives what it is asked for when it is told to."""
 
     def __init__(self) -> None:
-        self.taking = Taking()
+        self.taking = StateTaking()
         self.owes: dict[int, list[int]] = {}
         self.gave: dict[int, int] = {}
 
@@ -30,10 +30,10 @@ class Givers:
         for giver, pieces in asking or []:
             self.owes.setdefault(giver, []).extend(pieces)
 
-    def offers(self, giver: int, offer: Offer = SAME) -> None:
+    def offers(self, giver: int, offer: OfferedState = SAME) -> None:
         self.heard(self.taking.offered(giver, offer))
 
-    def gives(self, giver: int, offer: Offer = SAME) -> None:
+    def gives(self, giver: int, offer: OfferedState = SAME) -> None:
         index = self.owes[giver].pop(0)
         chunk = said.StateChunk(round=offer.round, index=index, of=offer.of)
         self.gave[giver] = self.gave.get(giver, 0) + 1
@@ -43,7 +43,7 @@ class Givers:
         self.owes.pop(giver, None)
         self.heard(self.taking.lost(giver))
 
-    def all_give(self, *givers: int, offer: Offer = SAME) -> None:
+    def all_give(self, *givers: int, offer: OfferedState = SAME) -> None:
         while self.taking.whole() is None and any(self.owes.get(giver) for giver in givers):
             for giver in givers:
                 if self.owes.get(giver) and self.taking.whole() is None:
@@ -95,8 +95,10 @@ def test_who_is_slow_is_not_waited_for() -> None:
     assert givers.is_whole()
 
 
-@pytest.mark.parametrize("other", [Offer(3, 40, "another"), Offer(3, 41, "the same"), Offer(2, 40, "the same")])
-def test_another_state_is_not_mixed_with_it(other: Offer) -> None:
+@pytest.mark.parametrize(
+    "other", [OfferedState(3, 40, "another"), OfferedState(3, 41, "the same"), OfferedState(2, 40, "the same")]
+)
+def test_another_state_is_not_mixed_with_it(other: OfferedState) -> None:
     givers = Givers()
     givers.offers(1)
     givers.offers(2, other)
@@ -106,7 +108,7 @@ def test_another_state_is_not_mixed_with_it(other: Offer) -> None:
 
 
 def test_another_state_is_taken_from_its_begin_if_the_first_is_lost() -> None:
-    givers, other = Givers(), Offer(4, 3, "another")
+    givers, other = Givers(), OfferedState(4, 3, "another")
     givers.offers(1)
     givers.offers(2, other)
     givers.gives(1)
@@ -116,7 +118,7 @@ def test_another_state_is_taken_from_its_begin_if_the_first_is_lost() -> None:
 
 
 def test_states_without_a_digest_are_not_mixed() -> None:
-    givers, nameless = Givers(), Offer(3, 40, "")
+    givers, nameless = Givers(), OfferedState(3, 40, "")
     givers.offers(1, nameless)
     givers.offers(2, nameless)
     givers.all_give(1, 2, offer=nameless)
@@ -127,7 +129,7 @@ def test_states_without_a_digest_are_not_mixed() -> None:
 @given(st.data())
 def test_whatever_happens_it_comes_if_somebody_is_left(data: st.DataObject) -> None:
     givers = Givers()
-    of = Offer(3, data.draw(st.integers(1, 60)), "the same")
+    of = OfferedState(3, data.draw(st.integers(1, 60)), "the same")
     left = [1, 2, 3, 4]
     for _ in range(data.draw(st.integers(0, 150))):
         giver = data.draw(st.sampled_from(left))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codedreduce.protocol.leader.distribution import Load, Sending, Speed, share_out, stripe_weights, through_at
+from codedreduce.protocol.leader.distribution import Allotment, Sending, Speed, share_out, stripe_weights, through_at
 from codedreduce.protocol.leader.relief import Helper, Rest, relieve
 from codedreduce.schemes import Part
 
@@ -20,7 +20,7 @@ def speeds(*slowness: float) -> dict[int, Speed]:
     return {rank: Speed(block=each / BLOCKS) for rank, each in enumerate(slowness)}
 
 
-def covered(loads: dict[int, Load]) -> list[tuple[int, int]]:
+def covered(loads: dict[int, Allotment]) -> list[tuple[int, int]]:
     return sorted(
         (part.unit, block) for load in loads.values() for part in load.parts() for block in range(part.first, part.last)
     )
@@ -53,7 +53,7 @@ def test_long_vectors_move_as_whole_units_or_not_at_all() -> None:
     known = speeds(1, 1, 1, 1, 1, 3)
     loads = share_out(6, BLOCKS, known, anybody, 1.0)
     assert all(part.blocks == BLOCKS for load in loads.values() for part in load.parts())
-    stay = {rank: Load({rank: BLOCKS}) for rank in range(6)}
+    stay = {rank: Allotment({rank: BLOCKS}) for rank in range(6)}
     assert through_at(loads, known, 1.0) < through_at(stay, known, 1.0)
     assert share_out(6, BLOCKS, known, anybody, 9.0)[5].parts() == [Part(5, 0, BLOCKS)]
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from codedreduce.errors import WireError
-from codedreduce.protocol import Settings, Worker
+from codedreduce.protocol import Settings, TreeWorker
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.protocol.core.wire import decode, encode
 from codedreduce.protocol.tree.ring_node import RingState
 from codedreduce.protocol.tree.root_table import RootState
-from codedreduce.protocol.tree.tree_worker_table import WorkerState
+from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
 from tests.unit.conversation import DEEP, PROGRESSIVE, SETTINGS, Talk, led_to, of_type, sent, state_of
 
 STRANGER = 99
@@ -36,17 +36,17 @@ def is_noted(talk: Talk, sender: int, message: said.AnyMessage, data: Any = None
     assert f"node {sender} sent node {talk.machine.node} " in note.reason
 
 
-@pytest.mark.parametrize("state", [WorkerState.WORKING, WorkerState.RESTING], ids=lambda state: state.name)
+@pytest.mark.parametrize("state", [TreeWorkerState.WORKING, TreeWorkerState.RESTING], ids=lambda state: state.name)
 @pytest.mark.parametrize("task", [0, 999, 2**53, PROGRESSIVE.delegated(999)])
 @pytest.mark.parametrize("name", ["inner worker", "leaf", "eager leaf", "cyclic inner worker", "live worker"])
-def test_a_task_that_does_not_exist(name: str, task: int, state: WorkerState) -> None:
+def test_a_task_that_does_not_exist(name: str, task: int, state: TreeWorkerState) -> None:
     talk = led_to(name, state)
     is_noted(talk, talk.parent, said.Next(round=1, task=task, push=True), kind="unreadable")
 
 
 def test_a_task_of_another_s() -> None:
     """Leaf 3 stands in for 4, and if its parent does for 2, for 5 and 6; or it does its parent's one unit."""
-    talk = led_to("leaf", WorkerState.RESTING)
+    talk = led_to("leaf", TreeWorkerState.RESTING)
     for task in (1, 2, PROGRESSIVE.delegated(3), PROGRESSIVE.delegated(6)):
         is_noted(talk, 1, said.Next(round=1, task=task, push=True), kind="unreadable")
     for task in (4, 5, 6, PROGRESSIVE.delegated(1), PROGRESSIVE.delegated(2)):
@@ -65,15 +65,15 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("state", list(WorkerState)[:-1], ids=lambda state: state.name)
+@pytest.mark.parametrize("state", list(TreeWorkerState)[:-1], ids=lambda state: state.name)
 @pytest.mark.parametrize("message", COMMANDS, ids=lambda message: type(message).__name__)
 @pytest.mark.parametrize("sender", [3, 2, 1, STRANGER], ids=["child", "sibling", "itself", "stranger"])
-def test_only_a_parent_commands(sender: int, message: said.AnyMessage, state: WorkerState) -> None:
+def test_only_a_parent_commands(sender: int, message: said.AnyMessage, state: TreeWorkerState) -> None:
     is_noted(led_to("inner worker", state), sender, message)
 
 
-@pytest.mark.parametrize("state", list(WorkerState)[:-1], ids=lambda state: state.name)
-def test_a_parent_s_goodbye_and_model_are_its_own(state: WorkerState) -> None:
+@pytest.mark.parametrize("state", list(TreeWorkerState)[:-1], ids=lambda state: state.name)
+def test_a_parent_s_goodbye_and_model_are_its_own(state: TreeWorkerState) -> None:
     talk = led_to("inner worker", state)
     is_noted(talk, STRANGER, said.Goodbye(reason="it is over"))
     for sender in (3, STRANGER):
@@ -97,7 +97,7 @@ def test_a_chunk_of_a_wrong_index_or_length(index: int, length: int | None) -> N
     data = None if length is None else np.ones(length, np.float32)
     root, worker, ring = (
         led_to("root", RootState.COLLECTING),
-        led_to("inner worker", WorkerState.WORKING),
+        led_to("inner worker", TreeWorkerState.WORKING),
         led_to("ring node", RingState.EXCHANGING),
     )
     is_noted(root, 1, said.ShareChunk(round=1, task=1, index=index), data, kind="unreadable")
@@ -237,20 +237,20 @@ def test_units_that_do_not_exist_are_not_done_again() -> None:
 @pytest.mark.parametrize("generation", [0, 3, 8])
 def test_a_hello_of_any_generation_is_answered_with_the_current_one(generation: int) -> None:
     settings = Settings(length=10, chunk=4, generation=3)
-    parent = Talk(Worker(1, DEEP, settings))
-    child = Talk(Worker(3, DEEP, Settings(length=10, chunk=4, generation=generation)))
+    parent = Talk(TreeWorker(1, DEEP, settings))
+    child = Talk(TreeWorker(3, DEEP, Settings(length=10, chunk=4, generation=generation)))
     (hello,) = sent(child.done, said.Hello)
     assert hello.message.generation == generation
     (welcome,) = sent(parent.hears(3, hello.message), said.Welcome)
     assert welcome.message.generation == 3
     child.hears(1, welcome.message)
-    assert (child.machine.state, child.machine.generation) == (WorkerState.WAITING, 3)
+    assert (child.machine.state, child.machine.generation) == (TreeWorkerState.WAITING, 3)
     child.hears(1, said.ModelChunk(round=1, index=0, generation=3), 1.0)
-    assert child.machine.state is WorkerState.LOADING
+    assert child.machine.state is TreeWorkerState.LOADING
 
 
 def test_a_new_generation_goes_down_the_tree() -> None:
-    talk = led_to("inner worker below another", WorkerState.RESTING)
+    talk = led_to("inner worker below another", TreeWorkerState.RESTING)
     told = sent(talk.hears(1, said.Welcome(generation=4)), said.Welcome)
     assert [(one.to, one.message.generation) for one in told] == [(7, 4), (8, 4)]
     (hello,) = talk.hears(1, said.ModelChunk(round=2, index=0, generation=0), 1.0)
@@ -266,7 +266,7 @@ def test_a_new_generation_goes_down_the_tree() -> None:
 
 @pytest.mark.parametrize("message", [said.Enough(round=1, task=1, generation=1), said.Settle(round=1, generation=1)])
 def test_other_messages_of_another_generation_are_dropped(message: said.AnyMessage) -> None:
-    assert changes_nothing(led_to("inner worker", WorkerState.WORKING), 0, message) == []
+    assert changes_nothing(led_to("inner worker", TreeWorkerState.WORKING), 0, message) == []
 
 
 # -- a ring
@@ -356,14 +356,14 @@ def test_only_workers_can_be_late() -> None:
     assert result.late == (2,)
     late = said.Late(round=1, node=4, seconds=1.0)
     assert changes_nothing(talk, 1, late) == []
-    assert changes_nothing(led_to("inner worker", WorkerState.WORKING), 3, said.Late(node=99, seconds=1.0)) == []
+    assert changes_nothing(led_to("inner worker", TreeWorkerState.WORKING), 3, said.Late(node=99, seconds=1.0)) == []
 
 
 # -- a parent's own unit, done by a child
 
 
 def test_half_a_unit_is_not_taken_for_it() -> None:
-    talk = led_to("inner worker", WorkerState.WORKING)
+    talk = led_to("inner worker", TreeWorkerState.WORKING)
     own = PROGRESSIVE.delegated(1)
     talk.delivers(3, own, covered=0.5)
     assert talk.machine.delivering.total is None

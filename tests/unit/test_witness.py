@@ -6,20 +6,20 @@ import pytest
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.rank_table import RankState
-from codedreduce.protocol.leader.drift import Witness
+from codedreduce.protocol.leader.drift import DriftDetector
 from tests.unit.conversation import Talk, led_to, of_type, sent
 
 EVERYONE = range(4)
 
 
-def told(witness: Witness, round_: int, digests: str, present=EVERYONE) -> list[int]:
+def told(witness: DriftDetector, round_: int, digests: str, present=EVERYONE) -> list[int]:
     """Ranks tell their digests in order, a letter each; who is named."""
     return [odd for rank, digest in enumerate(digests) for odd in witness.hear(rank, round_, digest, present)]
 
 
 def test_before_the_first_round_rank_0_counts() -> None:
-    assert told(Witness(4), 1, "abbb") == [1, 2, 3]
-    witness = Witness(4)
+    assert told(DriftDetector(4), 1, "abbb") == [1, 2, 3]
+    witness = DriftDetector(4)
     assert witness.hear(2, 1, "b", EVERYONE) == [], "nothing to compare with yet"
     assert witness.hear(0, 1, "a", EVERYONE) == [2]
 
@@ -36,28 +36,28 @@ def test_before_the_first_round_rank_0_counts() -> None:
     ],
 )
 def test_later_it_is_most_that_count(digests: str, odd: list[int]) -> None:
-    assert told(Witness(4), 2, digests) == odd
+    assert told(DriftDetector(4), 2, digests) == odd
 
 
 def test_nobody_is_named_before_all_have_told() -> None:
-    witness = Witness(4)
+    witness = DriftDetector(4)
     assert told(witness, 2, "aab") == []
     assert witness.hear(3, 2, "a", EVERYONE) == [2]
 
 
 def test_who_is_named_is_named_once() -> None:
-    witness = Witness(4)
+    witness = DriftDetector(4)
     assert told(witness, 2, "aaba") == [2]
     assert told(witness, 2, "aaba") == []
     assert told(witness, 3, "aaba") == [2], "in another round it is news"
 
 
 def test_who_is_gone_is_not_waited_for() -> None:
-    assert told(Witness(4), 2, "aab", present=(0, 1, 2)) == [2]
+    assert told(DriftDetector(4), 2, "aab", present=(0, 1, 2)) == [2]
 
 
 def test_what_comes_late_is_not_compared() -> None:
-    witness = Witness(4)
+    witness = DriftDetector(4)
     told(witness, 3, "aaaa")
     assert witness.hear(2, 2, "b", EVERYONE) == []
 

@@ -3,17 +3,17 @@
 from codedreduce.protocol.core.machine import Machine, diagram
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.rank.rank import Rank
-from codedreduce.protocol.rank.sum_buffers import OWN_ROOMS, Rooms
+from codedreduce.protocol.rank.sum_buffers import OWN_SUM_BUFFERS, SumBuffers
 from codedreduce.protocol.tree.ring_node import RingNode
 from codedreduce.protocol.tree.root import Root
-from codedreduce.protocol.tree.tree_worker import Worker
+from codedreduce.protocol.tree.tree_worker import TreeWorker
 from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 
-__all__ = ["Machine", "Rank", "RingNode", "Root", "Settings", "Worker", "diagram", "machine_for"]
+__all__ = ["Machine", "Rank", "RingNode", "Root", "Settings", "TreeWorker", "diagram", "machine_for"]
 
 
 def machine_for(
-    node: int, plan: Plan, settings: Settings, rooms: Rooms = OWN_ROOMS, *, computes: bool = True
+    node: int, plan: Plan, settings: Settings, rooms: SumBuffers = OWN_SUM_BUFFERS, *, computes: bool = True
 ) -> Machine:  # fmt: skip
     """The state machine of a node under a plan.
 
@@ -24,4 +24,4 @@ def machine_for(
     if isinstance(plan, StripedPlan):
         return Rank(node, plan, settings, rooms)
     assert isinstance(plan, TreePlan)
-    return Worker(node, plan, settings) if node else Root(plan, settings, computes=computes)
+    return TreeWorker(node, plan, settings) if node else Root(plan, settings, computes=computes)

@@ -18,7 +18,7 @@ from codedreduce.protocol.core.messages import Lead, Message, Stand, Status, Wel
 from codedreduce.protocol.rank.rank import Rank
 from codedreduce.protocol.tree.ring_node import RingNode
 from codedreduce.protocol.tree.root import Root
-from codedreduce.protocol.tree.tree_worker import Worker
+from codedreduce.protocol.tree.tree_worker import TreeWorker
 from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 
 Kinds = frozenset[type[Message]]
@@ -63,8 +63,8 @@ def rights_at(node: int, plan: Plan) -> Rights:
         kinds = said_by(Rank, COORDINATOR, FOLLOWER, PEER)
         return Rights(below={other: kinds for other in plan.computing if other != node})
     assert isinstance(plan, TreePlan)
-    kinds = said_by(Worker if node else Root, CHILD)
-    above = {plan.tree.parent(node): said_by(Worker, PARENT)} if node else {}
+    kinds = said_by(TreeWorker if node else Root, CHILD)
+    above = {plan.tree.parent(node): said_by(TreeWorker, PARENT)} if node else {}
     return Rights(above=above, below=dict.fromkeys(plan.tree.children(node), kinds))
 
 

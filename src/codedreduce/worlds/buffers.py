@@ -20,7 +20,7 @@ import numpy as np
 from codedreduce.errors import WireError
 from codedreduce.packed import Packed, raw_of
 from codedreduce.protocol.core.events import Gathered
-from codedreduce.protocol.rank.sum_buffers import OWN_ROOMS, Rooms
+from codedreduce.protocol.rank.sum_buffers import OWN_SUM_BUFFERS, SumBuffers
 from codedreduce.schemes import StripedPlan, TreePlan
 from codedreduce.vectors import Vector, convert, copied, on_host, round_off
 from codedreduce.worlds.arena import Reference
@@ -86,9 +86,9 @@ class Buffers:
         return found if found is not None else self._memory.empty(self._length, self._dtype)
 
     @property
-    def rooms(self) -> Rooms:
+    def rooms(self) -> SumBuffers:
         """Where a rank's sums lie."""
-        return self._lending if self._lending is not None else OWN_ROOMS
+        return self._lending if self._lending is not None else OWN_SUM_BUFFERS
 
     def take(self, gathered: Gathered) -> Vector | None:
         """A gathered sum, in memory of this node's own; None if it was written into before it was here."""

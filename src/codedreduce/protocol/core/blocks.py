@@ -15,7 +15,7 @@ SHORTEST = 1e-9
 What = TypeVar("What")
 
 
-class Unit(Generic[What]):
+class UnitParts(Generic[What]):
     """What has come of a unit: the longest sum of first blocks, and the single blocks that follow it.
 
     It is complete when none of these is missing. What a longer sum of first blocks has in it is not needed any more.

@@ -7,7 +7,7 @@ from codedreduce.protocol.core.rank_table import ENDING, JOINING, READY, RENEWIN
 from codedreduce.protocol.core.settings import Settings
 
 
-class Place:
+class RankPosition:
     """The parts of a rank's machine read it, and say by its verbs where the rank is next."""
 
     def __init__(self, node: int, settings: Settings, ranks: int) -> None:
@@ -86,7 +86,7 @@ class Place:
         return after + 1 + (self.node - after - 1) % self._ranks
 
     @property
-    def position(self) -> int:
+    def progress(self) -> int:
         """How far this rank is: the round it is in; less if it takes a state, 0 if it has none."""
         if not self.has_state:
             return 0
@@ -95,7 +95,7 @@ class Place:
     @property
     def candidacy(self) -> int:
         """How far a rank is that would lead; 0 of one that would not."""
-        return 0 if self.is_leaving else self.position
+        return 0 if self.is_leaving else self.progress
 
     def take(self, go: Go) -> None:
         """The coordinator has let a round begin."""

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable, Mapping
 from codedreduce.protocol.core.events import AnyAction, Note, SetTimer, Transmit
 from codedreduce.protocol.core.messages import Follow, Lead, Message, Stand, Voters, Welcome
 from codedreduce.protocol.core.outbox import Outboxes
-from codedreduce.protocol.core.rank_position import Place
+from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.election.leader_liveness import SILENCE, Silence
+from codedreduce.protocol.election.leader_liveness import SILENCE, LeaderLiveness
 from codedreduce.protocol.election.voters import Voting
 from codedreduce.protocol.leader.members import Office
 from codedreduce.schemes import StripedPlan
@@ -38,7 +38,7 @@ SHORTEST_TRY, LONGEST_TRY = 0.1, 300.0
 WORTH_TELLING = 1.0
 
 
-class Electing:
+class Election:
     """A rank without a coordinator.
 
     `adopt` makes a generation this rank's own. `take_lead` has it lead those that follow, each with the round it is in.
@@ -46,13 +46,13 @@ class Electing:
     """
 
     def __init__(
-        self, place: Place, plan: StripedPlan, settings: Settings, links: Outboxes, office: Office,
+        self, position: RankPosition, plan: StripedPlan, settings: Settings, links: Outboxes, office: Office,
         adopt: Callable[[int], None],
         take_lead: Callable[[Mapping[int, int], float, list[AnyAction]], None],
         let_in: Callable[[int, int, int, float, list[AnyAction]], None],
         greet: Callable[[int, float, list[AnyAction]], None],
     ) -> None:  # fmt: skip
-        self._place = place
+        self._position = position
         self._plan = plan
         self._links = links
         self._office = office
@@ -61,8 +61,8 @@ class Electing:
         self._let_in = let_in
         self._greet = greet
         self._process = settings.process
-        self._voting = Voting(place.node, settings.process, plan.computing)
-        self._silence = Silence()
+        self._voting = Voting(position.node, settings.process, plan.computing)
+        self._silence = LeaderLiveness()
         self.is_lost = False  # nobody leads this rank
         self._standing: dict[int, int] = {}  # who else has lost its coordinator, and how far it is
         self._followers: dict[int, int] | None = None  # if this rank would lead: who follows it, and how far each is
@@ -104,7 +104,7 @@ class Electing:
         """A rank cannot be reached: if it is the one that leads, another must."""
         self.note_lost(rank, is_dead=is_dead)
         self.look_at_voters(actions)
-        if rank == self._place.coordinator and not self._office.is_held:
+        if rank == self._position.coordinator and not self._office.is_held:
             self.lose(now, actions)
         elif self.is_lost:
             self._propose(now, actions)
@@ -116,7 +116,7 @@ class Electing:
         self._voting.is_there(rank, process)
         if voters != self.voters():
             self._standing.pop(rank, None)
-            if rank == self._place.coordinator and not self._office.is_held:
+            if rank == self._position.coordinator and not self._office.is_held:
                 self.lose(now, actions)
             elif self.is_lost:
                 self._propose(now, actions)
@@ -124,7 +124,7 @@ class Electing:
 
     def begin_with(self, ranks: Iterable[int], actions: list[AnyAction]) -> None:
         """On a rank that leads: the run begins with these; who has not come has no say until it comes."""
-        self._voting.begin(self._place.generation, ranks)
+        self._voting.begin(self._position.generation, ranks)
         self._tell_all(self._stand(asks=True), actions)
 
     def let_in(self, rank: int, process: int) -> None:
@@ -133,7 +133,7 @@ class Electing:
 
     def look_at_voters(self, actions: list[AnyAction]) -> None:
         """On a rank that leads: go on to later voters if it is time, and have all know of them."""
-        if self._office.is_held and self._voting.advance(self._place.generation):
+        if self._office.is_held and self._voting.advance(self._position.generation):
             self._tell_all(self._stand(asks=True), actions)
 
     def ask_unaware(self, actions: list[AnyAction]) -> None:
@@ -170,21 +170,21 @@ class Electing:
 
     def _watch(self, now: float, actions: list[AnyAction]) -> None:
         if not self._office.is_held:
-            actions.append(SetTimer(name=SILENCE, at=self._silence.when_to_ask(self._place.round_took, now)))
+            actions.append(SetTimer(name=SILENCE, at=self._silence.when_to_ask(self._position.round_took, now)))
 
     def look_at_leader(self, now: float, actions: list[AnyAction], *, is_calm: bool) -> None:
         """Ask the one that leads; if it has been asked and does not answer, another must lead."""
-        place = self._place
-        if self.is_lost or not is_calm or place.coordinator == place.node:
+        position = self._position
+        if self.is_lost or not is_calm or position.coordinator == position.node:
             self._watch(now, actions)
             return
-        if not self._silence.is_asked(place.generation):
-            actions.append(Transmit(to=place.coordinator, message=self._stand(asks=True)))
-            actions.append(SetTimer(name=SILENCE, at=self._silence.ask(place.generation, now)))
+        if not self._silence.is_asked(position.generation):
+            actions.append(Transmit(to=position.coordinator, message=self._stand(asks=True)))
+            actions.append(SetTimer(name=SILENCE, at=self._silence.ask(position.generation, now)))
             return
         waited = self._silence.give_up(now)
-        reason = f"rank {place.coordinator}, which leads, has not answered rank {place.node} for {waited:.1f} s"
-        actions.append(Note(kind="silent", reason=reason, round=place.round, nodes=(place.coordinator,)))
+        reason = f"rank {position.coordinator}, which leads, has not answered rank {position.node} for {waited:.1f} s"
+        actions.append(Note(kind="silent", reason=reason, round=position.round, nodes=(position.coordinator,)))
         self._watch(now, actions)
         self.lose(now, actions)
 
@@ -197,13 +197,13 @@ class Electing:
     def _try_again(self, now: float, actions: list[AnyAction]) -> None:
         """Each rank after another while, so that two do not stand in each other's way for ever."""
         self._wait = min(LONGEST_TRY, 2 * self._wait)
-        spread = 1 + self._place.node / self._plan.workers
+        spread = 1 + self._position.node / self._plan.workers
         actions.append(SetTimer(name=ELECTING, at=now + self._wait * spread))
 
     def look(self, now: float, actions: list[AnyAction]) -> None:
         """Nothing has come of it: begin again. Whoever is furthest may be gone by now."""
         is_to_raise, self._is_to_raise = self._is_to_raise, False
-        if is_to_raise and self._office.is_held and self._latest > self._place.generation:
+        if is_to_raise and self._office.is_held and self._latest > self._position.generation:
             self._offer(now, actions)
         elif self.is_lost:
             self._say_waiting(actions)
@@ -212,25 +212,25 @@ class Electing:
 
     def _say_waiting(self, actions: list[AnyAction]) -> None:
         """Say for whom this rank waits, if that has taken long."""
-        place = self._place
-        missing = tuple(sorted(self.voters() - {place.node} - self._standing.keys()))
+        position = self._position
+        missing = tuple(sorted(self.voters() - {position.node} - self._standing.keys()))
         if self._wait >= WORTH_TELLING and missing:
             reason = (
-                f"rank {place.node} has lost rank {place.coordinator}, which led; for another to lead it waits for "
+                f"rank {position.node} has lost rank {position.coordinator}, which led; for another to lead it waits "
             )
-            reason += f"ranks {list(missing)}, or to know that they are dead"
-            actions.append(Note(kind="waiting", reason=reason, round=place.round, nodes=missing))
+            reason += f"for ranks {list(missing)}, or to know that they are dead"
+            actions.append(Note(kind="waiting", reason=reason, round=position.round, nodes=missing))
 
     def _stand(self, *, asks: bool = False) -> Stand:
-        place = self._place
+        position = self._position
         return Stand(
-            generation=place.generation, round=place.candidacy, lost=self.is_lost, asks=asks,
+            generation=position.generation, round=position.candidacy, lost=self.is_lost, asks=asks,
             process=self._process, voters=self._voting.voters,
         )  # fmt: skip
 
     def _tell_all(self, message: Message, actions: list[AnyAction]) -> None:
         lost = self._links.lost()
-        others = (rank for rank in self._plan.computing if rank != self._place.node and rank not in lost)
+        others = (rank for rank in self._plan.computing if rank != self._position.node and rank not in lost)
         actions.extend(Transmit(to=rank, message=message) for rank in others)  # type: ignore[arg-type]
 
     def is_in(self, message: Welcome, is_new: bool, actions: list[AnyAction]) -> None:
@@ -239,7 +239,7 @@ class Electing:
         if is_new and message.is_late:
             self._tell_all(self._stand(), actions)
         elif not is_new and message.voters != self._voting.voters:
-            self.tell(self._place.coordinator, actions)
+            self.tell(self._position.coordinator, actions)
 
     def tell(self, rank: int, actions: list[AnyAction]) -> None:
         """Tell one rank how it is here: whom this rank follows, or that it has lost whom it followed."""
@@ -247,9 +247,9 @@ class Electing:
 
     def on_stand(self, message: Stand, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Another says whom it follows, or that it follows nobody."""
-        place = self._place
+        position = self._position
         self._latest = max(self._latest, message.generation)
-        leader = place.leader_of(message.generation)
+        leader = position.leader_of(message.generation)
         self._hear_of_voters(message, sender, actions)
         if message.lost:
             self._standing[sender] = message.round
@@ -259,13 +259,13 @@ class Electing:
                 if message.asks:
                     self.tell(sender, actions)
                 self._propose(now, actions)
-            elif sender == place.coordinator and message.generation == place.generation:
+            elif sender == position.coordinator and message.generation == position.generation:
                 self.lose(now, actions)  # it leads no more
-            elif message.generation < place.generation:
+            elif message.generation < position.generation:
                 self.tell(sender, actions)
-        elif message.generation > place.generation and leader != place.node:
+        elif message.generation > position.generation and leader != position.node:
             self._greet(leader, now, actions)
-        elif sender == place.coordinator and self._silence.is_asked(message.generation):
+        elif sender == position.coordinator and self._silence.is_asked(message.generation):
             self._silence.answers(message.generation, now)
             self._watch(now, actions)
         elif self._office.is_held and message.asks:
@@ -273,14 +273,14 @@ class Electing:
 
     def _hear_of_voters(self, message: Stand, sender: int, actions: list[AnyAction]) -> None:
         """Another says whose word counts as far as it knows. One that leads is told that this rank knows it, too."""
-        place = self._place
+        position = self._position
         self.learn(message.voters)
         self._voting.is_there(sender, message.process)
-        is_of_this = message.generation == place.generation and not message.lost
+        is_of_this = message.generation == position.generation and not message.lost
         if self._office.is_held and is_of_this:
             self._voting.agrees(sender, message.voters)
             self.look_at_voters(actions)
-        elif is_of_this and sender == place.coordinator and message.asks and not self.is_lost:
+        elif is_of_this and sender == position.coordinator and message.asks and not self.is_lost:
             self.tell(sender, actions)
 
     def _lead_also(self, rank: int, message: Stand, now: float, actions: list[AnyAction]) -> None:
@@ -288,55 +288,55 @@ class Electing:
 
         It may have followed one of a later generation, who came to nothing. It cannot go back, so all go there.
         """
-        if message.generation == self._place.generation:
+        if message.generation == self._position.generation:
             self._let_in(rank, message.process, message.round, now, actions)
-        elif message.generation < self._place.generation:
+        elif message.generation < self._position.generation:
             self.tell(rank, actions)
         elif self.has_enough and not self._is_to_raise:
             self._is_to_raise = True  # not at once: it may be welcomed there meanwhile
-            spread = 1 + self._place.node / self._plan.workers
+            spread = 1 + self._position.node / self._plan.workers
             actions.append(SetTimer(name=ELECTING, at=now + SHORTEST_TRY * spread))
 
     # -- somebody would lead
 
     def _propose(self, now: float, actions: list[AnyAction]) -> None:
         """Offer to lead, if enough have nobody, and none of them is further."""
-        place = self._place
-        positions = {**self._standing, place.node: place.candidacy}
-        if self._followers is not None or not place.candidacy or not self.is_enough(positions):
+        position = self._position
+        positions = {**self._standing, position.node: position.candidacy}
+        if self._followers is not None or not position.candidacy or not self.is_enough(positions):
             return
-        if min(positions, key=lambda rank: (-positions[rank], rank)) != place.node:
+        if min(positions, key=lambda rank: (-positions[rank], rank)) != position.node:
             return
         self._offer(now, actions)
 
     def _offer(self, now: float, actions: list[AnyAction]) -> None:
         """Offer to lead, in a generation later than any that was heard of."""
-        place = self._place
-        self._adopt(place.own_generation(max(self._latest, place.generation)))
+        position = self._position
+        self._adopt(position.own_generation(max(self._latest, position.generation)))
         self.is_lost = True
         self._try_again(now, actions)
-        self._followers = {place.node: place.position}
+        self._followers = {position.node: position.progress}
         made_in, number = self._voting.number
         lead = Lead(
-            generation=place.generation, round=place.position, voters_made_in=made_in, voters_number=number
+            generation=position.generation, round=position.progress, voters_made_in=made_in, voters_number=number
         )  # fmt: skip
         self._tell_all(lead, actions)
         self._lead_if_enough(now, actions)
 
     def on_lead(self, message: Lead, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Another would lead: follow it, unless this rank has a coordinator, is further, or knows later voters."""
-        place = self._place
+        position = self._position
         self._latest = max(self._latest, message.generation)
-        if place.leader_of(message.generation) != sender or message.generation <= place.generation:
+        if position.leader_of(message.generation) != sender or message.generation <= position.generation:
             return
-        may_follow = self.is_lost or sender == place.coordinator or (self._office.is_held and not self.has_enough)
+        may_follow = self.is_lost or sender == position.coordinator or (self._office.is_held and not self.has_enough)
         knows_less = (message.voters_made_in, message.voters_number) < self._voting.number
-        if not may_follow or message.round < place.position or knows_less:
+        if not may_follow or message.round < position.progress or knows_less:
             self.tell(sender, actions)
             return
         self._adopt(message.generation)
         self.is_lost = True  # until it is welcomed
-        follow = Follow(generation=message.generation, round=place.position, process=self._process)
+        follow = Follow(generation=message.generation, round=position.progress, process=self._process)
         actions.append(Transmit(to=sender, message=follow))
         self._try_again(now, actions)
 
@@ -360,8 +360,8 @@ class Electing:
         followers = self._followers
         self.find()
         self._voting.take_lead()
-        place = self._place
-        reason = f"rank {place.node} leads generation {place.generation} from round {place.position} on; "
+        position = self._position
+        reason = f"rank {position.node} leads generation {position.generation} from round {position.progress} on; "
         reason += f"{len(followers)} of {len(self.voters())} ranks follow"
-        actions.append(Note(kind="leads", reason=reason, round=place.round, nodes=(place.node,)))
+        actions.append(Note(kind="leads", reason=reason, round=position.round, nodes=(position.node,)))
         self._take_lead(followers, now, actions)

@@ -21,7 +21,7 @@ LEAST_PATIENCE, TIMES = 2.0, 8.0
 LONGER = 2.0
 
 
-class Silence:
+class LeaderLiveness:
     """What was asked of the one that leads, and how long its answers took."""
 
     def __init__(self) -> None:

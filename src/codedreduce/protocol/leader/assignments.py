@@ -9,7 +9,7 @@ from codedreduce.schemes import Part
 
 
 @dataclass(slots=True)
-class Order:
+class WorkOrder:
     """A part that a rank was given. `helps`: in another's place. `is_trial`: another does it, too."""
 
     part: Part
@@ -19,7 +19,7 @@ class Order:
     is_relieved: bool = False  # others do it, too
 
 
-class Hand:
+class Assignment:
     """The orders of one rank, in the order in which it does them."""
 
     __slots__ = (
@@ -29,7 +29,7 @@ class Hand:
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self.orders: list[Order] = []
+        self.orders: list[WorkOrder] = []
         self.done = 0  # blocks of the first order that are known to be done
         self.delivered = 0  # parts, in this round
         self.since = 0.0  # when it was given what it has, or delivered last
@@ -56,7 +56,7 @@ class Hand:
         """Whether it does others' work, in blocks: each one that is done is heard of."""
         return bool(self.orders) and all(order.helps and order.part.blocks == 1 for order in self.orders)
 
-    def to_relieve(self) -> Order | None:
+    def to_relieve(self) -> WorkOrder | None:
         """What others could take over: of what it would do last, the last block."""
         orders = [order for order in self.orders if not order.is_relieved and not order.is_trial]
         if not orders:
@@ -64,12 +64,12 @@ class Hand:
         last = orders[-1].part
         return max((one for one in orders if one.part.unit == last.unit), key=lambda one: one.part.first)
 
-    def before(self, order: Order) -> int:
+    def before(self, order: WorkOrder) -> int:
         """Blocks that it does before it begins with an order."""
-        place = self.orders.index(order)
-        return sum(one.part.blocks for one in self.orders[:place]) - (self.done if place else 0)
+        position = self.orders.index(order)
+        return sum(one.part.blocks for one in self.orders[:position]) - (self.done if position else 0)
 
-    def find(self, part: Part) -> Order | None:
+    def find(self, part: Part) -> WorkOrder | None:
         """The order that a delivered part is of."""
         return next((one for one in self.orders if one.part[:2] == part[:2]), None)
 
@@ -81,51 +81,51 @@ class Hand:
         return each
 
 
-class Hands:
+class Assignments:
     """The hands of all ranks, and who has blocks of which unit."""
 
     def __init__(self) -> None:
-        self._hands: dict[int, Hand] = {}
+        self._assignments: dict[int, Assignment] = {}
         self._holders: dict[int, set[int]] = {}
 
     def clear(self) -> None:
         """A new round."""
-        self._hands = {}
+        self._assignments = {}
         self._holders = {}
 
-    def of(self, rank: int) -> Hand:
+    def of(self, rank: int) -> Assignment:
         """A rank's hand."""
-        if rank not in self._hands:
-            self._hands[rank] = Hand(rank)
-        return self._hands[rank]
+        if rank not in self._assignments:
+            self._assignments[rank] = Assignment(rank)
+        return self._assignments[rank]
 
-    def all(self) -> Iterable[Hand]:
+    def all(self) -> Iterable[Assignment]:
         """Those that were given something in this round."""
-        return self._hands.values()
+        return self._assignments.values()
 
-    def give(self, rank: int, orders: Iterable[Order]) -> Hand:
+    def give(self, rank: int, orders: Iterable[WorkOrder]) -> Assignment:
         """A rank is given orders."""
-        hand = self.of(rank)
-        hand.stamp += 1
+        assignment = self.of(rank)
+        assignment.stamp += 1
         for order in orders:
-            hand.orders.append(order)
+            assignment.orders.append(order)
             self._holders.setdefault(order.part.unit, set()).add(rank)
-        return hand
+        return assignment
 
-    def take(self, hand: Hand, order: Order) -> None:
+    def take(self, assignment: Assignment, order: WorkOrder) -> None:
         """A rank no longer has an order: it is done, or others do it."""
-        if order is hand.orders[0]:
-            hand.done = 0
-        hand.orders.remove(order)
-        hand.stamp += 1
-        if all(one.part.unit != order.part.unit for one in hand.orders):
-            self._holders[order.part.unit].discard(hand.rank)
+        if order is assignment.orders[0]:
+            assignment.done = 0
+        assignment.orders.remove(order)
+        assignment.stamp += 1
+        if all(one.part.unit != order.part.unit for one in assignment.orders):
+            self._holders[order.part.unit].discard(assignment.rank)
 
-    def holding(self, unit: int) -> list[tuple[Hand, Order]]:
+    def holding(self, unit: int) -> list[tuple[Assignment, WorkOrder]]:
         """Who has parts of a unit, and which."""
         return [
-            (self._hands[rank], order)
+            (self._assignments[rank], order)
             for rank in sorted(self._holders.get(unit, ()))
-            for order in self._hands[rank].orders
+            for order in self._assignments[rank].orders
             if order.part.unit == unit
         ]

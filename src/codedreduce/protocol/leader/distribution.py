@@ -39,7 +39,7 @@ class Speed:
 
 
 @dataclass
-class Load:
+class Allotment:
     """What a rank is to do: parts that begin with a unit's first block, by unit how far; and single blocks."""
 
     firsts: dict[int, int] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Load:
         return [Part(unit, 0, end) for unit, end in firsts.items()] + rest
 
 
-Loads = dict[int, Load]
+Loads = dict[int, Allotment]
 
 
 def share_out(
@@ -111,7 +111,7 @@ class _Draft:
         self._speeds = speeds
         self._can = can
         self._owner = owner
-        self.loads: Loads = {rank: Load() for rank in speeds}
+        self.loads: Loads = {rank: Allotment() for rank in speeds}
         for unit in range(units):
             if owner(unit) in speeds:
                 self.loads[owner(unit)].firsts[unit] = blocks
@@ -160,12 +160,12 @@ class _Draft:
         moved = False
         for giver in sorted(self.loads, key=self._finish.__getitem__, reverse=True):
             own = [unit for unit in self.loads[giver].firsts if self._owner(unit) == giver]
-            for place, unit in enumerate(reversed(own)):
+            for position, unit in enumerate(reversed(own)):
                 taker = self._taker(unit, self._blocks, giver)
                 if taker is None:
                     break
                 if self._after(taker, self._blocks) + price >= self._finish[giver]:
-                    if place:
+                    if position:
                         break
                     return moved
                 del self.loads[giver].firsts[unit]
@@ -207,7 +207,7 @@ class Sending:
     sent: float
 
 
-def sending(load: Load, speed: Speed, vector: float) -> Sending:
+def sending(load: Allotment, speed: Speed, vector: float) -> Sending:
     """When a rank sends what it is to do.
 
     >>> sending(Load({0: 4, 1: 1}), Speed(block=1.0), 2.0)
@@ -220,7 +220,7 @@ def sending(load: Load, speed: Speed, vector: float) -> Sending:
     return Sending(ready=ready, sent=sent)
 
 
-def through_at(loads: Mapping[int, Load], speeds: Mapping[int, Speed], vector: float) -> float:
+def through_at(loads: Mapping[int, Allotment], speeds: Mapping[int, Speed], vector: float) -> float:
     """When all links are through, out and in, if stripes are cut as they should be.
 
     >>> calm = {rank: Load({rank: 4}) for rank in range(4)}

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 
 
-class Witness:
+class DriftDetector:
     """Digests of one round at a time."""
 
     def __init__(self, ranks: int, first: int = 1, own: int = 0) -> None:

@@ -64,11 +64,11 @@ class Links:
                 self._awaited = (part, now)
         self._sent_by.setdefault(rank, []).append(now)
 
-    def came(self, rank: int, place: int, now: float) -> None:
+    def came(self, rank: int, position: int, now: float) -> None:
         """Of the first vector that a rank sends in this round, that chunk of the coordinator's stripe has come."""
         if self._seconds or rank not in self._sent_by:
             return
-        seconds = (now - self._sent_by[rank][0]) / self._sent_with(rank, place)
+        seconds = (now - self._sent_by[rank][0]) / self._sent_with(rank, position)
         self.vector = min(seconds, self.vector) if self.is_known else seconds
         self.is_known = True
 
@@ -78,13 +78,13 @@ class Links:
             part, since = self._awaited
             self.vector = max(self.vector, min(now - since, self._unknown) / part)
 
-    def _sent_with(self, rank: int, place: int) -> float:
+    def _sent_with(self, rank: int, position: int) -> float:
         """Which part of a vector has left a rank with that chunk of the coordinator's stripe, if all stripes are alike.
 
         They are while nothing is known. In which order chunks are sent is said by `Stripes.in_order`.
         """
         others = max(1, self._keepers_after[self._own] + bool(self._kept[self._own]) - 1)
-        sent = place * others + self._keepers_after[rank] + 1
+        sent = position * others + self._keepers_after[rank] + 1
         return min(1.0, sent / (self._chunks * (1 - self._kept[rank]) or 1.0))
 
     def free_at(self, rank: int) -> float:

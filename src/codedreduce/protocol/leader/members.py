@@ -21,26 +21,26 @@ from codedreduce.protocol.core.messages import (
     Status,
     Voters,
 )
-from codedreduce.protocol.core.rank_position import Place
+from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.leader.drift import Witness
-from codedreduce.protocol.leader.scheduler import Coordinating
+from codedreduce.protocol.leader.drift import DriftDetector
+from codedreduce.protocol.leader.scheduler import Scheduler
 from codedreduce.schemes import StripedPlan
 
 #: Ranks that give their state to one that wants it, each some of it.
 GIVERS = 3
 
 
-class Leading:
+class Members:
     """The other ranks of a run, as the one that leads them (`own`) in a generation knows them."""
 
     def __init__(
-        self, plan: StripedPlan, settings: Settings, coordinating: Coordinating, *, own: int, generation: int
+        self, plan: StripedPlan, settings: Settings, coordinating: Scheduler, *, own: int, generation: int
     ) -> None:
         self._coordinating = coordinating
         self._own = own
         self._roster = Roster([rank for rank in plan.computing if rank != own], run_name(plan, settings))
-        self._witness = Witness(plan.workers, settings.after + 1, own)
+        self._drift = DriftDetector(plan.workers, settings.after + 1, own)
         self._generation = generation
         self._is_first = generation == settings.generation
         self._first = settings.after + 1  # the first round
@@ -56,13 +56,13 @@ class Leading:
 
     # -- who is in
 
-    def greet(self, rank: int, hello: Hello, place: Place, voters: Voters, actions: list[AnyAction]) -> bool:
+    def greet(self, rank: int, hello: Hello, position: RankPosition, voters: Voters, actions: list[AnyAction]) -> bool:
         """Answer a hello, and say which round is over; whether the rank is in."""
-        is_late = rank in self._met or place.go.round > 0
-        answer = self._roster.answer(rank, hello, self._generation, place.through, is_late=is_late, voters=voters)
+        is_late = rank in self._met or position.go.round > 0
+        answer = self._roster.answer(rank, hello, self._generation, position.through, is_late=is_late, voters=voters)
         actions.append(Transmit(to=rank, message=answer))
         if isinstance(answer, Refuse):
-            actions.append(Note(kind="refused", reason=answer.reason, round=place.round, nodes=(rank,)))
+            actions.append(Note(kind="refused", reason=answer.reason, round=position.round, nodes=(rank,)))
             return False
         self._through.discard(rank)
         self._lost.discard(rank)
@@ -176,9 +176,9 @@ class Leading:
         lead = self._coordinating
         if round_ not in (lead.round, lead.round + 1):
             return
-        for odd in self._witness.hear(rank, round_, digest, lead.current()):
+        for odd in self._drift.hear(rank, round_, digest, lead.current()):
             reason = f"rank {odd} has another model than the others in round {round_}"
-            if odd == self._own and self._witness.has_majority:
+            if odd == self._own and self._drift.has_majority:
                 reason += "; it takes their state"
                 self._is_odd = True
             if odd != self._own:
@@ -237,12 +237,12 @@ def was_late(message: Late, rank: int) -> Note:
 class Office:
     """The coordinator's part of a rank's machine: there while the rank leads, empty otherwise."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self.lead: Coordinating | None = None
-        self.leading: Leading | None = None
+    def __init__(self, position: RankPosition) -> None:
+        self._position = position
+        self.lead: Scheduler | None = None
+        self.leading: Members | None = None
 
-    def take(self, lead: Coordinating, leading: Leading) -> None:
+    def take(self, lead: Scheduler, leading: Members) -> None:
         """This rank leads from now on."""
         self.lead, self.leading = lead, leading
 
@@ -261,5 +261,5 @@ class Office:
         A rank that would lead and does not yet has nobody to tell: what counts is said again, or begun again, when it
         is known who leads.
         """
-        if self._place.coordinator != self._place.node:
-            actions.append(Transmit(to=self._place.coordinator, message=message))
+        if self._position.coordinator != self._position.node:
+            actions.append(Transmit(to=self._position.coordinator, message=message))

@@ -61,7 +61,7 @@ class MissingSums:
     own: int = 0  # the coordinator's rank
     _looks: int = 0  # that were taken in this round
     _left: dict[int, int] = field(default_factory=dict)  # chunks that were missing, by stripe, when last looked
-    _behind: set[int] = field(default_factory=set)  # keepers that were at an earlier round when they said so
+    _catch_up: set[int] = field(default_factory=set)  # keepers that were at an earlier round when they said so
 
     def keeper(self, stripe: int) -> int:
         """Who keeps a stripe."""
@@ -110,12 +110,12 @@ class MissingSums:
     def said(self, rank: int, lacks: tuple[int, ...], *, is_behind: bool = False) -> None:
         """A rank has said which units its stripes lack; one that is at an earlier round may not know of this one."""
         self._lacks[rank] = lacks
-        (self._behind.add if is_behind else self._behind.discard)(rank)
+        (self._catch_up.add if is_behind else self._catch_up.discard)(rank)
 
     def _is_waiting(self, keeper: int) -> bool:
         """Whether a keeper waits for units; not for what was done again, if it may be waiting in another round."""
         lacks = self._lacks.get(keeper, ())
-        return bool(lacks) and not (keeper in self._behind and self.redone.keys() >= set(lacks))
+        return bool(lacks) and not (keeper in self._catch_up and self.redone.keys() >= set(lacks))
 
     def steps(self, missing: Iterable[int], own_lacks: Sequence[int], present: set[int]) -> Steps:
         """What to do about these chunks of the sum; `own_lacks` is what the coordinator itself lacks as a keeper.

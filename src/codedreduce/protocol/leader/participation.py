@@ -21,7 +21,7 @@ LEFT_OUT, LEFT_OUT_AT_MOST = 4, 256
 IN_TIME = 0.3
 
 
-class Standing:
+class Participation:
     """What is known of the ranks' being there. The coordinator's `own` always is."""
 
     def __init__(self, own: int = 0, mistakes: Mistakes | None = None) -> None:
@@ -29,7 +29,7 @@ class Standing:
         self._mistakes = mistakes
         self.present: set[int] = {own}
         self._away: set[int] = set()  # ranks that are new, or take another's state
-        self._behind: set[int] = set()  # ranks that have said that they are at an earlier round
+        self._catch_up: set[int] = set()  # ranks that have said that they are at an earlier round
         self._left_out: dict[int, tuple[int, int]] = {}  # until which round, and for how many
         self._heard: set[int] = set()  # of whom something was heard in this round
         self._has_sum: set[int] = set()  # who has the sum of this round, and computes nothing of it any more
@@ -53,7 +53,7 @@ class Standing:
         self.present.discard(rank)
         self._leaving.discard(rank)
         self._away.discard(rank)
-        self._behind.discard(rank)
+        self._catch_up.discard(rank)
         self._has_sum.discard(rank)
 
     def begin(self, round_: int, now: float) -> None:
@@ -61,7 +61,7 @@ class Standing:
         self._silent = self.present - self._heard - {self._own} if self._round else set()
         if 2 * len(self._silent) > len(self.present):
             self._silent = set()
-            self._behind = set()
+            self._catch_up = set()
         for rank, (until, rounds) in self._left_out.items():
             if until == self._round and rank not in self._in_time:
                 self._left_out[rank] = (round_, rounds)
@@ -76,7 +76,7 @@ class Standing:
     def heard(self, rank: int, now: float) -> None:
         """A rank has shown that it is at the round that is on."""
         self._away.discard(rank)
-        self._behind.discard(rank)
+        self._catch_up.discard(rank)
         if rank not in self._heard:
             self._heard.add(rank)
             if now - self._began <= IN_TIME * self._took:
@@ -119,7 +119,7 @@ class Standing:
     def fell_behind(self, rank: int) -> None:
         """A rank is at an earlier round."""
         if rank != self._own:
-            self._behind.add(rank)
+            self._catch_up.add(rank)
 
     def renews(self, rank: int) -> None:
         """A rank takes another's state, and does nothing until it has it."""
@@ -128,11 +128,11 @@ class Standing:
 
     def is_current(self, rank: int) -> bool:
         """Whether a rank is at the round that is on, as far as is known."""
-        return rank in self.present and rank not in self._away and rank not in self._behind
+        return rank in self.present and rank not in self._away and rank not in self._catch_up
 
     def current(self) -> list[int]:
         """The ranks that are at the round that is on, as far as is known."""
-        return sorted(self.present - self._away - self._behind)
+        return sorted(self.present - self._away - self._catch_up)
 
     def taking_part(self) -> list[int]:
         """The ranks that are given work and stripes at the start of a round."""

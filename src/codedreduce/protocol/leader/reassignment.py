@@ -22,12 +22,12 @@ from itertools import islice
 from codedreduce.protocol.core.budget import Budget
 from codedreduce.protocol.core.events import AnyAction
 from codedreduce.protocol.core.messages import Cut, Do, Message, Tell
-from codedreduce.protocol.leader.assignments import Hand, Hands, Order
+from codedreduce.protocol.leader.assignments import Assignment, Assignments, WorkOrder
 from codedreduce.protocol.leader.links import Links
 from codedreduce.protocol.leader.pace import NEVER, Pace
-from codedreduce.protocol.leader.participation import Standing
+from codedreduce.protocol.leader.participation import Participation
 from codedreduce.protocol.leader.relief import Helper, Relief, Rest, relieve
-from codedreduce.protocol.leader.stragglers import ASKED, BEHIND, NOT_BEGUN, SILENT, Lateness
+from codedreduce.protocol.leader.stragglers import ASKED, BEHIND, NOT_BEGUN, SILENT, Stragglers
 from codedreduce.schemes import Part, StripedPlan
 
 #: Helpers that are so many times slower than usual are asked last.
@@ -48,29 +48,29 @@ FAR_TOO_LATE = 4.0
 Say = Callable[[int, Message, float, list[AnyAction]], None]
 
 
-class TakingOver:
+class Reassignment:
     """The late and the idle of a round."""
 
     def __init__(
-        self, plan: StripedPlan, standing: Standing, pace: Pace, links: Links, lateness: Lateness, say: Say,
+        self, plan: StripedPlan, participation: Participation, pace: Pace, links: Links, lateness: Stragglers, say: Say,
         *, own: int = 0, generation: int = 0,
     ) -> None:  # fmt: skip
         self._plan = plan
         self._own = own
         # A unit that is one block shows nothing before it is done: who answers may well be at it.
         self._not_begun = NOT_BEGUN if plan.blocks > 1 else SILENT
-        self._standing = standing
+        self._participation = participation
         self._pace = pace
         self._links = links
         self._lateness = lateness
         self._say = say
-        self.hands = Hands()
+        self.assignments = Assignments()
         self.budget = Budget(len(plan.all_units))
         self.round = 0
         self._generation = generation
         self.is_acting = False
         self._idle: dict[int, None] = {}  # in the order in which they became so
-        self._behind: list[tuple[float, int, int]] = []  # who is through last, when (negative); the stamp of its hand
+        self._catch_up: list[tuple[float, int, int]] = []  # who is through last, when (negative); the stamp of its hand
         self._noted: set[int] = set()  # the ranks that are in there
         self._bets: dict[int, bool] = {}  # units that were bet on in this round, and whether it was counted
         self.failed: dict[int, dict[int, str]] = {}  # by unit: who failed at it in this round, and why
@@ -83,17 +83,17 @@ class TakingOver:
         self.round = round_
         self._began = now
         self._ask_again_at = self._far_too_late = float("inf")
-        self.hands.clear()
+        self.assignments.clear()
         self.failed = {}
         self._idle = {}
-        self._behind = []
+        self._catch_up = []
         self._noted = set()
         self._bets = {}
         self._silent = []
 
     def first_look(self) -> float:
         """All were given what they are to do: when to look at them though none may ever say a thing."""
-        due = (self._lateness.at(hand, SILENT) for hand in self.hands.all() if hand.each)
+        due = (self._lateness.at(assignment, SILENT) for assignment in self.assignments.all() if assignment.each)
         self._ask_again_at = max(due, default=float("inf"))
         self._far_too_late = self._began + FAR_TOO_LATE * (self._ask_again_at - self._began)
         return self._next_look()
@@ -105,28 +105,28 @@ class TakingOver:
 
     def give(self, rank: int, parts: Iterable[Part], now: float) -> None:
         """A rank is given parts at the start of a round."""
-        hand = self.hands.give(rank, [Order(part, now) for part in parts])
+        assignment = self.assignments.give(rank, [WorkOrder(part, now) for part in parts])
         lag = self._pace.lag(rank)
-        self._lateness.expect(hand, now, lag if lag < NEVER else 0.0)
+        self._lateness.expect(assignment, now, lag if lag < NEVER else 0.0)
 
     def help(self, rank: int, parts: tuple[Part, ...], now: float, actions: list[AnyAction]) -> None:
         """Have a rank do parts in another's place."""
-        hand = self.hands.give(rank, [Order(part, now, helps=True) for part in parts])
+        assignment = self.assignments.give(rank, [WorkOrder(part, now, helps=True) for part in parts])
         self._idle.pop(rank, None)
-        self._lateness.expect(hand, now)
-        self._note(hand, now)
+        self._lateness.expect(assignment, now)
+        self._note(assignment, now)
         self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now, actions)
 
-    def given_again(self, rank: int, now: float, did: Order | None = None) -> tuple[Part, ...]:
+    def given_again(self, rank: int, now: float, did: WorkOrder | None = None) -> tuple[Part, ...]:
         """What a rank that is back was given, from now on; but for what it has just done."""
-        hand = self.hands.of(rank)
-        owed = [order for order in hand.orders if order is not did]
-        hand.heard, hand.asked = None, None
+        assignment = self.assignments.of(rank)
+        owed = [order for order in assignment.orders if order is not did]
+        assignment.heard, assignment.asked = None, None
         if owed:
             for order in owed:
                 order.given = now
-            hand.done = 0
-            self._lateness.expect(hand, now)
+            assignment.done = 0
+            self._lateness.expect(assignment, now)
         return tuple(order.part for order in owed)
 
     def is_out(self, rank: int) -> None:
@@ -139,69 +139,71 @@ class TakingOver:
 
     def is_idle(self, rank: int) -> None:
         """A rank could be given something, if it has nothing and is not stuck."""
-        hand = self.hands.of(rank)
-        if not hand.orders:
+        assignment = self.assignments.of(rank)
+        if not assignment.orders:
             self._noted.discard(rank)
-        if not hand.orders and not hand.is_stuck and self._standing.can_help(rank):
+        if not assignment.orders and not assignment.is_stuck and self._participation.can_help(rank):
             self._idle[rank] = None
 
     def gone(self, rank: int, now: float) -> None:
         """A rank cannot be reached: what it has is to be done by others at once."""
         self._idle.pop(rank, None)
-        hand = self.hands.of(rank)
-        hand.stamp += 1
-        self._note(hand, now)
+        assignment = self.assignments.of(rank)
+        assignment.stamp += 1
+        self._note(assignment, now)
 
-    def told(self, hand: Hand, done: int, now: float) -> None:
+    def told(self, assignment: Assignment, done: int, now: float) -> None:
         """A rank has said how far it is."""
-        was_asked, hand.asked = hand.asked is not None, None
-        hand.heard = now
-        if hand.orders:
-            done = min(done, hand.orders[0].part.blocks - 1)
-            if done > hand.done:
-                hand.done, hand.moved = done, now
+        was_asked, assignment.asked = assignment.asked is not None, None
+        assignment.heard = now
+        if assignment.orders:
+            done = min(done, assignment.orders[0].part.blocks - 1)
+            if done > assignment.done:
+                assignment.done, assignment.moved = done, now
             elif not was_asked:
                 return  # it was not asked, and has nothing new to say
-            hand.stamp += 1
+            assignment.stamp += 1
             if was_asked:
-                self._note(hand, now)
+                self._note(assignment, now)
             else:
-                self._lateness.look_at(hand, self._lateness.at(hand, ASKED))
+                self._lateness.look_at(assignment, self._lateness.at(assignment, ASKED))
 
-    def delivered(self, hand: Hand, order: Order | None, now: float) -> None:
+    def delivered(self, assignment: Assignment, order: WorkOrder | None, now: float) -> None:
         """A rank has delivered a part, an order or not."""
-        hand.delivered += 1
-        hand.asked = None
-        hand.heard = hand.moved = now
-        hand.is_stuck = False
+        assignment.delivered += 1
+        assignment.asked = None
+        assignment.heard = assignment.moved = now
+        assignment.is_stuck = False
         if order is not None:
-            self.hands.take(hand, order)
-            if hand.orders:
-                self._lateness.expect(hand, now)
+            self.assignments.take(assignment, order)
+            if assignment.orders:
+                self._lateness.expect(assignment, now)
                 if order.helps:
-                    self._note(hand, now)
-        self.is_idle(hand.rank)
+                    self._note(assignment, now)
+        self.is_idle(assignment.rank)
 
-    def cannot(self, hand: Hand, unit: int, now: float) -> None:
+    def cannot(self, assignment: Assignment, unit: int, now: float) -> None:
         """A rank failed at a unit: it no longer has any of it, and is expected to go on with what else it has."""
-        hand.asked = None
-        hand.heard = hand.moved = now
-        for order in [one for one in hand.orders if one.part.unit == unit]:
-            self.hands.take(hand, order)
-        if hand.orders:
-            self._lateness.expect(hand, now)
-        self.is_idle(hand.rank)
+        assignment.asked = None
+        assignment.heard = assignment.moved = now
+        for order in [one for one in assignment.orders if one.part.unit == unit]:
+            self.assignments.take(assignment, order)
+        if assignment.orders:
+            self._lateness.expect(assignment, now)
+        self.is_idle(assignment.rank)
 
-    def complete(self, unit: int, now: float, actions: list[AnyAction]) -> list[tuple[Hand, Order, int]]:
+    def complete(self, unit: int, now: float, actions: list[AnyAction]) -> list[tuple[Assignment, WorkOrder, int]]:
         """A unit is done: whoever still works on it need not; who that was, with which blocks done."""
         left = []
-        for hand, order in self.hands.holding(unit):
-            left.append((hand, order, hand.done if order is hand.orders[0] else 0))
-            self.hands.take(hand, order)
-            self._say(hand.rank, Cut(generation=self._generation, round=self.round, unit=unit, end=0), now, actions)
-            if hand.orders:
-                self._lateness.expect(hand, now)
-            self.is_idle(hand.rank)
+        for assignment, order in self.assignments.holding(unit):
+            left.append((assignment, order, assignment.done if order is assignment.orders[0] else 0))
+            self.assignments.take(assignment, order)
+            self._say(
+                assignment.rank, Cut(generation=self._generation, round=self.round, unit=unit, end=0), now, actions
+            )
+            if assignment.orders:
+                self._lateness.expect(assignment, now)
+            self.is_idle(assignment.rank)
         self._settle(unit, any(not order.helps and not order.is_trial for _, order, _ in left))
         return left
 
@@ -220,8 +222,8 @@ class TakingOver:
 
     def look(self, now: float, actions: list[AnyAction]) -> float:
         """Have idle ranks take over what late ones have not done; when to look again."""
-        for hand in self._lateness.whom(now):
-            self._note(hand, now)
+        for assignment in self._lateness.whom(now):
+            self._note(assignment, now)
         if not self.is_acting:
             self.is_acting = True
             self._match(now, actions)
@@ -235,103 +237,117 @@ class TakingOver:
 
     def _ask_again(self, now: float, actions: list[AnyAction]) -> None:
         """Ask all that are late: what they said may not have been heard."""
-        for hand in list(self.hands.all()):
+        for assignment in list(self.assignments.all()):
             if (
-                hand.rank != self._own
-                and hand.orders
-                and self._is_alive(hand)
-                and self._lateness.at(hand, SILENT) <= now
+                assignment.rank != self._own
+                and assignment.orders
+                and self._is_alive(assignment)
+                and self._lateness.at(assignment, SILENT) <= now
             ):
-                self._say(hand.rank, Tell(generation=self._generation, round=self.round), now, actions)
+                self._say(assignment.rank, Tell(generation=self._generation, round=self.round), now, actions)
         self._ask_again_at = now + LATER * (now - self._began) + self._lateness.least
 
-    def _note(self, hand: Hand, now: float) -> None:
+    def _note(self, assignment: Assignment, now: float) -> None:
         """Remember that a rank has work that others could take."""
-        if hand.to_relieve() is not None:
-            if self._is_alive(hand):
-                finish = max(now, hand.heard or hand.since) + hand.blocks * hand.pace(self._lateness.slowdown)
+        if assignment.to_relieve() is not None:
+            if self._is_alive(assignment):
+                finish = max(now, assignment.heard or assignment.since) + assignment.blocks * assignment.pace(
+                    self._lateness.slowdown
+                )
             else:
                 finish = float("inf")
-            heapq.heappush(self._behind, (-finish, hand.rank, hand.stamp))
-            self._noted.add(hand.rank)
+            heapq.heappush(self._catch_up, (-finish, assignment.rank, assignment.stamp))
+            self._noted.add(assignment.rank)
 
-    def _is_alive(self, hand: Hand) -> bool:
-        return hand.rank in self._standing.present
+    def _is_alive(self, assignment: Assignment) -> bool:
+        return assignment.rank in self._participation.present
 
     def _match(self, now: float, actions: list[AnyAction]) -> None:
-        while self._idle and self._behind:
-            _, rank, stamp = self._behind[0]
-            hand = self.hands.of(rank)
-            if stamp != hand.stamp:
-                heapq.heappop(self._behind)
+        while self._idle and self._catch_up:
+            _, rank, stamp = self._catch_up[0]
+            assignment = self.assignments.of(rank)
+            if stamp != assignment.stamp:
+                heapq.heappop(self._catch_up)
                 continue
-            when = self._consider(hand, now, actions)
+            when = self._consider(assignment, now, actions)
             if when is None:
                 break  # no more bets for now
-            if self._behind and self._behind[0][1:] == (rank, stamp):
-                heapq.heappop(self._behind)
+            if self._catch_up and self._catch_up[0][1:] == (rank, stamp):
+                heapq.heappop(self._catch_up)
                 self._noted.discard(rank)
             if when > now:
-                self._lateness.look_at(hand, when)
-            elif stamp != hand.stamp:
-                self._note(hand, now)
+                self._lateness.look_at(assignment, when)
+            elif stamp != assignment.stamp:
+                self._note(assignment, now)
 
-    def _consider(self, hand: Hand, now: float, actions: list[AnyAction]) -> float | None:
+    def _consider(self, assignment: Assignment, now: float, actions: list[AnyAction]) -> float | None:
         """Relieve a rank if it is time to; when to look at it again, or None if no bet can be made on it now."""
         lateness = self._lateness
-        if not self._is_alive(hand):
-            return self._relieve(hand, now, actions, is_stuck=True)
-        if hand.is_helping and now < lateness.at(hand, ASKED):
-            return self._relieve(hand, now, actions)
-        if hand.asked is not None:
-            due = max(lateness.answers_by(hand, hand.asked), lateness.at(hand, SILENT))
+        if not self._is_alive(assignment):
+            return self._relieve(assignment, now, actions, is_stuck=True)
+        if assignment.is_helping and now < lateness.at(assignment, ASKED):
+            return self._relieve(assignment, now, actions)
+        if assignment.asked is not None:
+            due = max(lateness.answers_by(assignment, assignment.asked), lateness.at(assignment, SILENT))
             if now < due:
                 return due
-            self._silent.append(hand.rank)
-            return self._relieve(hand, now, actions, is_stuck=True)
-        if hand.heard is None or now - hand.heard > FRESH * hand.pace(lateness.slowdown):
-            hand.asked = now
-            self._say(hand.rank, Tell(generation=self._generation, round=self.round), now, actions)
-            return max(lateness.answers_by(hand, now), lateness.at(hand, SILENT)) if hand.asked is not None else now
-        if not hand.has_begun:
-            due = lateness.at(hand, self._not_begun if self._standing.is_current(hand.rank) else BEHIND)
-            return due if now < due else self._relieve(hand, now, actions, is_stuck=True)
-        return self._relieve(hand, now, actions, is_stuck=lateness.seems_stuck(hand, now))
+            self._silent.append(assignment.rank)
+            return self._relieve(assignment, now, actions, is_stuck=True)
+        if assignment.heard is None or now - assignment.heard > FRESH * assignment.pace(lateness.slowdown):
+            assignment.asked = now
+            self._say(assignment.rank, Tell(generation=self._generation, round=self.round), now, actions)
+            return (
+                max(lateness.answers_by(assignment, now), lateness.at(assignment, SILENT))
+                if assignment.asked is not None
+                else now
+            )
+        if not assignment.has_begun:
+            due = lateness.at(
+                assignment, self._not_begun if self._participation.is_current(assignment.rank) else BEHIND
+            )
+            return due if now < due else self._relieve(assignment, now, actions, is_stuck=True)
+        return self._relieve(assignment, now, actions, is_stuck=lateness.seems_stuck(assignment, now))
 
-    def _relieve(self, hand: Hand, now: float, actions: list[AnyAction], *, is_stuck: bool = False) -> float | None:
+    def _relieve(
+        self, assignment: Assignment, now: float, actions: list[AnyAction], *, is_stuck: bool = False
+    ) -> float | None:
         """Have idle ranks take over what pays; when to look at the rank again."""
-        order = hand.to_relieve()
+        order = assignment.to_relieve()
         if order is None:
             return float("inf")
         if not is_stuck and not self._links.is_known:  # what blocks would cost that travel alone
-            return now + LATER * (now - hand.since) + self._lateness.least
-        rest = self._rest(hand, order, now, is_stuck=is_stuck)
-        later = now + hand.blocks * hand.pace(self._lateness.slowdown) + NOT_BEGUN * self._lateness.margin(hand)
-        later = max(later, now + LATER * (now - hand.since))
+            return now + LATER * (now - assignment.since) + self._lateness.least
+        rest = self._rest(assignment, order, now, is_stuck=is_stuck)
+        later = (
+            now
+            + assignment.blocks * assignment.pace(self._lateness.slowdown)
+            + NOT_BEGUN * self._lateness.margin(assignment)
+        )
+        later = max(later, now + LATER * (now - assignment.since))
         helpers = self._helpers(order.part.unit, now)
         vector = self._links.vector or self._pace.usual() or 0.0
         relief = relieve(rest, helpers, vector, self._plan.workers) if helpers else None
         if relief is None:
             return later
-        is_begun = is_stuck and (hand.asked is not None or order is hand.orders[0])
-        is_twice = is_begun and self._is_alive(hand) and relief.end == order.part.first
+        is_begun = is_stuck and (assignment.asked is not None or order is assignment.orders[0])
+        is_twice = is_begun and self._is_alive(assignment) and relief.end == order.part.first
         if is_twice and not self._may_bet(order.part.unit, now):
             return None
         if is_stuck and not is_begun:  # it has not come to this part, and need not
             relief = replace(relief, end=order.part.first)
-        self._hand_over(hand, order, relief, now, actions, is_begun=is_begun)
-        hand.is_stuck = hand.is_stuck or is_stuck
+        self._hand_over(assignment, order, relief, now, actions, is_begun=is_begun)
+        assignment.is_stuck = assignment.is_stuck or is_stuck
         return now
 
-    def _rest(self, hand: Hand, order: Order, now: float, *, is_stuck: bool) -> Rest:
+    def _rest(self, assignment: Assignment, order: WorkOrder, now: float, *, is_stuck: bool) -> Rest:
         """What is left of an order."""
         if is_stuck:
             return Rest(part=order.part, pace=float("inf"))
-        pace = hand.pace(self._lateness.slowdown)
-        under_way = min(pace, now - hand.moved)
-        if order is hand.orders[0]:
-            return Rest(part=order.part, pace=pace, done=hand.done, begun=hand.done + 1, ahead=-under_way)
-        return Rest(part=order.part, pace=pace, ahead=hand.before(order) * pace - under_way)
+        pace = assignment.pace(self._lateness.slowdown)
+        under_way = min(pace, now - assignment.moved)
+        if order is assignment.orders[0]:
+            return Rest(part=order.part, pace=pace, done=assignment.done, begun=assignment.done + 1, ahead=-under_way)
+        return Rest(part=order.part, pace=pace, ahead=assignment.before(order) * pace - under_way)
 
     def _may_bet(self, unit: int, now: float) -> bool:
         """Whether work may be done twice, perhaps: if that was needed last time, or out of what was saved."""
@@ -350,10 +366,12 @@ class TakingOver:
         group = [rank for rank in self._plan.readers(unit) if not self.has_failed(rank, unit)]
         ranks = [
             rank for rank in islice(self._idle, LOOKED_THROUGH)
-            if rank in group and (self.hands.of(rank).delivered or self._pace.lag(rank) <= usual)
+            if rank in group and (self.assignments.of(rank).delivered or self._pace.lag(rank) <= usual)
         ]  # fmt: skip
         if not ranks:  # then those that are left out, or were not heard of, too
-            ranks = [rank for rank in group if self._standing.can_compute(rank) and not self.hands.of(rank).orders]
+            ranks = [
+                rank for rank in group if self._participation.can_compute(rank) and not self.assignments.of(rank).orders
+            ]
         able = [
             Helper(rank=rank, block=self._pace.block(rank) or usual, link=max(0.0, self._links.free_at(rank) - now))
             for rank in ranks
@@ -362,30 +380,39 @@ class TakingOver:
         return sorted(quick or able, key=lambda one: (one.link + one.block, one.rank))[:most]
 
     def _hand_over(
-        self, hand: Hand, order: Order, relief: Relief, now: float, actions: list[AnyAction], *, is_begun: bool
+        self,
+        assignment: Assignment,
+        order: WorkOrder,
+        relief: Relief,
+        now: float,
+        actions: list[AnyAction],
+        *,
+        is_begun: bool,
     ) -> None:
         """Have helpers do their parts, and the owner less; what it may have begun it may still be first with."""
-        if not self._is_alive(hand):
-            self.hands.take(hand, order)
+        if not self._is_alive(assignment):
+            self.assignments.take(assignment, order)
         elif is_begun:
-            hand.stamp += 1
+            assignment.stamp += 1
             order.is_relieved = True
-        if self._is_alive(hand):
-            self._cut(hand, order, relief.end, now, actions)
+        if self._is_alive(assignment):
+            self._cut(assignment, order, relief.end, now, actions)
         for helper, parts in relief.parts:
             self.help(helper, parts, now, actions)
 
-    def _cut(self, hand: Hand, order: Order, end: int, now: float, actions: list[AnyAction]) -> None:
+    def _cut(self, assignment: Assignment, order: WorkOrder, end: int, now: float, actions: list[AnyAction]) -> None:
         """Have a rank do less of a part, or nothing."""
         unit, first, last = order.part
         if order.is_relieved and end <= first:
             return  # it may still be first
-        others = (one.part.first for one in hand.orders if one is not order and one.part.unit == unit)
+        others = (one.part.first for one in assignment.orders if one is not order and one.part.unit == unit)
         if not any(other >= end for other in others):
-            self._say(hand.rank, Cut(generation=self._generation, round=self.round, unit=unit, end=end), now, actions)
+            self._say(
+                assignment.rank, Cut(generation=self._generation, round=self.round, unit=unit, end=end), now, actions
+            )
         if end > first:
             order.part = Part(unit, first, end)
-            hand.stamp += 1
+            assignment.stamp += 1
         else:
-            self.hands.take(hand, order)
-        hand.expected -= (last - max(first, end)) * hand.each
+            self.assignments.take(assignment, order)
+        assignment.expected -= (last - max(first, end)) * assignment.each

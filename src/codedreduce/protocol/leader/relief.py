@@ -122,7 +122,7 @@ def _in_one_go(part: Part, helpers: Sequence[Helper]) -> Dealt:
 def _one_by_one(part: Part, helpers: Sequence[Helper]) -> Dealt:
     """Blocks dealt out; each helper does the later ones later, and a unit's first one last of all."""
     shares: list[list[Part]] = [[] for _ in helpers]
-    for place, block in enumerate(range(part.last - 1, part.first - 1, -1)):
-        shares[place % len(helpers)].append(Part(part.unit, block, block + 1))
+    for position, block in enumerate(range(part.last - 1, part.first - 1, -1)):
+        shares[position % len(helpers)].append(Part(part.unit, block, block + 1))
     ordered = (sorted(share, key=lambda one: one.first or part.last) for share in shares)
     return tuple((helper.rank, tuple(share)) for helper, share in zip(helpers, ordered, strict=True) if share)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.leader.distribution import Load, Loads, Speed, sending, share_out, stripe_weights
+from codedreduce.protocol.leader.distribution import Allotment, Loads, Speed, sending, share_out, stripe_weights
 from codedreduce.protocol.leader.links import Links
 from codedreduce.protocol.leader.pace import NEVER, Pace
 from codedreduce.schemes import Part, StripedPlan
@@ -25,7 +25,7 @@ TRY_EVERY = 4
 BEGINS_LATE = 0.75
 
 
-class Starting:
+class RoundStart:
     """Plans of rounds, made from what is known of ranks and links."""
 
     def __init__(self, plan: StripedPlan, settings: Settings, pace: Pace, links: Links, own: int = 0) -> None:
@@ -74,7 +74,7 @@ class Starting:
             if unit not in given:
                 able = [rank for rank in self._plan.readers(unit) if rank in present]
                 if able:
-                    loads.setdefault(able[0], Load()).firsts[unit] = self._plan.blocks
+                    loads.setdefault(able[0], Allotment()).firsts[unit] = self._plan.blocks
 
     def trial(self, rank: int, round_: int) -> Part | None:
         """What a rank that is given nothing tries in a round."""
@@ -85,7 +85,7 @@ class Starting:
     def weights(self, loads: Loads) -> tuple[tuple[int, int], ...]:
         """What stripes weigh that do not weigh as usual."""
         vector = self._links.vector
-        plans = {rank: sending(loads.get(rank, Load()), self._hoped(rank), vector) for rank in self._taking_part}
+        plans = {rank: sending(loads.get(rank, Allotment()), self._hoped(rank), vector) for rank in self._taking_part}
         if self._keepers < self._plan.workers:
             weights = dict.fromkeys(plans, FULL_WEIGHT)
         else:

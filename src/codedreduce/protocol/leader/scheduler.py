@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from statistics import median
 
-from codedreduce.protocol.core.blocks import SHORTEST, Unit
+from codedreduce.protocol.core.blocks import SHORTEST, UnitParts
 from codedreduce.protocol.core.events import AnyAction, Note, SetTimer, Transmit
 from codedreduce.protocol.core.messages import (
     Checked,
@@ -39,15 +39,15 @@ from codedreduce.protocol.core.messages import (
 )
 from codedreduce.protocol.core.mistakes import Mistakes
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.leader.assignments import Hand, Order
+from codedreduce.protocol.leader.assignments import Assignment, WorkOrder
 from codedreduce.protocol.leader.links import Links
 from codedreduce.protocol.leader.missing_sums import MORE_PATIENCE, PATIENCE, MissingSums, Redone
 from codedreduce.protocol.leader.pace import Deliveries, Pace
-from codedreduce.protocol.leader.participation import Standing
-from codedreduce.protocol.leader.reassignment import TakingOver
-from codedreduce.protocol.leader.round_start import Starting
-from codedreduce.protocol.leader.stragglers import SILENT, Lateness
-from codedreduce.protocol.leader.verdicts import Examining
+from codedreduce.protocol.leader.participation import Participation
+from codedreduce.protocol.leader.reassignment import Reassignment
+from codedreduce.protocol.leader.round_start import RoundStart
+from codedreduce.protocol.leader.stragglers import SILENT, Stragglers
+from codedreduce.protocol.leader.verdicts import Verdicts
 from codedreduce.schemes import Part, StripedPlan
 
 #: Timers: somebody may be late; the sum should be here; whom a round waits for is to be said.
@@ -71,7 +71,7 @@ UNDER_WAY = 1.0
 BEGUN_LATE = 2.0
 
 
-class Coordinating:
+class Scheduler:
     """The ranks of a run, as their coordinator sees them.
 
     `own` is the rank it is in, and `tell` how that is told what others are sent.
@@ -86,26 +86,26 @@ class Coordinating:
         self._settings = settings
         self._tell_self = tell
         self._mistakes = mistakes if mistakes is not None else Mistakes(settings)
-        self._standing = Standing(own, self._mistakes)
+        self._participation = Participation(own, self._mistakes)
         self._pace = Pace(plan.workers)
         self._links = Links(plan.workers, settings.unknown_seconds, own)
         self._deliveries = Deliveries()
-        self._lateness = Lateness(settings, self._pace, self._links)
+        self._lateness = Stragglers(settings, self._pace, self._links)
         self._generation = settings.generation if generation is None else generation
-        self._work = TakingOver(
-            plan, self._standing, self._pace, self._links, self._lateness, self._say,
+        self._work = Reassignment(
+            plan, self._participation, self._pace, self._links, self._lateness, self._say,
             own=own, generation=self._generation,
         )  # fmt: skip
-        self._start = Starting(plan, settings, self._pace, self._links, own)
-        self._audits = Examining(
-            plan, settings, self._standing, self._pace, self._work.hands, self._mistakes, self._say,
+        self._start = RoundStart(plan, settings, self._pace, self._links, own)
+        self._audits = Verdicts(
+            plan, settings, self._participation, self._pace, self._work.assignments, self._mistakes, self._say,
             own=own, generation=self._generation,
         )  # fmt: skip
         self._sums = MissingSums(own=own)
         self._tails: deque[float] = deque(maxlen=TAILS)
         self.round = settings.after
         self._began = 0.0
-        self._units: dict[int, Unit[None]] = {}  # those that are not complete
+        self._units: dict[int, UnitParts[None]] = {}  # those that are not complete
         self._taken: set[int] = set()  # units that nobody computes here, since another rank has the sum
         self._units_done_at: float | None = None
         self._sum_due = 0.0  # when keepers are asked what they lack, if the sum is not there
@@ -121,7 +121,7 @@ class Coordinating:
     @property
     def present(self) -> set[int]:
         """The ranks that can be reached."""
-        return self._standing.present
+        return self._participation.present
 
     @property
     def _is_on(self) -> bool:
@@ -130,7 +130,7 @@ class Coordinating:
 
     def came(self, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank is in, or has a new connection: it is told of the round that is on, and must show that it is there."""
-        self._standing.came(rank)
+        self._participation.came(rank)
         if self.round > self._settings.after:
             self._tell_of_round(rank, now, actions)
 
@@ -147,14 +147,14 @@ class Coordinating:
                 keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
                 self._say(rank, keep, now, actions)
 
-    def _hear_of(self, rank: int, now: float, actions: list[AnyAction], did: Order | None = None) -> None:
+    def _hear_of(self, rank: int, now: float, actions: list[AnyAction], did: WorkOrder | None = None) -> None:
         """A rank has shown that it is at the current round, perhaps by what it has done."""
-        was_there = self._standing.is_current(rank)
-        self._standing.heard(rank, now)
+        was_there = self._participation.is_current(rank)
+        self._participation.heard(rank, now)
         if not was_there and self._is_on:
             self._is_back(rank, now, actions, did)
 
-    def _is_back(self, rank: int, now: float, actions: list[AnyAction], did: Order | None) -> None:
+    def _is_back(self, rank: int, now: float, actions: list[AnyAction], did: WorkOrder | None) -> None:
         """A rank is at the current round, and was not: what it still owes may not have reached it.
 
         And what nobody who was there could do may be its to do.
@@ -168,33 +168,33 @@ class Coordinating:
 
     def must_renew(self, rank: int) -> None:
         """A rank takes another's state, and does nothing until it has it."""
-        self._standing.renews(rank)
+        self._participation.renews(rank)
 
     def is_elsewhere(self, rank: int) -> None:
         """A rank is in another round, and must show that it has come to the one that is on."""
-        self._standing.renews(rank)
+        self._participation.renews(rank)
 
     def is_current(self, rank: int) -> bool:
         """Whether a rank is at the round that is on, as far as is known."""
-        return self._standing.is_current(rank)
+        return self._participation.is_current(rank)
 
     def current(self) -> list[int]:
         """The ranks that are at the round that is on, as far as is known."""
-        return self._standing.current()
+        return self._participation.current()
 
     def leaves(self, rank: int) -> None:
         """A rank goes after this round: others do its part of the next."""
-        self._standing.leaves(rank)
+        self._participation.leaves(rank)
 
     def staying(self) -> set[int]:
         """The other ranks that can be reached, and do not go after this round."""
-        return self._standing.staying()
+        return self._participation.staying()
 
     def gone(self, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank cannot be reached: what it was to do is done by others, at once."""
         if rank not in self.present:
             return
-        self._standing.gone(rank)
+        self._participation.gone(rank)
         self._sums.gone(rank)
         for unit in self._plan.own(rank):
             self._work.budget.on_time(unit)
@@ -220,11 +220,11 @@ class Coordinating:
         """Share out the work of a round, and tell everyone; what its own rank is to do."""
         self.round = round_
         self._began = now
-        self._standing.begin(round_, now)
+        self._participation.begin(round_, now)
         self._pace.refresh()
         self._lateness.begin()
         self._work.begin(round_, now)
-        self._units = {unit: Unit(self._plan.blocks) for unit in self._plan.all_units}
+        self._units = {unit: UnitParts(self._plan.blocks) for unit in self._plan.all_units}
         self._taken = set()
         self._units_done_at = None
         self._providers.clear()
@@ -233,8 +233,8 @@ class Coordinating:
         self.late = set()
         self._resent, resent = 0.0, self._resent
         could_begin = max(now, self._links.end(at_all=True), resent)  # the others may not have the last sum yet
-        able = {rank for rank in self.present if not self._standing.is_wrong(rank)}
-        loads = self._start.share_out(self._standing.taking_part(), able)
+        able = {rank for rank in self.present if not self._participation.is_wrong(rank)}
+        loads = self._start.share_out(self._participation.taking_part(), able)
         checks = self._audits.begin(round_, loads, could_begin)
         self._weights = weights = self._start.weights(loads)
         self._sums = MissingSums(
@@ -258,7 +258,7 @@ class Coordinating:
             else:
                 own = go
         if not own.parts and not own.checks:
-            self._standing.heard(self._own, now)
+            self._participation.heard(self._own, now)
             self._work.is_idle(self._own)
         self._look_at(self._work.first_look(), now, actions)
         if self._settings.say_waiting_after < float("inf"):
@@ -270,7 +270,7 @@ class Coordinating:
         part = self._start.trial(rank, self.round)
         if part is None:
             return ()
-        self._work.hands.give(rank, [Order(part, now, is_trial=True)])
+        self._work.assignments.give(rank, [WorkOrder(part, now, is_trial=True)])
         return (part,)
 
     # -- ranks tell what they have done
@@ -280,8 +280,8 @@ class Coordinating:
         part = Part(done.unit, done.first, done.last)
         if done.round != self.round or not self._plan.is_part(part) or not self._is_on:
             return
-        hand = self._work.hands.of(rank)
-        order = hand.find(part)
+        assignment = self._work.assignments.of(rank)
+        order = assignment.find(part)
         self._did.setdefault(rank, set()).add(part.unit)
         self._audits.did(rank, part)
         if order is None and (part.unit not in self._units or self._units[part.unit].has(part)):
@@ -292,12 +292,12 @@ class Coordinating:
         self._deliveries.sends(rank, now)
         is_first = self._pace.usual() is None
         if done.block:  # else others did it: it has the sum of the round
-            self._learn(hand, order, part, max(done.block, SHORTEST), now)
+            self._learn(assignment, order, part, max(done.block, SHORTEST), now)
         elif rank != self._own:
             self._has_sum(rank)
-        self._work.delivered(hand, order, now)
+        self._work.delivered(assignment, order, now)
         if is_first:  # it shows what can be expected of the others
-            for other in self._work.hands.all():
+            for other in self._work.assignments.all():
                 self._lateness.expect(other, self._began)
             self._work.first_look()
         self._providers[part.unit] = (rank, now)
@@ -320,7 +320,7 @@ class Coordinating:
         self._has_sum(rank)
         is_there = self._audits.is_on and self._sums.are_somewhere
         for unit in list(self._units):
-            if is_there or not any(map(self._standing.can_compute, self._plan.readers(unit))):
+            if is_there or not any(map(self._participation.can_compute, self._plan.readers(unit))):
                 self._taken.add(unit)
                 self._add(Part(unit, 0, self._plan.blocks), None, now, actions)
         self._wait_for_sum(now, actions)
@@ -328,7 +328,7 @@ class Coordinating:
     def _has_sum(self, rank: int) -> None:
         """In an audited round the others take it from there, and nothing is used that nobody has compared."""
         self._sums.has_sum(rank)
-        self._standing.has_sum(rank)
+        self._participation.has_sum(rank)
         if self._sums.are_somewhere:
             self._audits.close()
 
@@ -346,7 +346,7 @@ class Coordinating:
         self._units_done_at = None
         taken, self._taken = self._taken, set()
         for unit in sorted(taken):
-            self._units[unit] = Unit(self._plan.blocks)
+            self._units[unit] = UnitParts(self._plan.blocks)
             self._hand_out_uncovered(unit, now, actions)
 
     def checked(self, rank: int, checked: Checked, now: float, actions: list[AnyAction]) -> None:
@@ -362,13 +362,13 @@ class Coordinating:
     def undecided(self) -> tuple[Trouble, ...]:
         """Who has computed different bits, if nobody can decide who was wrong; or all, if every rank was wrong."""
         ranks = self._plan.computing
-        if self._is_on and self._standing.are_all_wrong(ranks):
+        if self._is_on and self._participation.are_all_wrong(ranks):
             return tuple((rank, f"was found to be wrong by round {self.round}, and no other is left") for rank in ranks)
         return self._audits.undecided()
 
     def _is_mistaken(self, rank: int, now: float, actions: list[AnyAction]) -> None:
         """A rank computed wrongly: what it did in this round, and was to do, is done by others."""
-        if not self._standing.was_wrong(rank):
+        if not self._participation.was_wrong(rank):
             return
         times = self._mistakes.again(rank)
         words = self._audits.why(rank)
@@ -377,31 +377,31 @@ class Coordinating:
         actions.append(Note(kind="mistaken", reason=words, round=self.round, nodes=(rank,)))
         self.late.add(rank)
         self._work.is_out(rank)
-        hand = self._work.hands.of(rank)
-        units = {order.part.unit for order in hand.orders} | self._did.pop(rank, set())
+        assignment = self._work.assignments.of(rank)
+        units = {order.part.unit for order in assignment.orders} | self._did.pop(rank, set())
         mistaken = Mistaken(generation=self._generation, round=self.round, node=rank, times=times)
         for other in sorted(self.present | {self._own}):
             self._say(other, mistaken, now, actions)
         self._units_done_at = None
         for unit in sorted(units):
-            self._work.cannot(hand, unit, now)
-            self._units[unit] = Unit(self._plan.blocks)
+            self._work.cannot(assignment, unit, now)
+            self._units[unit] = UnitParts(self._plan.blocks)
             self._hand_out_uncovered(unit, now, actions)
 
-    def _learn(self, hand: Hand, order: Order | None, part: Part, block: float, now: float) -> None:
+    def _learn(self, assignment: Assignment, order: WorkOrder | None, part: Part, block: float, now: float) -> None:
         """What a rank's part shows of its pace."""
-        rank, known = hand.rank, self._pace.block(hand.rank)
-        if order is None or order.helps or hand.delivered:
+        rank, known = assignment.rank, self._pace.block(assignment.rank)
+        if order is None or order.helps or assignment.delivered:
             self._pace.did(rank, block, part.blocks)
         elif part.blocks == 1 and known is not None and block > BEGUN_LATE * known:
             self._pace.began(rank, block - known)
         else:
             self._pace.did(rank, block, part.blocks)
             self._pace.began(rank, now - order.given - part.blocks * block)
-        if order is not None and not order.helps and not order.is_trial and len(hand.orders) == 1:
-            self._lateness.through(hand, block, now)
+        if order is not None and not order.helps and not order.is_trial and len(assignment.orders) == 1:
+            self._lateness.through(assignment, block, now)
 
-    def _add(self, part: Part, order: Order | None, now: float, actions: list[AnyAction]) -> None:
+    def _add(self, part: Part, order: WorkOrder | None, now: float, actions: list[AnyAction]) -> None:
         """A part is done: perhaps its unit is; perhaps nobody does the rest."""
         unit = self._units[part.unit]
         unit.add(part, None)
@@ -409,16 +409,16 @@ class Coordinating:
             self._hand_out_uncovered(part.unit, now, actions)
             return
         del self._units[part.unit]
-        for hand, left, done in self._work.complete(part.unit, now, actions):
+        for assignment, left, done in self._work.complete(part.unit, now, actions):
             if not left.helps:
-                self._pace.held_up(hand.rank, done, now - left.given)
+                self._pace.held_up(assignment.rank, done, now - left.given)
                 if not left.is_trial:
-                    self.late.add(hand.rank)
+                    self.late.add(assignment.rank)
 
     def _hand_out_uncovered(self, unit: int, now: float, actions: list[AnyAction]) -> None:
         """What nobody does of a unit is given to somebody: a rank did less than it was given, or is back."""
         covered = {
-            block for _, order in self._work.hands.holding(unit) if not order.is_relieved and not order.is_trial
+            block for _, order in self._work.assignments.holding(unit) if not order.is_relieved and not order.is_trial
             for block in range(order.part.first, order.part.last)
         }  # fmt: skip
         missing = [block for block in self._units[unit].missing() if block not in covered]
@@ -429,11 +429,13 @@ class Coordinating:
             self._work.help(helper, tuple(parts), now, actions)
 
     def _least_busy(self, unit: int) -> int | None:
-        hands, standing = self._work.hands, self._standing
+        assignments, participation = self._work.assignments, self._participation
         group = [rank for rank in self._plan.readers(unit) if not self._work.has_failed(rank, unit)]
-        able = [rank for rank in group if standing.can_help(rank)]
-        able = able or [rank for rank in group if standing.can_compute(rank)]
-        return min(able, key=lambda rank: (hands.of(rank).is_stuck, hands.of(rank).blocks, rank), default=None)
+        able = [rank for rank in group if participation.can_help(rank)]
+        able = able or [rank for rank in group if participation.can_compute(rank)]
+        return min(
+            able, key=lambda rank: (assignments.of(rank).is_stuck, assignments.of(rank).blocks, rank), default=None
+        )
 
     def failed(self, rank: int, unable: Unable, now: float, actions: list[AnyAction]) -> tuple[Trouble, ...]:
         """A rank failed at a unit: another does what it was to do of it; who failed, if two have or nobody else can."""
@@ -449,7 +451,7 @@ class Coordinating:
         if unit not in self._units:
             return ()
         self.late.add(rank)
-        self._work.cannot(self._work.hands.of(rank), unit, now)
+        self._work.cannot(self._work.assignments.of(rank), unit, now)
         if len(failed) > 1 or failed.keys() >= set(self._plan.readers(unit)):
             return tuple(failed.items())
         self._hand_out_uncovered(unit, now, actions)
@@ -464,13 +466,13 @@ class Coordinating:
         if rank != self._own and status.round <= self.round and now - self._began >= UNDER_WAY:
             self._say_again(rank, status, now, actions)
         if status.round < self.round:  # it keeps its stripe all the same
-            self._standing.fell_behind(rank)
+            self._participation.fell_behind(rank)
         elif status.round > self.round and rank != self._own:
             self.is_ahead(rank, now, actions)
         lacks = tuple(unit for unit in status.lacks if unit in self._plan.all_units)
         self._sums.said(rank, lacks, is_behind=status.round < self.round)
         if self._is_on:
-            self._work.told(self._work.hands.of(rank), status.done if is_here else 0, now)
+            self._work.told(self._work.assignments.of(rank), status.done if is_here else 0, now)
             self._work.is_idle(rank)
             self.look(now, actions)
 
@@ -478,9 +480,9 @@ class Coordinating:
         """What a rank was told may not have reached it: that the round is on, or what it is to do."""
         if status.begun < self.round and self.round > self._settings.after:
             self._tell_of_round(rank, now, actions)
-        hand = self._work.hands.of(rank)
-        if hand.orders and status.is_idle and status.round == self.round and self._is_on:
-            parts = tuple(order.part for order in hand.orders)
+        assignment = self._work.assignments.of(rank)
+        if assignment.orders and status.is_idle and status.round == self.round and self._is_on:
+            parts = tuple(order.part for order in assignment.orders)
             self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now, actions)
 
     def part_came(self, rank: int, part: Part, index: int, now: float) -> None:
@@ -560,21 +562,26 @@ class Coordinating:
                 self._redo(unit, now, actions)
         for stripe in steps.replace:
             if self._sums.keeper(stripe) == stripe:
-                self._standing.leave_out(stripe)
+                self._participation.leave_out(stripe)
             self._replace(stripe, now, actions)
 
     def _replace(self, stripe: int, now: float, actions: list[AnyAction]) -> None:
         """Have another rank keep a stripe, for the rest of the round."""
         if not self._is_on:
             return
-        keeper, standing = self._sums.keeper(stripe), self._standing
-        hands, sums = self._work.hands, self._sums
-        others = [rank for rank in standing.current() if rank != keeper and standing.can_help(rank)]
+        keeper, participation = self._sums.keeper(stripe), self._participation
+        assignments, sums = self._work.assignments, self._sums
+        others = [rank for rank in participation.current() if rank != keeper and participation.can_help(rank)]
         if not others or sums.was_kept_by_others(stripe):
             others = [self._own]  # of which at least it is known what has come
         chosen = min(
             others,
-            key=lambda rank: (hands.of(rank).is_stuck, len(sums.kept_by(rank)), hands.of(rank).blocks, rank),
+            key=lambda rank: (
+                assignments.of(rank).is_stuck,
+                len(sums.kept_by(rank)),
+                assignments.of(rank).blocks,
+                rank,
+            ),
         )
         self._sums.is_kept_by(stripe, chosen)
         reason = f"round {self.round}: rank {chosen} keeps the stripe of rank {keeper}, which is late"
@@ -590,7 +597,10 @@ class Coordinating:
         redone = self._sums.redone.get(unit)
         if redone is None:
             return False
-        due = max((self._lateness.at(hand, SILENT) for hand, _ in self._work.hands.holding(unit)), default=0.0)
+        due = max(
+            (self._lateness.at(assignment, SILENT) for assignment, _ in self._work.assignments.holding(unit)),
+            default=0.0,
+        )
         longest = 2 * redone.asked - self._began + self._settings.unknown_seconds
         return now < max(redone.asked + self._more_patience(redone.asked), min(due, longest))
 
@@ -601,7 +611,7 @@ class Coordinating:
         redone.tried.add(provider)
         redone.asked = now
         if provider in self.present:
-            self._standing.leave_out(provider)
+            self._participation.leave_out(provider)
         helper = self._who_redoes(unit, redone.tried)
         if helper is not None:
             self.late.add(provider)
@@ -612,16 +622,16 @@ class Coordinating:
 
     def _who_redoes(self, unit: int, tried: set[int]) -> int | None:
         """Somebody who has not done a unit; the second time its own rank, of which it is known what it does."""
-        hands, standing = self._work.hands, self._standing
-        able = [rank for rank in self._plan.readers(unit) if standing.can_compute(rank)]
+        assignments, participation = self._work.assignments, self._participation
+        able = [rank for rank in self._plan.readers(unit) if participation.can_compute(rank)]
         able = [rank for rank in able if not self._work.has_failed(rank, unit)] or able
         if tried.issuperset(able):
             tried.clear()  # whoever it was: it is all there is
         return min(
             (rank for rank in able if rank not in tried),
             key=lambda rank: (
-                len(tried) > 1 and rank != self._own, not standing.can_help(rank), hands.of(rank).is_stuck,
-                hands.of(rank).blocks, rank,
+                len(tried) > 1 and rank != self._own, not participation.can_help(rank), assignments.of(rank).is_stuck,
+                assignments.of(rank).blocks, rank,
             ),
             default=None,
         )  # fmt: skip
@@ -635,13 +645,13 @@ class Coordinating:
             if self._units_done_at is not None and not self._tails:
                 self._tails.append(now - self._units_done_at)  # it took so long with help: at least it may
             self._links.over_with_help()
-        for hand in self._work.hands.all():
-            for order in hand.orders:
+        for assignment in self._work.assignments.all():
+            for order in assignment.orders:
                 if not order.helps and not order.is_trial:
-                    self.late.add(hand.rank)
-                    self._pace.held_up(hand.rank, hand.done, now - order.given)
+                    self.late.add(assignment.rank)
+                    self._pace.held_up(assignment.rank, assignment.done, now - order.given)
         for rank in self._deliveries.over(now - self._began):
-            self._standing.leave_out(rank)
+            self._participation.leave_out(rank)
         self._lateness.over(now - self._began)
         self._work.begin(self.round, now)
         self._audits.close()
@@ -652,8 +662,11 @@ class Coordinating:
     def waiting_for(self, missing: Iterable[int]) -> tuple[int, ...]:
         """The ranks that have not delivered what they were given, or who could; or keep what is missing of the sum."""
         late = {
-            hand.rank for hand in self._work.hands.all() for order in hand.orders if order.part.unit in self._units
-        }  # fmt: skip
+            assignment.rank
+            for assignment in self._work.assignments.all()
+            for order in assignment.orders
+            if order.part.unit in self._units
+        }
         late.update(self._audits.ranks())
         for unit in self._units:
             group = self._plan.readers(unit)

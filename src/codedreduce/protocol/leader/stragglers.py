@@ -23,7 +23,7 @@ from statistics import median
 
 from codedreduce.protocol.core.budget import UNKNOWN
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.leader.assignments import Hand
+from codedreduce.protocol.leader.assignments import Assignment
 from codedreduce.protocol.leader.links import Links
 from codedreduce.protocol.leader.pace import Pace
 
@@ -53,7 +53,7 @@ MOST_VOID = 64
 REMEMBERED = 5
 
 
-class Lateness:
+class Stragglers:
     """What is expected of ranks in this round; and an agenda: whom to look at, when."""
 
     def __init__(self, settings: Settings, pace: Pace, links: Links) -> None:
@@ -67,7 +67,9 @@ class Lateness:
         self.slowdown = 1.0
         self._delay = 0.0
         self._most = MOST_VOID
-        self._agenda: list[tuple[float, int, int, Hand]] = []  # when to look at whom; void if its stamp is another
+        self._agenda: list[
+            tuple[float, int, int, Assignment]
+        ] = []  # when to look at whom; void if its stamp is another
 
     def begin(self) -> None:
         """A new round."""
@@ -82,56 +84,58 @@ class Lateness:
         """A round took so long."""
         self._rounds.append(seconds)
 
-    def expect(self, hand: Hand, now: float, lag: float = 0.0) -> None:
+    def expect(self, assignment: Assignment, now: float, lag: float = 0.0) -> None:
         """A rank has something to do from now on: note when that should be done, and look then."""
-        each = self._pace.block(hand.rank) or self._pace.usual()
+        each = self._pace.block(assignment.rank) or self._pace.usual()
         if each is None:
             return  # nothing is known of anybody
-        hand.each = each
-        hand.since = hand.moved = now
-        hand.expected = now + lag + hand.blocks * each
-        self.look_at(hand, self.at(hand, ASKED))
+        assignment.each = each
+        assignment.since = assignment.moved = now
+        assignment.expected = now + lag + assignment.blocks * each
+        self.look_at(assignment, self.at(assignment, ASKED))
 
-    def through(self, hand: Hand, block: float, now: float) -> None:
+    def through(self, assignment: Assignment, block: float, now: float) -> None:
         """A rank is through with what it was given: see whether all are slower, or later, in this round."""
-        expected = hand.expected - hand.since
+        expected = assignment.expected - assignment.since
         if expected > 0:
-            slower = max(1.0, block / hand.each)
+            slower = max(1.0, block / assignment.each)
             insort(self._slower, slower)
-            insort(self._later, max(0.0, now - hand.since - slower * expected))
-            self._pace.ended(max(0.0, (now - hand.since) / expected - 1))
+            insort(self._later, max(0.0, now - assignment.since - slower * expected))
+            self._pace.ended(max(0.0, (now - assignment.since) / expected - 1))
             self.slowdown = self._slower[len(self._slower) // 3]
             self._delay = self._later[len(self._later) // 3]
 
-    def margin(self, hand: Hand) -> float:
+    def margin(self, assignment: Assignment) -> float:
         """The head start of a rank: seconds."""
         settings = self._settings
         if not settings.head_start:
             return settings.least_head_start
-        known = self._pace.block(hand.rank) is not None
+        known = self._pace.block(assignment.rank) is not None
         fraction = settings.head_start if known else max(UNKNOWN, settings.head_start)
-        expected = self.slowdown * (hand.expected - hand.since)
+        expected = self.slowdown * (assignment.expected - assignment.since)
         of_a_round = OF_A_ROUND * settings.head_start * self._round
         return max(fraction * expected, of_a_round, settings.least_head_start, self._held_up())
 
-    def at(self, hand: Hand, part: float) -> float:
+    def at(self, assignment: Assignment, part: float) -> float:
         """When such a part of a rank's margin has passed."""
-        expected = self.slowdown * (hand.expected - hand.since)
-        late = part * self.margin(hand)
+        expected = self.slowdown * (assignment.expected - assignment.since)
+        late = part * self.margin(assignment)
         if part >= NOT_BEGUN:
             late = max(late, WORTH_A_VECTOR * self._links.vector)
         if part >= SILENT:  # what it has in hand may be done twice
-            late = max(late, self._pace.spread() * expected) + (0.0 if hand.delivered else self._delay)
-        return hand.since + expected + late
+            late = max(late, self._pace.spread() * expected) + (0.0 if assignment.delivered else self._delay)
+        return assignment.since + expected + late
 
     @property
     def least(self) -> float:
         """How long an answer may take in any case."""
         return max(self._settings.least_head_start, self._held_up())
 
-    def answers_by(self, hand: Hand, asked: float) -> float:
+    def answers_by(self, assignment: Assignment, asked: float) -> float:
         """When a rank that was asked should have answered."""
-        patience = max(ANSWER * (asked - hand.since), ANSWER_OF_A_ROUND * self._round, self._settings.least_head_start)
+        patience = max(
+            ANSWER * (asked - assignment.since), ANSWER_OF_A_ROUND * self._round, self._settings.least_head_start
+        )
         return asked + max(patience, self._held_up())
 
     def _held_up(self) -> float:
@@ -139,16 +143,16 @@ class Lateness:
         unknown = 0.0 if self._links.is_known else self._settings.unknown_seconds
         return BEHIND_VECTORS * max(self._links.vector, unknown)
 
-    def seems_stuck(self, hand: Hand, now: float) -> bool:
+    def seems_stuck(self, assignment: Assignment, now: float) -> bool:
         """Whether a rank that was under way has done nothing for too long."""
-        late = max(NOT_BEGUN * self.margin(hand), WORTH_A_VECTOR * self._links.vector)
-        return now > hand.moved + BLOCKS_WITHOUT_NEWS * hand.pace(self.slowdown) + late
+        late = max(NOT_BEGUN * self.margin(assignment), WORTH_A_VECTOR * self._links.vector)
+        return now > assignment.moved + BLOCKS_WITHOUT_NEWS * assignment.pace(self.slowdown) + late
 
     # -- the agenda
 
-    def look_at(self, hand: Hand, when: float) -> None:
+    def look_at(self, assignment: Assignment, when: float) -> None:
         """Look at a rank then, unless its hand has changed."""
-        heapq.heappush(self._agenda, (when, hand.rank, hand.stamp, hand))
+        heapq.heappush(self._agenda, (when, assignment.rank, assignment.stamp, assignment))
         if len(self._agenda) > self._most:  # mostly void: somebody says again and again how far it is
             self._agenda = [one for one in self._agenda if one[2] == one[3].stamp]
             heapq.heapify(self._agenda)
@@ -160,9 +164,9 @@ class Lateness:
             heapq.heappop(self._agenda)
         return self._agenda[0][0] if self._agenda else float("inf")
 
-    def whom(self, now: float) -> list[Hand]:
+    def whom(self, now: float) -> list[Assignment]:
         """Whom to look at now."""
-        hands = []
+        assignments = []
         while self.next_look() <= now:
-            hands.append(heapq.heappop(self._agenda)[3])
-        return hands
+            assignments.append(heapq.heappop(self._agenda)[3])
+        return assignments

@@ -21,10 +21,10 @@ from codedreduce.protocol.core.events import AnyAction, Note
 from codedreduce.protocol.core.messages import Check, Checked, Message, Passed, Tell, Trouble
 from codedreduce.protocol.core.mistakes import Mistakes
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.leader.assignments import Hands
-from codedreduce.protocol.leader.distribution import Load
+from codedreduce.protocol.leader.assignments import Assignments
+from codedreduce.protocol.leader.distribution import Allotment
 from codedreduce.protocol.leader.pace import NEVER, Pace
-from codedreduce.protocol.leader.participation import Standing
+from codedreduce.protocol.leader.participation import Participation
 from codedreduce.schemes import Part, StripedPlan
 
 #: A rank that checks is late when it has taken so many times what is expected, and a part of what the round has taken.
@@ -72,18 +72,18 @@ class Case:
         return self.said.get(rank, digest) != digest or bool(self.before.get(rank, set()) - {digest})
 
 
-class Examining:
+class Verdicts:
     """The audits of a round, as the coordinator sees them."""
 
     def __init__(
-        self, plan: StripedPlan, settings: Settings, standing: Standing, pace: Pace, hands: Hands, mistakes: Mistakes,
-        say: Say, *, own: int, generation: int,
+        self, plan: StripedPlan, settings: Settings, participation: Participation, pace: Pace,
+        assignments: Assignments, mistakes: Mistakes, say: Say, *, own: int, generation: int,
     ) -> None:  # fmt: skip
         self._plan = plan
         self._settings = settings
-        self._standing = standing
+        self._participation = participation
         self._pace = pace
-        self._hands = hands
+        self._assignments = assignments
         self._mistakes = mistakes
         self._say = say
         self._own = own
@@ -98,7 +98,7 @@ class Examining:
 
     # -- a round begins
 
-    def begin(self, round_: int, loads: Mapping[int, Load], now: float) -> dict[int, tuple[Block, ...]]:
+    def begin(self, round_: int, loads: Mapping[int, Allotment], now: float) -> dict[int, tuple[Block, ...]]:
         """Draw what is looked at, and who does so; before anything else that it does."""
         self._round, self._began = round_, now
         self._cases = {}
@@ -109,7 +109,7 @@ class Examining:
             return {}
         checks: dict[int, list[Block]] = {}
         free = {rank: self._expected(rank, load.blocks) for rank, load in loads.items()}
-        doing = {
+        worker = {
             (part.unit, block): rank for rank, load in loads.items() for part in load.parts()
             for block in range(part.first, part.last)
         }  # fmt: skip
@@ -117,9 +117,9 @@ class Examining:
             for number in audit.blocks(round_, unit, self._plan.blocks):
                 block = (unit, number)
                 self._cases[block] = case = Case()
-                able = [rank for rank in self._plan.readers(unit) if rank in free and rank != doing.get(block)]
+                able = [rank for rank in self._plan.readers(unit) if rank in free and rank != worker.get(block)]
                 if not able:  # somebody may yet come to the round
-                    able = self._may_come(block, {doing.get(block, -1)})[:1]
+                    able = self._may_come(block, {worker.get(block, -1)})[:1]
                     free |= dict.fromkeys(able, 0.0)
                 if able:
                     after = {rank: (free[rank] + self._expected(rank, 1), (rank - unit) % len(free)) for rank in able}
@@ -234,20 +234,20 @@ class Examining:
         """Have one more rank compute a block; if there is none, and they differ, all that have once more."""
         able = [
             rank for rank in self._plan.readers(block[0])
-            if rank not in case.said and rank not in case.asked and self._standing.can_compute(rank)
+            if rank not in case.said and rank not in case.asked and self._participation.can_compute(rank)
         ]  # fmt: skip
-        able = [rank for rank in able if self._standing.can_help(rank)] or able
+        able = [rank for rank in able if self._participation.can_help(rank)] or able
         if not able and len(set(case.said.values())) > 1 and self._may_decide(block, case):
             return False
         if not able and not case.before and len(set(case.said.values())) > 1:
-            able = [rank for rank in case.said if self._standing.can_compute(rank)]
+            able = [rank for rank in case.said if self._participation.can_compute(rank)]
             case.before = {rank: {digest} for rank, digest in case.said.items()}
             case.said = {}
         else:
-            hands = self._hands
-            able = sorted(able, key=lambda rank: (hands.of(rank).is_stuck, hands.of(rank).blocks, rank))[:1]
+            assignments = self._assignments
+            able = sorted(able, key=lambda rank: (assignments.of(rank).is_stuck, assignments.of(rank).blocks, rank))[:1]
         for rank in able:
-            self._ask(rank, block, case, 1 + self._hands.of(rank).blocks, now, actions)
+            self._ask(rank, block, case, 1 + self._assignments.of(rank).blocks, now, actions)
         return bool(able)
 
     def _ask(self, rank: int, block: Block, case: Case, ahead: int, now: float, actions: list[AnyAction]) -> None:
@@ -291,19 +291,19 @@ class Examining:
 
     def _may_come(self, block: Block, others: Collection[int]) -> list[int]:
         """Who could check a block if it came to this round, but for these."""
-        there = self._standing.present - self._absent
+        there = self._participation.present - self._absent
         return [
             rank for rank in self._plan.readers(block[0])
-            if rank in there and rank not in others and not self._standing.is_wrong(rank)
+            if rank in there and rank not in others and not self._participation.is_wrong(rank)
         ]  # fmt: skip
 
     def _may_decide(self, block: Block, case: Case) -> list[int]:
         """Who is there and could say who was right, when it comes to this round."""
-        standing = self._standing
+        participation = self._participation
         return [
             rank for rank in self._plan.readers(block[0])
-            if rank in standing.present and rank not in case.said
-            and not standing.is_wrong(rank) and not standing.is_through(rank)
+            if rank in participation.present and rank not in case.said
+            and not participation.is_wrong(rank) and not participation.is_through(rank)
         ]  # fmt: skip
 
     def _late_at(self, rank: int, since: float, blocks: int) -> float:
@@ -323,7 +323,7 @@ class Examining:
             return
         late, case.asked = case.asked, {}
         for rank, (_, blocks) in late.items():
-            if self._standing.can_compute(rank):
+            if self._participation.can_compute(rank):
                 self._ask(rank, block, case, blocks + 1, now, actions)  # it may not have heard
         if not case.asked and len(set(case.said.values())) == 1:
             absent = self._may_come(block, case.said)

@@ -14,16 +14,16 @@ from msgspec.structs import replace
 from codedreduce.protocol.core.blocks import Block
 from codedreduce.protocol.core.messages import Checked
 from codedreduce.protocol.core.mistakes import Mistakes
-from codedreduce.protocol.core.rank_position import Place
+from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.schemes import Part, StripedPlan
 
 
-class Checking:
+class AuditChecks:
     """A rank's side of the audits of the round that is on."""
 
-    def __init__(self, place: Place, plan: StripedPlan, settings: Settings) -> None:
-        self._place = place
+    def __init__(self, position: RankPosition, plan: StripedPlan, settings: Settings) -> None:
+        self._position = position
         self._plan = plan
         self._audit = settings.audit
         self.mistakes = Mistakes(settings)
@@ -43,7 +43,7 @@ class Checking:
 
     def drawn(self, unit: int) -> tuple[int, ...]:
         """Which blocks of a unit are audited."""
-        return self._audit.blocks(self._place.round, unit, self._plan.blocks) if self._audit is not None else ()
+        return self._audit.blocks(self._position.round, unit, self._plan.blocks) if self._audit is not None else ()
 
     def in_part(self, part: Part) -> tuple[int, ...]:
         """Which blocks of a part are audited, counted from its first."""
@@ -56,13 +56,17 @@ class Checking:
         if is_own and block in self._said and self._said[block].digest == digest:
             return None
         said = self._said[block] = Checked(
-            generation=self._place.generation, round=self._place.round, unit=block[0], block=block[1], digest=digest
+            generation=self._position.generation,
+            round=self._position.round,
+            unit=block[0],
+            block=block[1],
+            digest=digest,
         )
         return said
 
     def said(self) -> list[Checked]:
         """What was said in this round, perhaps to another coordinator."""
-        return [replace(checked, generation=self._place.generation) for checked in self._said.values()]
+        return [replace(checked, generation=self._position.generation) for checked in self._said.values()]
 
     @property
     def is_waiting(self) -> bool:

@@ -10,10 +10,10 @@ from codedreduce.protocol.core.events import AnyAction, Transmit
 from codedreduce.protocol.core.messages import AnyChunk, Damaged, Go, Keep, PartChunk, StateChunk, SumChunk
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.rank.reducer import Keeper, Seal
+from codedreduce.protocol.rank.reducer import ChunkDigest, Reducer
 from codedreduce.protocol.rank.stripes import Stripes
-from codedreduce.protocol.rank.sum_buffers import OWN_ROOMS, Rooms
-from codedreduce.protocol.rank.sums import Assembly, PastSums
+from codedreduce.protocol.rank.sum_buffers import OWN_SUM_BUFFERS, SumBuffers
+from codedreduce.protocol.rank.sums import PastSums, SumAssembly
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector, on_host
 
@@ -25,7 +25,7 @@ class Exchange:
     """
 
     def __init__(
-        self, node: int, plan: StripedPlan, settings: Settings, links: Outboxes, rooms: Rooms = OWN_ROOMS
+        self, node: int, plan: StripedPlan, settings: Settings, links: Outboxes, rooms: SumBuffers = OWN_SUM_BUFFERS
     ) -> None:
         self._node = node
         self._rooms = rooms
@@ -35,9 +35,11 @@ class Exchange:
         self._generation = settings.generation
         self._round = 0  # that is on
         self.stripes = Stripes(plan, settings)
-        self.keeper = Keeper(len(plan.all_units), plan.blocks, self.stripes.rounds_held, settings, rooms)
-        self.sum = Assembly(settings.after + 1, settings, rooms)
-        self._next: Assembly | None = None  # the sum of the round that follows, if it comes before this one is through
+        self.keeper = Reducer(len(plan.all_units), plan.blocks, self.stripes.rounds_held, settings, rooms)
+        self.sum = SumAssembly(settings.after + 1, settings, rooms)
+        self._next: SumAssembly | None = (
+            None  # the sum of the round that follows, if it comes before this one is through
+        )
         self._past = PastSums(settings, rooms)
         self.own_damage: list[Damaged] = []  # what of its own parts is not what it was when it was computed
         self._seals: dict[Part, tuple[bytes, ...]] = {}  # digests of chunks, of parts that are audited
@@ -77,7 +79,7 @@ class Exchange:
         """The rank waits for the sum of this round next; some of it may be here."""
         ahead, self._next = self._next, None
         if ahead is None or ahead.round != round_:
-            ahead = Assembly(round_, self._settings, self._rooms)
+            ahead = SumAssembly(round_, self._settings, self._rooms)
         self.sum = ahead
 
     def _is_wanted(self, message: AnyChunk) -> bool:
@@ -166,22 +168,22 @@ class Exchange:
     def _replay(self, actions: list[AnyAction]) -> None:
         """Take what came before this rank knew that it keeps it."""
         early, self._early = self._early, OrderedDict()
-        for place, (chunk, sender, data) in early.items():
+        for position, (chunk, sender, data) in early.items():
             if chunk.round == self._round and self.keeper.keeps(chunk.index):
                 self._keep(chunk, sender, data, actions)
             elif chunk.round >= self._round:
-                self._early[place] = (chunk, sender, data)
+                self._early[position] = (chunk, sender, data)
 
     def _keep(self, chunk: PartChunk, sender: int, data: Vector, actions: list[AnyAction]) -> None:
         part, index = Part(chunk.unit, chunk.first, chunk.last), chunk.index
-        seal = Seal(chunk.digest, sender, part, index) if chunk.digest else None
+        seal = ChunkDigest(chunk.digest, sender, part, index) if chunk.digest else None
         total = self.keeper.add(part, index, data, seal)
         if total is not None:
             self._tell_sum(index, total, actions)
         for damaged in self.keeper.take_damaged() if chunk.digest else ():
             self._complain(damaged, actions)
 
-    def _complain(self, seal: Seal, actions: list[AnyAction]) -> None:
+    def _complain(self, seal: ChunkDigest, actions: list[AnyAction]) -> None:
         """Tell whoever sent a chunk that it is not what it should be."""
         unit, first, last = seal.part
         damaged = Damaged(
@@ -207,7 +209,7 @@ class Exchange:
             self.sum.add(index, data)
         elif round_ == self.sum.round + 1:
             if self._next is None:
-                self._next = Assembly(round_, self._settings, self._rooms)
+                self._next = SumAssembly(round_, self._settings, self._rooms)
             self._next.add(index, data)
 
     def has(self, chunks: Iterable[int]) -> bool:

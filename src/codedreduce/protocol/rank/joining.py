@@ -7,11 +7,11 @@ from collections.abc import Callable
 from codedreduce.protocol.core.events import AnyAction, EveryoneIn, SetTimer, Transmit
 from codedreduce.protocol.core.membership import run_name
 from codedreduce.protocol.core.messages import Have, Hello, Welcome
-from codedreduce.protocol.core.rank_position import Place
+from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.rank_table import ENDING, JOINING, READY, RENEWING, RESTING, WORKING
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.rank.catch_up import Behind
-from codedreduce.protocol.rank.worker import Doing
+from codedreduce.protocol.rank.catch_up import CatchUp
+from codedreduce.protocol.rank.worker import RankWorker
 from codedreduce.schemes import StripedPlan
 
 #: A timer: a rank has not been welcomed.
@@ -28,26 +28,26 @@ class Joining:
     """
 
     def __init__(
-        self, place: Place, plan: StripedPlan, settings: Settings, doing: Doing, behind: Behind,
+        self, position: RankPosition, plan: StripedPlan, settings: Settings, worker: RankWorker, catch_up: CatchUp,
         adopt: Callable[[int], None], is_in: Callable[[Welcome, bool, list[AnyAction]], None],
     ) -> None:  # fmt: skip
-        self._place = place
+        self._position = position
         self._run = run_name(plan, settings)
-        self._doing = doing
-        self._behind = behind
+        self._worker = worker
+        self._catch_up = catch_up
         self._adopt = adopt
         self._is_in = is_in
         self._process = settings.process
         self._hellos = 0  # that were not answered
-        self._to = place.coordinator
+        self._to = position.coordinator
 
     def say_hello(self, now: float, actions: list[AnyAction], to: int | None = None) -> None:
         """Ask to be let in, with the plan that this rank has, by its coordinator or by another that is said to lead."""
-        place = self._place
-        self._to = place.coordinator if to is None else to
-        is_in = place.state is not JOINING
+        position = self._position
+        self._to = position.coordinator if to is None else to
+        is_in = position.state is not JOINING
         hello = Hello(
-            generation=place.generation, round=place.round, plan=self._run, is_in=is_in, process=self._process
+            generation=position.generation, round=position.round, plan=self._run, is_in=is_in, process=self._process
         )  # fmt: skip
         actions.append(Transmit(to=self._to, message=hello))
         self._hellos += 1
@@ -55,7 +55,7 @@ class Joining:
 
     def look(self, now: float, actions: list[AnyAction]) -> None:
         """Say hello again, if nobody answered."""
-        if self._hellos and self._to != self._place.node:
+        if self._hellos and self._to != self._position.node:
             self.say_hello(now, actions, self._to)
 
     def has_lead(self) -> None:
@@ -67,31 +67,33 @@ class Joining:
 
         The one that leads a later generation welcomes it, too. An earlier one is past.
         """
-        place = self._place
-        if message.generation < place.generation or place.leader_of(message.generation) != sender:
+        position = self._position
+        if message.generation < position.generation or position.leader_of(message.generation) != sender:
             return
         self._adopt(message.generation)
-        place.is_over(message.round)
+        position.is_over(message.round)
         self._hellos = 0
-        if place.state is not JOINING:
+        if position.state is not JOINING:
             self._is_in(message, False, actions)
-        if place.state is JOINING:
-            place.become(RESTING)
-            if message.round > place.round:  # it comes late, or the others went on from a checkpoint
-                self._behind.begin_after(message.round)
+        if position.state is JOINING:
+            position.become(RESTING)
+            if message.round > position.round:  # it comes late, or the others went on from a checkpoint
+                self._catch_up.begin_after(message.round)
             self._is_in(message, True, actions)
             actions.append(EveryoneIn())
-        elif place.state is ENDING:
-            actions.append(Transmit(to=sender, message=Have(generation=place.generation, round=place.round)))
-        elif place.state is RESTING and place.through > message.round:  # which nobody may be able to compute any more
-            self._doing.tell_ahead(actions)
-        elif place.state in (READY, WORKING) and place.round <= message.round:
-            place.become(WORKING)
-            self._behind.was_overtaken(now, actions)
-        elif place.state is WORKING and place.is_on:
-            self._doing.repeat_done(actions)
-            self._doing.tell_status(actions)
-        elif place.state is READY and place.round == place.first:
-            self._doing.tell_again(actions)
-        elif place.state is RENEWING and not self._behind.is_taking:  # nobody may have heard that it asked
-            self._behind.renew(now, actions)
+        elif position.state is ENDING:
+            actions.append(Transmit(to=sender, message=Have(generation=position.generation, round=position.round)))
+        elif (
+            position.state is RESTING and position.through > message.round
+        ):  # which nobody may be able to compute any more
+            self._worker.tell_ahead(actions)
+        elif position.state in (READY, WORKING) and position.round <= message.round:
+            position.become(WORKING)
+            self._catch_up.was_overtaken(now, actions)
+        elif position.state is WORKING and position.is_on:
+            self._worker.repeat_done(actions)
+            self._worker.tell_status(actions)
+        elif position.state is READY and position.round == position.first:
+            self._worker.tell_again(actions)
+        elif position.state is RENEWING and not self._catch_up.is_taking:  # nobody may have heard that it asked
+            self._catch_up.renew(now, actions)

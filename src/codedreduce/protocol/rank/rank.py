@@ -68,7 +68,7 @@ from codedreduce.protocol.core.messages import (
     Welcome,
 )
 from codedreduce.protocol.core.outbox import Outboxes
-from codedreduce.protocol.core.rank_position import Place
+from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.rank_table import (
     ENDING,
     JOINING,
@@ -81,18 +81,18 @@ from codedreduce.protocol.core.rank_table import (
     RankState,
 )
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.election.election import ELECTING, LEADING, Electing
+from codedreduce.protocol.election.election import ELECTING, LEADING, Election
 from codedreduce.protocol.election.leader_liveness import SILENCE
-from codedreduce.protocol.leader.members import Leading, Office
-from codedreduce.protocol.leader.scheduler import LATE, TAIL, WAITING, Coordinating
-from codedreduce.protocol.rank.catch_up import BEHIND, Behind
+from codedreduce.protocol.leader.members import Members, Office
+from codedreduce.protocol.leader.scheduler import LATE, TAIL, WAITING, Scheduler
+from codedreduce.protocol.rank.catch_up import BEHIND, CatchUp
 from codedreduce.protocol.rank.exchange import Exchange
 from codedreduce.protocol.rank.joining import GREETING, Joining
-from codedreduce.protocol.rank.leaving import ENDED, HANDING_OVER, Ending, HandingOver
-from codedreduce.protocol.rank.reducer import Keeper
-from codedreduce.protocol.rank.state_transfer import Giving
-from codedreduce.protocol.rank.sum_buffers import OWN_ROOMS, Rooms
-from codedreduce.protocol.rank.worker import Doing
+from codedreduce.protocol.rank.leaving import ENDED, HANDING_OVER, Departure, Handover
+from codedreduce.protocol.rank.reducer import Reducer
+from codedreduce.protocol.rank.state_transfer import StateGiving
+from codedreduce.protocol.rank.sum_buffers import OWN_SUM_BUFFERS, SumBuffers
+from codedreduce.protocol.rank.worker import RankWorker
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector
 
@@ -115,46 +115,46 @@ class Rank(Machine):
     ROWS = ROWS
     OF_ANY_GENERATION = OF_ANY_GENERATION
 
-    def __init__(self, node: int, plan: StripedPlan, settings: Settings, rooms: Rooms = OWN_ROOMS) -> None:
+    def __init__(self, node: int, plan: StripedPlan, settings: Settings, rooms: SumBuffers = OWN_SUM_BUFFERS) -> None:
         super().__init__()
         if settings.on_excess != "wait":
             raise UsageError("striped computes the exact sum as long as a rank is left; on_excess must be 'wait'")
         self.node = node
         self.plan = plan
         self.settings = settings
-        self._place = place = Place(node, settings, plan.workers)
-        self._office = office = Office(place)
+        self._position = position = RankPosition(node, settings, plan.workers)
+        self._office = office = Office(position)
         self._links = links = Outboxes([peer for peer in plan.computing if peer != node], settings.window)
         self._exchange = exchange = Exchange(node, plan, settings, links, rooms)
-        self._doing = doing = Doing(place, plan, settings, exchange, office)
-        self._behind = Behind(place, links, exchange, doing, office, self._finish_round)
-        self._joining = Joining(place, plan, settings, doing, self._behind, self._adopt, self._is_in)
-        self._giving = Giving(place, links, settings)
-        self._ending = Ending(place, doing, self._behind, office, self._go_on)
-        self._electing = Electing(
-            place, plan, settings, links, office, self._adopt, self._take_lead, self._let_in, self._greet
+        self._worker = worker = RankWorker(position, plan, settings, exchange, office)
+        self._catch_up = CatchUp(position, links, exchange, worker, office, self._finish_round)
+        self._joining = Joining(position, plan, settings, worker, self._catch_up, self._adopt, self._is_in)
+        self._giving = StateGiving(position, links, settings)
+        self._departure = Departure(position, worker, self._catch_up, office, self._go_on)
+        self._election = Election(
+            position, plan, settings, links, office, self._adopt, self._take_lead, self._let_in, self._greet
         )
-        self._handing_over = HandingOver(
-            place, doing, exchange, links, self._giving, office, self._electing,
-            say_goodbye=self._ending.say_goodbye, vanish=self._ending.vanish,
+        self._handover = Handover(
+            position, worker, exchange, links, self._giving, office, self._election,
+            say_goodbye=self._departure.say_goodbye, vanish=self._departure.vanish,
         )  # fmt: skip
-        if place.coordinator == node:
+        if position.coordinator == node:
             self._take_office()
 
     @property
     def state(self) -> RankState:  # type: ignore[override]
         """Where this rank stands."""
-        return self._place.state
+        return self._position.state
 
     @property
     def round(self) -> int:  # type: ignore[override]
         """The round that this rank's own model is in, or has last been in."""
-        return self._place.round
+        return self._position.round
 
     @property
     def generation(self) -> int:  # type: ignore[override]
         """Of the plan: who leads."""
-        return self._place.generation
+        return self._position.generation
 
     @property
     def leads(self) -> bool:
@@ -164,10 +164,10 @@ class Rank(Machine):
     @property
     def coordinator(self) -> int:
         """Who leads, as far as this rank knows."""
-        return self._place.coordinator
+        return self._position.coordinator
 
     @property
-    def lead(self) -> Coordinating | None:
+    def lead(self) -> Scheduler | None:
         """What this rank does for all, if it leads."""
         return self._office.lead
 
@@ -178,51 +178,51 @@ class Rank(Machine):
     @property
     def ended_after(self) -> int | None:
         """The round after which the run is over, if that is known."""
-        return self._place.end
+        return self._position.end
 
     @property
     def left_alone(self) -> str | None:
         """Why this rank should not have left when it did, if it should not."""
-        return self._ending.left_alone
+        return self._departure.left_alone
 
     @property
     def has_handed_over(self) -> bool | None:
         """Of a rank that was told to leave, and has: whether others are there to go on. None of any other."""
-        return self._handing_over.goes_on
+        return self._handover.goes_on
 
     @property
     def refused(self) -> str | None:
         """Why this rank was not let in, if it was not."""
-        return self._ending.refused
+        return self._departure.refused
 
     @property
     def begun(self) -> int:
         """The last round that the coordinator has let begin, as far as this rank knows."""
-        return self._place.go.round
+        return self._position.go.round
 
     @property
     def through(self) -> int:
         """The last round that this rank is through with."""
-        return self._place.through
+        return self._position.through
 
     @property
     def has_say(self) -> bool:
         """Whether this rank's word counts when it is decided who leads, as far as it knows."""
-        return self._electing.has_say
+        return self._election.has_say
 
     @property
     def begun_in(self) -> int:
         """The generation in which that was."""
-        return self._place.go.generation
+        return self._position.go.generation
 
     def is_to_wait(self, round_: int) -> bool:
         """Whether nothing comes of it that the script begins this round, until the coordinator lets it begin."""
-        is_first = round_ <= self._place.first
-        is_calm = self.lead is None and not self._behind.must_renew and self._place.end is None
+        is_first = round_ <= self._position.first
+        is_calm = self.lead is None and not self._catch_up.must_renew and self._position.end is None
         return is_calm and not is_first and self.begun == round_ - 1
 
     @property
-    def keeper(self) -> Keeper:
+    def keeper(self) -> Reducer:
         """What this rank sums for all."""
         return self._exchange.keeper
 
@@ -239,21 +239,21 @@ class Rank(Machine):
     @property
     def tasks(self) -> int:
         """How many computations this rank has begun."""
-        return self._doing.tasks
+        return self._worker.tasks
 
     def _who(self, sender: int) -> From:
         if sender == self.node or sender not in self.plan.computing:
             return STRANGER
         if self._office.is_held:
             return FOLLOWER
-        return COORDINATOR if sender == self._place.coordinator else PEER
+        return COORDINATOR if sender == self._position.coordinator else PEER
 
     def _hear(self, event: Received, now: float, actions: list[AnyAction]) -> None:
         """Whoever speaks of an earlier generation is told of this one; what it says does not count."""
         message, sender = event.message, event.sender
         is_past = message.generation < self.generation and type(message) not in OF_ANY_GENERATION
         if is_past and self.state not in (JOINING, LEFT) and sender in self._links:
-            self._electing.tell(sender, actions)
+            self._election.tell(sender, actions)
         elif message.generation == self.generation or type(message) in OF_ANY_GENERATION:
             super()._hear(event, now, actions)
 
@@ -271,121 +271,121 @@ class Rank(Machine):
         if not self._office.is_held:
             self._joining.say_hello(now, actions)
             return
-        self._place.become(RESTING)
+        self._position.become(RESTING)
         if self.plan.workers == 1:
             actions.append(EveryoneIn())
 
     def _on_begin(self, event: Begin, now: float, actions: list[AnyAction]) -> None:
         if event.round != self.round + 1:
             raise ProtocolError(f"round {event.round} cannot follow round {self.round}")
-        self._place.begin(event.round, now)
-        self._doing.use(event.model, event.digest)
+        self._position.begin(event.round, now)
+        self._worker.use(event.model, event.digest)
         self._giving.begin(event.round, actions)
-        self._handing_over.look_soon(now, actions)
+        self._handover.look_soon(now, actions)
         if self.lead is None and not self.begun:  # everyone is in when all have said this
-            self._doing.tell_status(actions)
+            self._worker.tell_status(actions)
         if self.lead is None:
             self._look_whether_on(now, actions)
-        if self._behind.must_renew:
-            self._behind.renew(now, actions)
+        if self._catch_up.must_renew:
+            self._catch_up.renew(now, actions)
             return
         if self._office.leading is not None:
             if not self.begun:
-                self._electing.begin_with(self._office.leading.met(), actions)
+                self._election.begin_with(self._office.leading.met(), actions)
             if event.digest:
                 self._office.leading.compare(self.node, event.round, event.digest, actions)
             if self._office.leading.takes_state(event.round, actions):
-                self._behind.renew(now, actions)
+                self._catch_up.renew(now, actions)
                 return
-            if not self._place.is_leaving:  # else another lets it begin
+            if not self._position.is_leaving:  # else another lets it begin
                 self._let_begin(now, actions)
             return
-        if self._ending.is_past:
-            self._ending.tell_script(actions)
+        if self._departure.is_past:
+            self._departure.tell_script(actions)
         elif not self._finish_round(now, actions):
             self._go_on(now, actions)
 
     def _go_on(self, now: float, actions: list[AnyAction]) -> None:
         """Work, if the round that the script has begun is on; or get what is missing of it, if it is past."""
-        if self._place.is_on:
-            self._place.become(WORKING)
+        if self._position.is_on:
+            self._position.become(WORKING)
             self._work_on(now, actions)
-        elif self._place.is_behind:
-            self._place.become(WORKING)
-            self._behind.catch_up(now, actions)
+        elif self._position.is_behind:
+            self._position.become(WORKING)
+            self._catch_up.catch_up(now, actions)
 
     def _work_on(self, now: float, actions: list[AnyAction]) -> None:
         """Begin with what is to be done, if there is something and nothing is under way."""
-        if not self._doing.is_idle:
+        if not self._worker.is_idle:
             return
-        if self._doing.has_something_to_do:
-            self._doing.compute_next(now, actions)
+        if self._worker.has_something_to_do:
+            self._worker.compute_next(now, actions)
         elif not self._office.is_held:
-            self._doing.tell_status(actions)  # it is here, and could be given something
+            self._worker.tell_status(actions)  # it is here, and could be given something
 
     def _look_whether_on(self, now: float, actions: list[AnyAction]) -> None:
         """If the round takes very long, ask the coordinator what is on, ever more rarely: what it said may be lost."""
-        wait = max(LONG_ENOUGH, MANY_ROUNDS * self._place.round_took, now - self._place.began_at)
+        wait = max(LONG_ENOUGH, MANY_ROUNDS * self._position.round_took, now - self._position.began_at)
         actions.append(SetTimer(name=HEARD_NOTHING, at=now + min(LONGEST, wait)))
 
     def _on_go(self, message: Go, sender: int, now: float, actions: list[AnyAction]) -> None:
-        last = self._place.go
+        last = self._position.go
         is_news = (message.generation, message.round) > (last.generation, last.round)
-        if not self._ending.goes_on_without(message, actions) and is_news:
+        if not self._departure.goes_on_without(message, actions) and is_news:
             self._take_go(message, now, actions)
 
     def _take_go(self, go: Go, now: float, actions: list[AnyAction]) -> None:
-        was_behind = self._place.is_behind
-        is_again = self.state is WORKING and self._place.is_on and go.round == self.round
-        self._place.take(go)
+        was_behind = self._position.is_behind
+        is_again = self.state is WORKING and self._position.is_on and go.round == self.round
+        self._position.take(go)
         if self.round != go.round:
-            self._doing.stop("the round is over, or has not begun", actions)
+            self._worker.stop("the round is over, or has not begun", actions)
         if is_again:
-            self._doing.begin_again(go)
+            self._worker.begin_again(go)
         else:
-            self._doing.begin(go)
+            self._worker.begin(go)
         self._exchange.begin(go, actions)
         if is_again:
-            self._doing.deliver_again(now, actions)
+            self._worker.deliver_again(now, actions)
         if self._finish_round(now, actions):
             return
-        if self.state is WORKING and self.round > go.round and not self._place.is_behind:
-            self._place.become(READY)  # under this coordinator it has not begun
-        elif self.state is WORKING and self._place.is_on:  # it begins again, perhaps for one that was overtaken
+        if self.state is WORKING and self.round > go.round and not self._position.is_behind:
+            self._position.become(READY)  # under this coordinator it has not begun
+        elif self.state is WORKING and self._position.is_on:  # it begins again, perhaps for one that was overtaken
             self._work_on(now, actions)
         elif self.state is READY:
             self._go_on(now, actions)
         elif self.state is WORKING and self.round < go.round and not was_behind:
-            self._behind.was_overtaken(now, actions)
+            self._catch_up.was_overtaken(now, actions)
 
     # -- and goes on, until all of its sum is here
 
     def _told_by_own_coordinator(self, message: Message, now: float, actions: list[AnyAction]) -> None:
         match message:
             case Do():
-                self._doing.on_do(message, self.node, now, actions)
+                self._worker.on_do(message, self.node, now, actions)
             case Cut():
-                self._doing.on_cut(message, self.node, now, actions)
+                self._worker.on_cut(message, self.node, now, actions)
             case Keep():
-                self._doing.change_keeper(message, actions)
+                self._worker.change_keeper(message, actions)
             case Check():
-                self._doing.on_check(message, self.node, now, actions)
+                self._worker.on_check(message, self.node, now, actions)
             case Passed():
-                self._doing.on_passed(message, self.node, now, actions)
+                self._worker.on_passed(message, self.node, now, actions)
             case Mistaken():
-                self._doing.on_mistaken(message, self.node, now, actions)
+                self._worker.on_mistaken(message, self.node, now, actions)
             case Tell() if self.lead is not None:
-                self.lead.status(self.node, self._doing.status(), now, actions)
+                self.lead.status(self.node, self._worker.status(), now, actions)
 
     def _on_computed(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
-        if event.round != self.round or not self._place.is_on:
+        if event.round != self.round or not self._position.is_on:
             return
-        self._doing.computed(event, now, actions)
-        if not self._finish_round(now, actions) and self._doing.is_idle:
-            self._doing.compute_next(now, actions)
+        self._worker.computed(event, now, actions)
+        if not self._finish_round(now, actions) and self._worker.is_idle:
+            self._worker.compute_next(now, actions)
 
     def _on_passed(self, message: Passed, sender: int, now: float, actions: list[AnyAction]) -> None:
-        self._doing.on_passed(message, sender, now, actions)
+        self._worker.on_passed(message, sender, now, actions)
         self._finish_round(now, actions)
 
     def _on_checked(self, message: Checked, sender: int, now: float, actions: list[AnyAction]) -> None:
@@ -398,33 +398,33 @@ class Rank(Machine):
         """If ranks have computed different bits, and nobody can decide, no sum can be relied on."""
         troubles = self.lead.undecided() if self.lead is not None else ()
         if troubles:
-            self._ending.fail(troubles, actions)
+            self._departure.fail(troubles, actions)
 
     def _on_failed(self, event: Failed, now: float, actions: list[AnyAction]) -> None:
         """This rank failed at a part: the coordinator has another do it, and this one goes on with the next."""
-        unable = self._doing.failed(event) if event.round == self.round and self._place.is_on else None
+        unable = self._worker.failed(event) if event.round == self.round and self._position.is_on else None
         if unable is not None and self.lead is None:
             self._office.tell_leader(unable, actions)
         elif unable is not None:
             self._on_unable(unable, self.node, now, actions)
-        if self.state is WORKING and self._doing.is_idle:
-            self._doing.compute_next(now, actions)
+        if self.state is WORKING and self._worker.is_idle:
+            self._worker.compute_next(now, actions)
 
     def _on_unable(self, message: Unable, sender: int, now: float, actions: list[AnyAction]) -> None:
         troubles = self.lead.failed(sender, message, now, actions) if self.lead is not None else ()
         if troubles:
-            self._ending.fail(troubles, actions)
+            self._departure.fail(troubles, actions)
 
     def _on_keep(self, message: Keep, sender: int, now: float, actions: list[AnyAction]) -> None:
-        self._doing.change_keeper(message, actions)
-        self._doing.look_at_own_damage(now, actions)
+        self._worker.change_keeper(message, actions)
+        self._worker.look_at_own_damage(now, actions)
         self._finish_round(now, actions)
 
     def _on_part(self, chunk: PartChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
         if self.lead is not None and chunk.round == self.round:
             self.lead.part_came(sender, Part(chunk.unit, chunk.first, chunk.last), chunk.index, now)
         self._exchange.part_came(chunk, sender, data, actions)
-        self._doing.look_at_own_damage(now, actions)
+        self._worker.look_at_own_damage(now, actions)
         self._finish_round(now, actions)
 
     def _on_sum(self, chunk: SumChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
@@ -433,19 +433,19 @@ class Rank(Machine):
 
     def _finish_round(self, now: float, actions: list[AnyAction]) -> bool:
         """End the round if all of its sum is here, and the script waits for it."""
-        total, place = self._exchange.sum, self._place
-        if place.state not in (READY, WORKING) or total.round != place.round or not total.is_complete:
+        total, position = self._exchange.sum, self._position
+        if position.state not in (READY, WORKING) or total.round != position.round or not total.is_complete:
             return False
-        if self.lead is not None and not (place.is_on and self._electing.has_enough):
+        if self.lead is not None and not (position.is_on and self._election.has_enough):
             return False
         late = self.lead.over(now) if self.lead is not None else ()
-        self._doing.stop("the round is over", actions)
-        self._doing.drop_model()
-        place.rest(now)
+        self._worker.stop("the round is over", actions)
+        self._worker.drop_model()
+        position.rest(now)
         self._exchange.keep_whole()
-        self._exchange.expect(place.round + 1)
-        self._behind.begin_anew()
-        self._electing.round_is_over(now, actions)
+        self._exchange.expect(position.round + 1)
+        self._catch_up.begin_anew()
+        self._election.round_is_over(now, actions)
         actions.append(total.given(late))
         return True
 
@@ -455,17 +455,17 @@ class Rank(Machine):
         """Speak of a generation from now on, and obey nothing of an earlier one."""
         if generation != self.generation:
             self._office.leave()
-            self._place.speak_of(generation)
+            self._position.speak_of(generation)
             self._exchange.speak_of(generation)
-        self._electing.find()
+        self._election.find()
 
-    def _take_office(self) -> Leading:
+    def _take_office(self) -> Members:
         generation = self.generation
-        lead = Coordinating(
+        lead = Scheduler(
             self.plan, self.settings, self._told_by_own_coordinator, own=self.node, generation=generation,
-            mistakes=self._doing.mistakes,
+            mistakes=self._worker.mistakes,
         )  # fmt: skip
-        leading = Leading(self.plan, self.settings, lead, own=self.node, generation=generation)
+        leading = Members(self.plan, self.settings, lead, own=self.node, generation=generation)
         self._office.take(lead, leading)
         return leading
 
@@ -478,17 +478,17 @@ class Rank(Machine):
             if rank in positions and rank != self.node:
                 self._welcome(rank, actions)
             elif rank in self._links and self._links.reaches([rank]):
-                self._electing.tell(rank, actions)
-        if self.state in (READY, WORKING) and not self._ending.is_past:
-            if self._doing.digest:
-                leading.compare(self.node, self.round, self._doing.digest, actions)
-            if not self._place.is_on:
-                self._place.become(READY)
+                self._election.tell(rank, actions)
+        if self.state in (READY, WORKING) and not self._departure.is_past:
+            if self._worker.digest:
+                leading.compare(self.node, self.round, self._worker.digest, actions)
+            if not self._position.is_on:
+                self._position.become(READY)
             self._let_begin(now, actions)
         elif self.state is RENEWING:
-            self._behind.look(now, actions)
+            self._catch_up.look(now, actions)
         elif self.state is ENDING:
-            self._ending.lead_end(now, actions)
+            self._departure.lead_end(now, actions)
 
     def _let_begin(self, now: float, actions: list[AnyAction]) -> None:
         """On a rank that leads: let the round begin that its script is in, if it reaches enough of the others.
@@ -498,10 +498,10 @@ class Rank(Machine):
         lead, leading = self._office.lead, self._office.leading
         assert lead is not None
         assert leading is not None
-        if not self._electing.has_enough:
+        if not self._election.has_enough:
             self._say_unreached(now, actions)
         elif self.generation == self.settings.generation or self.begun or leading.all_ready:
-            self._electing.ask_unaware(actions)
+            self._election.ask_unaware(actions)
             self._take_go(lead.begin(self.round, now, actions), now, actions)
 
     def _go_on_soon(self, now: float, actions: list[AnyAction]) -> None:
@@ -511,30 +511,30 @@ class Rank(Machine):
 
     def _go_on_leading(self, now: float, actions: list[AnyAction]) -> None:
         """Go on with what waited for others."""
-        if self._office.is_held and self.state is READY and not self._ending.is_past:
+        if self._office.is_held and self.state is READY and not self._departure.is_past:
             self._let_begin(now, actions)
         elif self._office.is_held:
             self._finish_round(now, actions)
 
     def _say_unreached(self, now: float, actions: list[AnyAction]) -> None:
-        missing = tuple(self._electing.unreached())
+        missing = tuple(self._election.unreached())
         reason = f"rank {self.node} cannot reach ranks {list(missing)}: without more than half of all it does not go on"
         actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=missing))
         actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
 
     def _welcome(self, rank: int, actions: list[AnyAction]) -> None:
-        voters = self._electing.known_voters
-        welcome = Welcome(generation=self.generation, round=self._place.through, voters=voters)
+        voters = self._election.known_voters
+        welcome = Welcome(generation=self.generation, round=self._position.through, voters=voters)
         actions.append(Transmit(to=rank, message=welcome))
-        self._ending.tell_of_end(rank, actions)
+        self._departure.tell_of_end(rank, actions)
 
     def _let_in(self, rank: int, process: int, position: int, now: float, actions: list[AnyAction]) -> None:
         """On a rank that leads: lead one more that follows, in whatever round it is."""
         assert self._office.leading is not None
-        self._office.leading.take_over({self.node: self._place.position, rank: position}, now, actions)
-        self._electing.let_in(rank, process)
+        self._office.leading.take_over({self.node: self._position.progress, rank: position}, now, actions)
+        self._election.let_in(rank, process)
         self._welcome(rank, actions)
-        self._electing.look_at_voters(actions)
+        self._election.look_at_voters(actions)
         self._go_on_soon(now, actions)
 
     def _on_leaving(self, message: Leaving, sender: int, now: float, actions: list[AnyAction]) -> None:
@@ -542,7 +542,7 @@ class Rank(Machine):
         self._office.leading.on_leaving(message, sender, actions)
 
     def _is_in(self, message: Welcome, is_new: bool, actions: list[AnyAction]) -> None:
-        self._electing.is_in(message, is_new, actions)
+        self._election.is_in(message, is_new, actions)
 
     def _greet(self, rank: int, now: float, actions: list[AnyAction]) -> None:
         if rank != self.node:
@@ -556,27 +556,27 @@ class Rank(Machine):
     def _give_way(self, generation: int, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Others have a run already: this rank does not begin one, and asks to be let in."""
         self._office.leave()
-        self._place.become(JOINING)
-        leader = self._place.leader_of(generation)
+        self._position.become(JOINING)
+        leader = self._position.leader_of(generation)
         self._joining.say_hello(now, actions, sender if leader == self.node else leader)
 
     def _on_stand(self, message: Stand, sender: int, now: float, actions: list[AnyAction]) -> None:
         if self._has_not_met(sender):
             self._give_way(message.generation, sender, now, actions)
         elif self.state is JOINING:
-            leader = self._place.leader_of(message.generation)
+            leader = self._position.leader_of(message.generation)
             if not message.lost and leader != self.node:
                 self._joining.say_hello(now, actions, leader)
             elif message.asks:
                 self._joining.say_hello(now, actions, sender)
         else:
-            self._electing.on_stand(message, sender, now, actions)
+            self._election.on_stand(message, sender, now, actions)
 
     def _on_hello_to_another(self, message: Hello, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Somebody wants to be let in, or is back, and takes this rank for the one that leads."""
         if not message.is_in:
-            self._electing.is_new(sender, message.process, now, actions)
-        self._electing.tell(sender, actions)
+            self._election.is_new(sender, message.process, now, actions)
+        self._election.tell(sender, actions)
 
     # -- what the coordinator hears
 
@@ -587,17 +587,17 @@ class Rank(Machine):
         lead, leading = self._office.lead, self._office.leading
         assert lead is not None
         assert leading is not None
-        if not message.is_in and self.begun and not self._electing.has_enough:
+        if not message.is_in and self.begun and not self._election.has_enough:
             return  # others may lead by now: it is not for this rank to say who is in
-        self._electing.let_in(sender, message.process)
-        if leading.greet(sender, message, self._place, self._electing.known_voters, actions):
+        self._election.let_in(sender, message.process)
+        if leading.greet(sender, message, self._position, self._election.known_voters, actions):
             self._links.find(sender)
             self._giving.lost(sender)
             lead.came(sender, now, actions)
-            self._doing.send_again(sender, actions)
-            self._ending.tell_of_end(sender, actions)
+            self._worker.send_again(sender, actions)
+            self._departure.tell_of_end(sender, actions)
             if self.begun:
-                self._electing.look_at_voters(actions)
+                self._election.look_at_voters(actions)
             self._go_on_soon(now, actions)
 
     def _on_status(self, message: Status, sender: int, now: float, actions: list[AnyAction]) -> None:
@@ -624,17 +624,17 @@ class Rank(Machine):
         if self.state is not ENDING:
             reason = f"rank {sender} left: {message.reason}"
             actions.append(Note(kind="left", reason=reason, round=self.round, nodes=(sender,)))
-        self._electing.note_lost(sender, is_dead=True)
+        self._election.note_lost(sender, is_dead=True)
         self._is_gone(sender, now, actions)
         self._go_on_soon(now, actions)
 
     def _on_peer_left(self, message: Goodbye, sender: int, now: float, actions: list[AnyAction]) -> None:
-        self._electing.peer_lost(sender, now, actions, is_dead=True)
+        self._election.peer_lost(sender, now, actions, is_dead=True)
 
     def _on_goodbye(self, message: Goodbye, sender: int, now: float, actions: list[AnyAction]) -> None:
         """The coordinator leaves: the run is over; unless it speaks of an earlier generation, or never led this one."""
         if message.generation == self.generation:
-            self._ending.on_goodbye(message, sender, now, actions)
+            self._departure.on_goodbye(message, sender, now, actions)
         else:
             self._on_peer_left(message, sender, now, actions)
 
@@ -646,33 +646,33 @@ class Rank(Machine):
             self._office.leading.begin_if_enough(actions)
         self._office.lead.gone(rank, now, actions)
         self._finish_round(now, actions)
-        self._ending.leave_if_all_through(actions)
+        self._departure.leave_if_all_through(actions)
 
     # -- time and connections
 
     def _on_timer(self, event: TimerFired, now: float, actions: list[AnyAction]) -> None:
         if event.name == BEHIND:
-            self._behind.look(now, actions)
+            self._catch_up.look(now, actions)
         elif event.name == GREETING:
             self._joining.look(now, actions)
         elif event.name == ENDED:
-            self._ending.is_late(now, actions)
+            self._departure.is_late(now, actions)
         elif event.name == HEARD_NOTHING:
             if self.state in (READY, WORKING) and not self._office.is_held:
-                self._doing.tell_status(actions)
+                self._worker.tell_status(actions)
                 self._look_whether_on(now, actions)
         elif event.name == SILENCE:
             if self.state not in (ENDING, LEFT):
-                self._electing.look_at_leader(now, actions, is_calm=self.state in (RESTING, READY, WORKING))
+                self._election.look_at_leader(now, actions, is_calm=self.state in (RESTING, READY, WORKING))
         elif event.name == GOING_ON:
             self._go_on_leading(now, actions)
         elif event.name == HANDING_OVER:
-            self._handing_over.look(now, actions)
+            self._handover.look(now, actions)
         elif event.name == LEADING:
-            self._electing.lead(now, actions)
+            self._election.lead(now, actions)
         elif event.name == ELECTING:
-            self._electing.look(now, actions)
-        elif self.lead is not None and event.name == WAITING and not self._electing.has_enough:
+            self._election.look(now, actions)
+        elif self.lead is not None and event.name == WAITING and not self._election.has_enough:
             self._say_unreached(now, actions)
         elif self.lead is not None and self.state is WORKING:
             missing = self._exchange.sum.missing()
@@ -686,7 +686,7 @@ class Rank(Machine):
             self._finish_round(now, actions)
 
     def _say_waiting(self, waiting: tuple[int, ...], now: float, actions: list[AnyAction]) -> None:
-        reason = f"round {self.round} has waited {now - self._place.began_at:.3g} s for ranks {list(waiting)}"
+        reason = f"round {self.round} has waited {now - self._position.began_at:.3g} s for ranks {list(waiting)}"
         actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=waiting))
         actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
 
@@ -698,17 +698,17 @@ class Rank(Machine):
         if event.peer in self._links:
             self._links.lose(event.peer)
             self._giving.lost(event.peer)
-            self._behind.lost(event.peer, actions)
+            self._catch_up.lost(event.peer, actions)
             if self._office.is_held:
                 self._is_gone(event.peer, now, actions)
-                if self._office.is_held and not self._electing.has_enough and self.state in (READY, WORKING):
+                if self._office.is_held and not self._election.has_enough and self.state in (READY, WORKING):
                     self._say_unreached(now, actions)
             if self.state in (JOINING, LEFT):
-                self._electing.note_lost(event.peer, is_dead=event.dead)
+                self._election.note_lost(event.peer, is_dead=event.dead)
                 return
-            self._electing.peer_lost(event.peer, now, actions, is_dead=event.dead)
-            if self._electing.is_lost:
-                self._ending.is_left(now, actions)
+            self._election.peer_lost(event.peer, now, actions, is_dead=event.dead)
+            if self._election.is_lost:
+                self._departure.is_left(now, actions)
             self._go_on_soon(now, actions)
 
     def _on_peer_found(self, event: PeerFound, now: float, actions: list[AnyAction]) -> None:
@@ -716,13 +716,13 @@ class Rank(Machine):
             return
         self._links.find(event.peer)
         self._giving.lost(event.peer)
-        self._behind.lost(event.peer, actions)
-        if event.peer == self._place.coordinator and not self._office.is_held:
+        self._catch_up.lost(event.peer, actions)
+        if event.peer == self._position.coordinator and not self._office.is_held:
             self._joining.say_hello(now, actions)
         elif self.state is not JOINING:
-            self._electing.tell(event.peer, actions)
+            self._election.tell(event.peer, actions)
         if self.lead is None:  # whom a coordinator is to talk to says hello
-            self._doing.send_again(event.peer, actions)
+            self._worker.send_again(event.peer, actions)
 
     def held(self) -> int:
         """How many chunks of others' parts this rank holds, or has in the making of sums."""
@@ -731,9 +731,9 @@ class Rank(Machine):
     def check_invariants(self) -> None:
         """Raise if memory or bookkeeping is out of bounds."""
         self._exchange.check_invariants()
-        if self._behind.is_taking and self.state is not RENEWING:
+        if self._catch_up.is_taking and self.state is not RENEWING:
             raise AssertionError(f"rank {self.node} holds pieces of a state that it does not take")
-        if self.state is WORKING and self.begun < self.round and not self._place.is_behind:
+        if self.state is WORKING and self.begun < self.round and not self._position.is_behind:
             raise AssertionError(f"rank {self.node} works on round {self.round}, which has not begun")
-        if self._doing.has_model is not (self.state in (READY, WORKING)):
+        if self._worker.has_model is not (self.state in (READY, WORKING)):
             raise AssertionError(f"rank {self.node} has a model in state {self.state.name}, or none")

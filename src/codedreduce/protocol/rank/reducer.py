@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from codedreduce.digests import digest
-from codedreduce.protocol.core.blocks import Unit
+from codedreduce.protocol.core.blocks import UnitParts
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.rank.sum_buffers import OWN_ROOMS, Rooms
+from codedreduce.protocol.rank.sum_buffers import OWN_SUM_BUFFERS, SumBuffers
 from codedreduce.schemes import Part
 from codedreduce.vectors import Vector, combine, copied, empty_like, on_host, round_off
 
 
-class Seal(NamedTuple):
+class ChunkDigest(NamedTuple):
     """What a chunk should be, who says so, and what it is a chunk of."""
 
     digest: bytes
@@ -27,7 +27,7 @@ class Chunk(NamedTuple):
     """A chunk of a part, where it lies; sealed, if it is to be looked at when it is added."""
 
     data: Vector
-    seal: Seal | None = None
+    seal: ChunkDigest | None = None
 
     @property
     def is_damaged(self) -> bool:
@@ -55,17 +55,17 @@ class StripeSum:
         self._blocks = blocks
         self._turn = {index: units if index in summed else 0 for index in chunks}  # the unit each chunk's sum waits for
         self._total: dict[int, Vector] = {}
-        self._early: dict[int, dict[int, Unit[Chunk]]] = {index: {} for index in chunks}
-        self.damaged: list[Seal] = []  # what was lent and is not what it should be
+        self._early: dict[int, dict[int, UnitParts[Chunk]]] = {index: {} for index in chunks}
+        self.damaged: list[ChunkDigest] = []  # what was lent and is not what it should be
 
-    def add(self, part: Part, index: int, data: Vector, seal: Seal | None = None) -> Vector | None:
+    def add(self, part: Part, index: int, data: Vector, seal: ChunkDigest | None = None) -> Vector | None:
         """A chunk of a part is here; the chunk's sum, if it is complete now."""
         turn = self._turn.get(index)
         if turn is None or turn == self._units or part.unit < turn:
             return None
         waiting = self._early[index]
         if part.unit not in waiting:
-            waiting[part.unit] = Unit(self._blocks)
+            waiting[part.unit] = UnitParts(self._blocks)
         waiting[part.unit].add(part, Chunk(data, seal))
         if self._lent is not None:
             return self._add_up(index, self._lent)
@@ -149,11 +149,16 @@ def _sum(chain: list[Vector]) -> Vector:
     return chain[0] if len(chain) == 1 else combine(chain, None, empty_like(chain[0]))
 
 
-class Keeper:
+class Reducer:
     """A rank's stripes of the current round, and the sums of the last ones."""
 
     def __init__(
-        self, units: int, blocks: int, rounds_held: int, settings: Settings | None = None, rooms: Rooms = OWN_ROOMS
+        self,
+        units: int,
+        blocks: int,
+        rounds_held: int,
+        settings: Settings | None = None,
+        rooms: SumBuffers = OWN_SUM_BUFFERS,
     ) -> None:
         self._shape = (units, blocks)
         self._rooms = rooms
@@ -161,7 +166,7 @@ class Keeper:
         self._settings = settings  # what numbers travel as: also a sum that stays here is as it is elsewhere
         self.round = 0
         self._stripes: list[StripeSum] = []
-        self._damaged: list[Seal] = []
+        self._damaged: list[ChunkDigest] = []
         self._sums: OrderedDict[int, dict[int, Vector]] = OrderedDict()
 
     def begin(self, round_: int, stripe: range) -> None:
@@ -188,7 +193,7 @@ class Keeper:
             )
             self._stripes.append(StripeSum(stripe, *self._shape, lent, self._sums[round_]))
 
-    def add(self, part: Part, index: int, data: Vector, seal: Seal | None = None) -> Vector | None:
+    def add(self, part: Part, index: int, data: Vector, seal: ChunkDigest | None = None) -> Vector | None:
         """A chunk of a part of this round is here; the chunk's sum, if it is complete now.
 
         A chunk with a seal is compared with it: here, or if it is lent, when it was added.
@@ -208,7 +213,7 @@ class Keeper:
         settings = self._settings
         return total if settings is None else round_off(total, settings.wire, settings.exact_in(index))
 
-    def take_damaged(self) -> list[Seal]:
+    def take_damaged(self) -> list[ChunkDigest]:
         """Chunks that were not what they should be, since this was last asked."""
         damaged, self._damaged = self._damaged, []
         for stripe in self._stripes:

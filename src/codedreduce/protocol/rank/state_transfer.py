@@ -16,7 +16,7 @@ from typing import NamedTuple
 from codedreduce.protocol.core.events import AnyAction, Pack, Packed, Transmit
 from codedreduce.protocol.core.messages import Give, Past, StateChunk, StateOffer, Take
 from codedreduce.protocol.core.outbox import Outboxes
-from codedreduce.protocol.core.rank_position import Place
+from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.rank_table import READY, WORKING
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.vectors import Vector, joined
@@ -25,7 +25,7 @@ from codedreduce.vectors import Vector, joined
 AT_ONCE = 8
 
 
-class Offer(NamedTuple):
+class OfferedState(NamedTuple):
     """A state that somebody has: after which round, in how many pieces, and what tells it from another."""
 
     round: int
@@ -37,12 +37,12 @@ class Offer(NamedTuple):
 Asking = list[tuple[int, tuple[int, ...]]]
 
 
-class Taking:
+class StateTaking:
     """The pieces of a state that have come, from whom others are expected, and who could give more."""
 
     def __init__(self) -> None:
-        self._offers: dict[int, Offer] = {}
-        self._taken: Offer | None = None
+        self._offers: dict[int, OfferedState] = {}
+        self._taken: OfferedState | None = None
         self._pieces: dict[int, Vector] = {}
         self._asked: dict[int, set[int]] = {}  # of whom, and has not come
         self._again: deque[int] = deque()  # to be asked for again
@@ -67,7 +67,7 @@ class Taking:
         """The state that is taken is as it was after this round."""
         return self._taken.round if self._taken is not None else -1
 
-    def offered(self, giver: int, offer: Offer) -> Asking:
+    def offered(self, giver: int, offer: OfferedState) -> Asking:
         """A rank has a state to give; whom to ask for what."""
         self._give_up(giver)
         self._offers[giver] = offer
@@ -137,11 +137,11 @@ class Taking:
         return [*some, *range(first, self._next)]
 
 
-class Giving:
+class StateGiving:
     """Those that wait for this rank's state, which its script packs between two rounds, and those that take it."""
 
-    def __init__(self, place: Place, links: Outboxes, settings: Settings) -> None:
-        self._place = place
+    def __init__(self, position: RankPosition, links: Outboxes, settings: Settings) -> None:
+        self._position = position
         self._links = links
         self._piece = settings.state_chunk
         self._waiting: set[int] = set()
@@ -152,7 +152,7 @@ class Giving:
         """Give the state to a rank when it is packed; as it is before a round, if this rank has not come to that."""
         if rank not in self._links:
             return
-        if self._place.state in (READY, WORKING) and self._place.round < before:
+        if self._position.state in (READY, WORKING) and self._position.round < before:
             self._later[rank] = before
         else:
             if not self._waiting:
@@ -172,7 +172,7 @@ class Giving:
     def on_packed(self, event: Packed, now: float, actions: list[AnyAction]) -> None:
         """Offer it to those that wait for it."""
         offer = StateOffer(
-            generation=self._place.generation, round=event.round, of=self._count(event), digest=event.digest
+            generation=self._position.generation, round=event.round, of=self._count(event), digest=event.digest
         )  # fmt: skip
         for rank in sorted(self._waiting):
             self._offered[rank] = event
@@ -184,7 +184,7 @@ class Giving:
         event = self._offered.get(sender)
         if event is None or event.round != message.round:
             if message.pieces:
-                past = Past(generation=self._place.generation, round=message.round)
+                past = Past(generation=self._position.generation, round=message.round)
                 actions.append(Transmit(to=sender, message=past))
             return
         if not message.pieces:
@@ -192,7 +192,7 @@ class Giving:
         count = self._count(event)
         for index in message.pieces:
             if index < count:
-                chunk = StateChunk(generation=self._place.generation, round=event.round, index=index, of=count)
+                chunk = StateChunk(generation=self._position.generation, round=event.round, index=index, of=count)
                 data = event.state[index * self._piece : (index + 1) * self._piece]
                 self._links.put(sender, chunk, data, actions)
 

@@ -59,4 +59,4 @@ class Stripes:
         ranks = self._plan.workers
         stripes = [self._stripes[(rank + step) % ranks] for step in range(1, ranks + 1)]
         longest = max(len(stripe) for stripe in stripes)
-        return (stripe[place] for place in range(longest) for stripe in stripes if place < len(stripe))
+        return (stripe[position] for position in range(longest) for stripe in stripes if position < len(stripe))

@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 from codedreduce.vectors import Vector
 
 
-class Rooms(Protocol):
+class SumBuffers(Protocol):
     """What a rank needs to know of the memory that vectors lie in."""
 
     @property
@@ -30,7 +30,7 @@ class Rooms(Protocol):
         """Whether all of these, which came as chunks of a round, have not been written into since."""
 
 
-class OwnRooms:
+class OwnSumBuffers:
     """Everything that comes is this rank's own: between machines, and where a world is simulated."""
 
     lends: ClassVar[bool] = False
@@ -44,4 +44,4 @@ class OwnRooms:
         return True
 
 
-OWN_ROOMS = OwnRooms()
+OWN_SUM_BUFFERS = OwnSumBuffers()

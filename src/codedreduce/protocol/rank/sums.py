@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 
 from codedreduce.protocol.core.events import Aggregated, Gathered
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.rank.sum_buffers import OWN_ROOMS, Rooms
+from codedreduce.protocol.rank.sum_buffers import OWN_SUM_BUFFERS, SumBuffers
 from codedreduce.vectors import Vector, empty
 
 
-class Assembly:
+class SumAssembly:
     """The sum of a round, as far as it is here: in a vector, or if chunks are lent, where its keepers have it."""
 
-    def __init__(self, round_: int, settings: Settings, rooms: Rooms = OWN_ROOMS) -> None:
+    def __init__(self, round_: int, settings: Settings, rooms: SumBuffers = OWN_SUM_BUFFERS) -> None:
         self.round = round_
         self._settings = settings
         self._rooms = rooms
@@ -28,9 +28,9 @@ class Assembly:
         if not self._rooms.lends:
             if self._vector is None:
                 self._vector = empty(self._settings.length, data.dtype)
-            place = self._vector[self._settings.chunk_slice(index)]
-            place[:] = data
-            data = place
+            position = self._vector[self._settings.chunk_slice(index)]
+            position[:] = data
+            data = position
         self._here[index] = data
         return True
 
@@ -64,12 +64,12 @@ class PastSums:
     no longer what it was.
     """
 
-    def __init__(self, settings: Settings, rooms: Rooms = OWN_ROOMS) -> None:
+    def __init__(self, settings: Settings, rooms: SumBuffers = OWN_SUM_BUFFERS) -> None:
         self._at_most = settings.sums_held()
         self._is_lent = rooms.lends
         self._sums: OrderedDict[int, tuple[Vector, ...]] = OrderedDict()
 
-    def hold(self, total: Assembly) -> None:
+    def hold(self, total: SumAssembly) -> None:
         """A round's whole sum, and no longer the oldest."""
         chunks = total.in_order()
         self._sums[total.round] = chunks if self._is_lent else tuple(chunk.copy() for chunk in chunks)

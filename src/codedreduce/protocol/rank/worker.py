@@ -34,13 +34,13 @@ from codedreduce.protocol.core.messages import (
     Unable,
 )
 from codedreduce.protocol.core.mistakes import Mistakes
-from codedreduce.protocol.core.rank_position import Place
+from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.rank_table import ENDING, RESTING, WORKING
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.leader.members import Office, was_late
-from codedreduce.protocol.rank.audit_checks import Checking
+from codedreduce.protocol.rank.audit_checks import AuditChecks
 from codedreduce.protocol.rank.exchange import Exchange
-from codedreduce.protocol.rank.workload import Task, Work
+from codedreduce.protocol.rank.workload import BlockTask, Workload
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector, round_off
 
@@ -48,17 +48,19 @@ from codedreduce.vectors import Vector, round_off
 TOLD_AT_ONCE = 4096
 
 
-class Doing:
+class RankWorker:
     """What a rank does of a round, with the model that its script began it with. `office`: whether it leads."""
 
-    def __init__(self, place: Place, plan: StripedPlan, settings: Settings, exchange: Exchange, office: Office) -> None:
-        self._place = place
+    def __init__(
+        self, position: RankPosition, plan: StripedPlan, settings: Settings, exchange: Exchange, office: Office
+    ) -> None:
+        self._position = position
         self._plan = plan
         self._settings = settings
         self._exchange = exchange
         self._office = office
-        self._work = Work()
-        self._checking = Checking(place, plan, settings)
+        self._work = Workload()
+        self._checking = AuditChecks(position, plan, settings)
         self._untold: dict[Part, Done] = {}  # what is computed and not said to be: nothing has shown that it is right
         self._model: Vector | None = None
         self._digest = ""  # of the model, until it has been told
@@ -133,7 +135,7 @@ class Doing:
 
     def _tell_done(self, done: Done, now: float, actions: list[AnyAction]) -> None:
         if self._office.lead is not None:
-            self._office.lead.done(self._place.node, done, now, actions)
+            self._office.lead.done(self._position.node, done, now, actions)
         else:
             self._office.tell_leader(done, actions)
 
@@ -141,9 +143,9 @@ class Doing:
         """Add to what is to be done; but for parts that do not exist, and those whose samples it cannot read."""
         if self._checking.is_out:
             return
-        parts = [Part(*place) for place in places]
+        parts = [Part(*position) for position in places]
         self._work.take_on(
-            part for part in parts if self._plan.is_part(part) and self._place.node in self._plan.readers(part.unit)
+            part for part in parts if self._plan.is_part(part) and self._position.node in self._plan.readers(part.unit)
         )  # fmt: skip
 
     # -- computing
@@ -156,7 +158,7 @@ class Doing:
             is_check = self._work.is_checking
             actions.append(
                 Compute(
-                    round=self._place.round, task=self._work.task, pieces=self._plan.pieces(part), model=self._model,
+                    round=self._position.round, task=self._work.task, pieces=self._plan.pieces(part), model=self._model,
                     salvage=not is_check, watched=part.blocks > 1, digest_only=is_check,
                     audited=(0,) if is_check else self._checking.in_part(part),
                 )
@@ -164,7 +166,7 @@ class Doing:
 
     def stop(self, why: str, actions: list[AnyAction]) -> None:
         """Compute nothing more of the script's round."""
-        if self._place.round >= self._place.go.round:
+        if self._position.round >= self._position.go.round:
             self._work.todo.clear()
             self._work.checks.clear()
         if self._work.now is not None:
@@ -173,7 +175,7 @@ class Doing:
 
     def on_advanced(self, event: Advanced, now: float, actions: list[AnyAction]) -> None:
         """So many blocks are done of what is computed."""
-        if event.round == self._place.round and event.task == self._work.task and self._work.now is not None:
+        if event.round == self._position.round and event.task == self._work.task and self._work.now is not None:
             self._work.advance(event.pieces, now)
             if self._work.is_far_enough:
                 self._move_on(now, actions)
@@ -202,19 +204,19 @@ class Doing:
         if task is None or task.is_check:  # whoever sends it fails as well, if it is not this rank's own fault
             return None
         self._work.cut(task.part.unit, 0)
-        place = self._place
-        troubles = ((place.node, event.reason[:400]),)
-        unable = Unable(generation=place.generation, round=place.round, task=task.part.unit, troubles=troubles)
+        position = self._position
+        troubles = ((position.node, event.reason[:400]),)
+        unable = Unable(generation=position.generation, round=position.round, task=task.part.unit, troubles=troubles)
         self._work.unable.append(unable)
         return unable
 
-    def _deliver(self, part: Part, task: Task, vector: Vector, now: float, actions: list[AnyAction]) -> None:
+    def _deliver(self, part: Part, task: BlockTask, vector: Vector, now: float, actions: list[AnyAction]) -> None:
         """Say that a part is done, and send it to the keepers."""
         settings = self._settings
         vector = round_off(vector, settings.wire, settings.exact)  # also what stays here: it must not matter who did it
         self._work.done[part] = vector
         done = Done(
-            generation=self._place.generation, round=self._place.round, unit=part.unit, first=part.first,
+            generation=self._position.generation, round=self._position.round, unit=part.unit, first=part.first,
             last=part.last, worked=max(0.0, now - task.began), block=task.block_seconds(part.blocks, now),
         )  # fmt: skip
         if self._checking.in_part(part):
@@ -231,7 +233,7 @@ class Doing:
             self._send(part, vector, now, actions)
 
     def _say_done(self, done: Done, now: float, actions: list[AnyAction]) -> None:
-        done = replace(done, generation=self._place.generation, digest=self._digest)
+        done = replace(done, generation=self._position.generation, digest=self._digest)
         self._has_told()
         self._work.said.append(done)
         self._tell_done(done, now, actions)
@@ -247,14 +249,16 @@ class Doing:
     def _take_checks(self, blocks: tuple[Block, ...]) -> None:
         """Compute these blocks, which others send; but for those that do not exist, or whose samples cannot be read."""
         for unit, block in blocks if not self._checking.is_out else ():
-            is_here = self._plan.is_part(Part(unit, block, block + 1)) and self._place.node in self._plan.readers(unit)
+            is_here = self._plan.is_part(Part(unit, block, block + 1)) and self._position.node in self._plan.readers(
+                unit
+            )
             if is_here and (unit, block) not in self._work.checks:
                 self._work.checks.append((unit, block))
 
     def on_check(self, message: Check, sender: int, now: float, actions: list[AnyAction]) -> None:
         """The coordinator would know the digests of these blocks."""
-        place = self._place
-        if message.round == place.go.round and place.round == message.round and place.state is WORKING:
+        position = self._position
+        if message.round == position.go.round and position.round == message.round and position.state is WORKING:
             self._take_checks(message.blocks)
             if self._work.now is None:
                 self.compute_next(now, actions)
@@ -262,7 +266,7 @@ class Doing:
     def on_digested(self, event: Digested, now: float, actions: list[AnyAction]) -> None:
         """A block of what is computed is done, and audited."""
         task = self._work.under_way(event.task)
-        if event.round == self._place.round and self._place.is_on and task is not None:
+        if event.round == self._position.round and self._position.is_on and task is not None:
             block = (task.part.unit, task.part.first + event.piece)
             checked = self._checking.say(block, event.digest, is_own=not task.is_check)
             if checked is not None:
@@ -270,13 +274,13 @@ class Doing:
 
     def _tell_checked(self, checked: Checked, now: float, actions: list[AnyAction]) -> None:
         if self._office.lead is not None:
-            self._office.lead.checked(self._place.node, checked, now, actions)
+            self._office.lead.checked(self._position.node, checked, now, actions)
         else:
             self._office.tell_leader(checked, actions)
 
     def on_passed(self, message: Passed, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Others have computed the same."""
-        if message.round == self._place.go.round:
+        if message.round == self._position.go.round:
             for part in self._checking.passed((message.unit, message.block), message.digest):
                 if part in self._untold:
                     self._say_done(self._untold.pop(part), now, actions)
@@ -285,7 +289,7 @@ class Doing:
     def on_mistaken(self, message: Mistaken, sender: int, now: float, actions: list[AnyAction]) -> None:
         """A rank computed wrongly; if it is this one, nothing that it did of the round is sent."""
         self.mistakes.note(message.node, message.times)
-        if message.node == self._place.node and message.round == self._place.go.round:
+        if message.node == self._position.node and message.round == self._position.go.round:
             is_busy = self._work.now is not None
             self._work.drop()
             self._checking.drop()
@@ -296,11 +300,11 @@ class Doing:
     def on_damaged(self, message: Damaged, sender: int, now: float, actions: list[AnyAction]) -> None:
         """A chunk is not what this rank said it is: it is sent again, if it is right here, or computed again."""
         part = Part(message.unit, message.first, message.last)
-        vector = self._sent().get(part) if message.round == self._place.go.round else None
-        if vector is None or self._place.state is not WORKING:
+        vector = self._sent().get(part) if message.round == self._position.go.round else None
+        if vector is None or self._position.state is not WORKING:
             return
-        words = f"rank {sender} was sent a chunk of round {message.round} by rank {self._place.node} that is damaged"
-        actions.append(Note(kind="damaged", reason=words, round=message.round, nodes=(self._place.node, sender)))
+        words = f"rank {sender} was sent a chunk of round {message.round} by rank {self._position.node} that is damaged"
+        actions.append(Note(kind="damaged", reason=words, round=message.round, nodes=(self._position.node, sender)))
         if not self._exchange.send_if_intact(part, vector, message.index, sender, actions):
             del self._work.done[part]
             self._work.todo.appendleft(part)
@@ -310,19 +314,19 @@ class Doing:
     def look_at_own_damage(self, now: float, actions: list[AnyAction]) -> None:
         """What this rank itself keeps of its own parts may not be what it was, either."""
         while self._exchange.own_damage:
-            self.on_damaged(self._exchange.own_damage.pop(), self._place.node, now, actions)
+            self.on_damaged(self._exchange.own_damage.pop(), self._position.node, now, actions)
 
     # -- late, and again
 
     def on_interrupted(self, event: Interrupted, now: float, actions: list[AnyAction]) -> None:
         """A computation was stopped; if the round was over without it, so late it would have been."""
-        place = self._place
-        if event.round < place.round or place.state is RESTING:
+        position = self._position
+        if event.round < position.round or position.state is RESTING:
             late = Late(
-                generation=place.generation, round=event.round, node=place.node, seconds=max(0.0, event.seconds)
+                generation=position.generation, round=event.round, node=position.node, seconds=max(0.0, event.seconds)
             )  # fmt: skip
             if self._office.is_held:
-                actions.append(was_late(late, place.node))
+                actions.append(was_late(late, position.node))
             else:
                 self._office.tell_leader(late, actions)
 
@@ -332,27 +336,27 @@ class Doing:
 
     def change_keeper(self, message: Keep, actions: list[AnyAction]) -> None:
         """A stripe has another keeper, for the rest of the round: it is sent that of all that is done."""
-        if message.round == self._place.go.round:
+        if message.round == self._position.go.round:
             self._exchange.change_keeper(message, self._sent(), actions)
 
     # -- what the coordinator says
 
     def on_do(self, message: Do, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Do these parts, too; some of them may be done, and have not arrived."""
-        place = self._place
-        if message.round != place.go.round:
+        position = self._position
+        if message.round != position.go.round:
             return
-        if place.round > message.round or (place.round == message.round and place.state in (RESTING, ENDING)):
+        if position.round > message.round or (position.round == message.round and position.state in (RESTING, ENDING)):
             self._say_it_is_done(message, now, actions)
             return
         self._take_on(message.parts)
-        if place.round != message.round or place.state is not WORKING:
+        if position.round != message.round or position.state is not WORKING:
             return
         again = [Part(*one) for one in message.parts if Part(*one) in self._work.done]
         for part in again:
             if self._office.lead is not None and part not in self._untold:
-                done = Done(round=place.round, unit=part.unit, first=part.first, last=part.last)
-                self._office.lead.done(place.node, done, now, actions)
+                done = Done(round=position.round, unit=part.unit, first=part.first, last=part.last)
+                self._office.lead.done(position.node, done, now, actions)
             if part not in self._checking.held:
                 self._send(part, self._work.done[part], now, actions)
         if again:
@@ -363,17 +367,17 @@ class Doing:
     def _say_it_is_done(self, message: Do, now: float, actions: list[AnyAction]) -> None:
         """This rank has the sum of the round, so all of it was done, by whomever."""
         for unit, first, last in message.parts:
-            done = Done(generation=self._place.generation, round=message.round, unit=unit, first=first, last=last)
+            done = Done(generation=self._position.generation, round=message.round, unit=unit, first=first, last=last)
             self._tell_done(done, now, actions)
 
     def on_cut(self, message: Cut, sender: int, now: float, actions: list[AnyAction]) -> None:
         """Others do the end of a unit."""
-        if message.round == self._place.go.round and self._work.cut(message.unit, message.end):
+        if message.round == self._position.go.round and self._work.cut(message.unit, message.end):
             self._move_on(now, actions)
 
     def on_tell(self, message: Tell, sender: int, now: float, actions: list[AnyAction]) -> None:
         """The coordinator asks how far this rank is."""
-        if message.round == self._place.round:
+        if message.round == self._position.round:
             self.repeat_done(actions)
         self.tell_status(actions)
 
@@ -389,11 +393,11 @@ class Doing:
 
     def _said(self) -> list[Done]:
         """What was said to be done in this round, perhaps to another coordinator."""
-        return [msgspec.structs.replace(done, generation=self._place.generation) for done in self._work.said]
+        return [msgspec.structs.replace(done, generation=self._position.generation) for done in self._work.said]
 
     def tell_ahead(self, actions: list[AnyAction]) -> None:
         """Between two rounds: this rank has the sum of the last one, and is as good as in the next."""
-        self._office.tell_leader(replace(self.status(), round=self._place.through + 1), actions)
+        self._office.tell_leader(replace(self.status(), round=self._position.through + 1), actions)
 
     def tell_status(self, actions: list[AnyAction]) -> None:
         """Say how far this rank is."""
@@ -418,9 +422,9 @@ class Doing:
 
         What one that led before has let begin counts for nothing: the one that leads may weigh stripes otherwise.
         """
-        go, generation = self._place.go, self._place.generation
+        go, generation = self._position.go, self._position.generation
         return Status(
-            generation=generation, round=self._place.round, done=self._work.advanced,
+            generation=generation, round=self._position.round, done=self._work.advanced,
             lacks=tuple(self._exchange.keeper.lacks())[:TOLD_AT_ONCE], digest=digest,
             begun=go.round if go.generation == generation else 0, is_idle=self._work.is_idle,
         )  # fmt: skip

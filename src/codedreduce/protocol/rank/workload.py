@@ -11,7 +11,7 @@ from codedreduce.schemes import Part
 from codedreduce.vectors import Vector
 
 
-class Task:
+class BlockTask:
     """A part that is computed: since when, and how far it is. `is_check`: another computes it, too, and sends it."""
 
     __slots__ = ("_under_way", "advanced", "began", "is_check", "part")
@@ -39,7 +39,7 @@ class Task:
         return max(SHORTEST, (now - self.began) / blocks)
 
 
-class Work:
+class Workload:
     """The parts that a rank has been given in a round: what it computes now, what comes next, what it has done."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Work:
         self.done: dict[Part, Vector] = {}  # kept until the next round: a new keeper is sent its stripe again
         self.said: list[Done] = []  # and a coordinator told again, over a new connection
         self.unable: list[Unable] = []  # what was said to be beyond this rank
-        self._tasks: dict[int, Task] = {}
+        self._tasks: dict[int, BlockTask] = {}
 
     def clear(self) -> None:
         """A new round."""
@@ -80,7 +80,7 @@ class Work:
             self.now = self.todo.popleft() if self.todo else None
         if self.now is not None:
             self.task += 1
-            self._tasks[self.task] = Task(self.now, now, is_check=self.is_checking)
+            self._tasks[self.task] = BlockTask(self.now, now, is_check=self.is_checking)
         return self.now
 
     def drop(self) -> None:
@@ -92,7 +92,7 @@ class Work:
         self.said = []
         self._tasks.clear()
 
-    def under_way(self, task: int) -> Task | None:
+    def under_way(self, task: int) -> BlockTask | None:
         """What a task is, unless nobody needs it."""
         return self._tasks.get(task)
 
@@ -120,7 +120,7 @@ class Work:
         """So many blocks are done of what is computed now."""
         self._tasks[self.task].advance(blocks, now)
 
-    def ended(self, task: int) -> Task | None:
+    def ended(self, task: int) -> BlockTask | None:
         """A task was computed, or stopped; what it was, unless nobody needs it."""
         if task == self.task:
             self.now = None

@@ -6,7 +6,7 @@ from codedreduce.protocol.core.settings import Settings
 from codedreduce.vectors import Vector, empty
 
 
-class Loading:
+class ModelLoading:
     """The model of a worker's round, as far as it is here."""
 
     def __init__(self, settings: Settings) -> None:

@@ -44,7 +44,7 @@ from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.tree.attendance import MISSING, Attendance
 from codedreduce.protocol.tree.collecting import REDUNDANCY, Collecting
 from codedreduce.protocol.tree.delivering import Delivering
-from codedreduce.protocol.tree.model_loading import Loading
+from codedreduce.protocol.tree.model_loading import ModelLoading
 from codedreduce.protocol.tree.tree_worker_table import (
     JOINING,
     LEFT,
@@ -53,7 +53,7 @@ from codedreduce.protocol.tree.tree_worker_table import (
     ROWS,
     WAITING,
     WORKING,
-    WorkerState,
+    TreeWorkerState,
 )
 from codedreduce.schemes import TreePlan
 from codedreduce.vectors import Vector
@@ -62,7 +62,7 @@ from codedreduce.vectors import Vector
 SETTLE = "settle"
 
 
-class Worker(Machine):
+class TreeWorker(Machine):
     """The state machine of a worker. One with children also collects (`below`); a leaf does not."""
 
     ROWS = ROWS
@@ -73,13 +73,13 @@ class Worker(Machine):
         self.plan = plan
         self.settings = settings
         self.generation = settings.generation
-        self.state: WorkerState = JOINING
+        self.state: TreeWorkerState = JOINING
         self.round = 0
         self.parent = plan.tree.parent(node)
         self.below = Collecting(node, plan, settings) if plan.tree.children(node) else None
         self.delivering = Delivering(node, plan, settings, self.below)
         self._attendance = Attendance(node, plan, settings, self.below)
-        self._loading = Loading(settings)
+        self._loading = ModelLoading(settings)
         self._again = False  # the model of this round has come again
         self._reload = False  # the connection is new, and the model of this round may come again
         self._has_asked = False  # the parent how it stands, since a model was last begun

@@ -34,7 +34,7 @@ from codedreduce.protocol.core.messages import (
 )
 
 
-class WorkerState(State):
+class TreeWorkerState(State):
     """Where a worker stands."""
 
     JOINING = "has said hello"
@@ -45,7 +45,7 @@ class WorkerState(State):
     LEFT = "has left"
 
 
-JOINING, WAITING, LOADING, WORKING, RESTING, LEFT = WorkerState
+JOINING, WAITING, LOADING, WORKING, RESTING, LEFT = TreeWorkerState
 _IN = (JOINING, WAITING, LOADING, WORKING, RESTING)
 _IN_ROUND = (LOADING, WORKING, RESTING)
 _NOT_WORKING = (JOINING, WAITING, LOADING, RESTING)

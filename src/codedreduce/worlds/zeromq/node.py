@@ -14,7 +14,7 @@ import numpy as np
 import zmq
 
 from codedreduce.errors import CodedReduceError, JoinRefused, UsageError
-from codedreduce.protocol import Machine, Rank, Root, Worker, machine_for
+from codedreduce.protocol import Machine, Rank, Root, TreeWorker, machine_for
 from codedreduce.protocol.core.events import (
     Aggregated,
     Begin,
@@ -163,7 +163,7 @@ class Node:
         )  # fmt: skip
         self._driver = Driver(machine, transport, self._computing.tell, met, orphaned_after=run.meeting.orphaned_after)
         self._driver.start()
-        if isinstance(machine, Worker):
+        if isinstance(machine, TreeWorker):
             self._is_in()
 
     def _is_in(self) -> None:
@@ -180,7 +180,7 @@ class Node:
     def _hand_over(self) -> None:
         """This process was told to leave: a worker of a tree goes after the round, a rank when others do its part."""
         reason = "it was told to leave"
-        if isinstance(self.machine, Worker):
+        if isinstance(self.machine, TreeWorker):
             say_farewell(self._number)
             self.leave_soon(reason)
         elif self._hands_over:
@@ -424,7 +424,7 @@ class Node:
         driver.join(timeout=5)
         if driver.failure is not None:
             raise driver.failure
-        if isinstance(driver.machine, Worker) and driver.machine.refused is not None:
+        if isinstance(driver.machine, TreeWorker) and driver.machine.refused is not None:
             raise JoinRefused(finished.reason)
         return finished
 
