@@ -15,12 +15,15 @@ TESTS_AT_ONCE ?= 4
 # Versions of Python that `make test-pythons` looks for; those that are missing are skipped.
 PYTHONS ?= 3.11 3.12 3.13
 
-.PHONY: demo test test-pythons check bench paper soak docs clean
+.PHONY: demo test test-all test-pythons check bench paper soak docs clean
 demo: $(VENV)/.runtime
 	$(BIN)/codedreduce race
 
-test: $(VENV)/.development
-	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist worksteal
+test: $(VENV)/.development # all that is quick, and what happens to real processes, once
+	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist worksteal -m "not rest"
+
+test-all: $(VENV)/.development # beside that labs, clusters, fuzzing, and every other way in which things go wrong
+	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist worksteal --durations=30
 
 test-pythons: | $(BIN)/python # the commands and some tests on each version, without torch; at most two minutes each
 	@$(BIN)/python tests/pythons.py $(PYTHONS)

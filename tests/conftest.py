@@ -3,8 +3,12 @@
 import os
 import signal
 import tempfile
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+from tests.tiers import is_in_make_test
 
 # Wall-clock never decides a test.
 settings.register_profile("codedreduce", deadline=None)
@@ -22,3 +26,12 @@ _configuration = tempfile.TemporaryDirectory(prefix="codedreduce-tests-")
 os.environ["XDG_CONFIG_HOME"] = _configuration.name
 for name in ("CODEDREDUCE_SECRET", "CODEDREDUCE_SECRET_FILE", "CODEDREDUCE_INSECURE"):
     os.environ.pop(name, None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make test` leaves to `make test-all`."""
+    here = Path(__file__).parent
+    for item in items:
+        path = item.path.relative_to(here).as_posix() if item.path.is_relative_to(here) else "unit"
+        if not is_in_make_test(path, getattr(item, "originalname", item.name)):
+            item.add_marker("rest")
