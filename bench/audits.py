@@ -18,11 +18,11 @@ import numpy as np
 from bench.checkpoints import Pull
 from bench.measure import save
 from codedreduce.protocol.core.audits import NO_AUDITS, Auditing
+from codedreduce.run.journal import RoundLog
 from codedreduce.schemes import Scheme, Striped
 from codedreduce.training import SGD
 from codedreduce.training.data import synthetic
 from codedreduce.training.loop import Job, run_job
-from codedreduce.worlds.journal import RoundLog
 
 RANKS, ROUNDS = 6, 200
 SECONDS = 0.2

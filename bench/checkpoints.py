@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from bench.measure import save
+from codedreduce.run.journal import RoundLog
 from codedreduce.schemes import Scheme, Striped
 from codedreduce.schemes.names import default_scheme
 from codedreduce.training import SGD
 from codedreduce.training.checkpoints import saving_to
 from codedreduce.training.data import synthetic
 from codedreduce.training.loop import Job, run_job
-from codedreduce.worlds.journal import RoundLog
 
 WORKERS = 6
 EVERY = 10

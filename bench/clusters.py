@@ -188,11 +188,11 @@ def until(happened: Callable[[], bool], process: subprocess.Popen[bytes]) -> Non
 
 def by_tcp(folder: str, steps: str, compute: str) -> None:
     """What `codedreduce run` does for processes at an address that is not this machine's alone."""
-    from codedreduce.worlds.addresses import own_address
-    from codedreduce.worlds.launcher import Launch, launch
-    from codedreduce.worlds.placement import Placement
-    from codedreduce.worlds.processes import Processes
-    from codedreduce.worlds.showing import OnlyFirst
+    from codedreduce.launch.launcher import Launch, launch
+    from codedreduce.launch.placement import Placement
+    from codedreduce.launch.showing import OnlyFirst
+    from codedreduce.process.addresses import own_address
+    from codedreduce.process.processes import Processes
 
     places = Placement(addresses=(own_address("192.0.2.1", 1),) * RANKS, starter=Processes)
     said = {"CODEDREDUCE_TREE": f"{RANKS}x1", "CODEDREDUCE_SCHEME": "striped"}

@@ -18,7 +18,7 @@ import numpy as np
 from bench.measure import save
 from codedreduce.comparison.names import ALL
 from codedreduce.comparison.simulated import simulate_schemes
-from codedreduce.worlds.simulated.scenario import Scenario
+from codedreduce.simulator.scenario import Scenario
 
 MODELS = ("calm", "exponential", "bursty", "sticky", "stalls:0.05:2s")
 COMPUTE = (2.0, 20.0, 84.0)

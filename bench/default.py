@@ -25,9 +25,9 @@ from bench.measure import save
 from codedreduce.comparison.names import scenario_for
 from codedreduce.comparison.simulated import run_scenario
 from codedreduce.schemes.choice import choose
-from codedreduce.worlds.simulated import network
-from codedreduce.worlds.simulated.gradients import Gradients
-from codedreduce.worlds.simulated.scenario import Scenario
+from codedreduce.simulator import network
+from codedreduce.simulator.gradients import Gradients
+from codedreduce.simulator.scenario import Scenario
 
 PARAMETERS = 5800
 RATE = 60e6 / 8

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import save
+from codedreduce.run.journal import RoundLog
 from codedreduce.schemes import Scheme, Striped
 from codedreduce.schemes.names import default_scheme
 from codedreduce.training import SGD, LogisticRegression
 from codedreduce.training.data import synthetic
 from codedreduce.training.loop import Job, reference_run, run_job
-from codedreduce.worlds.journal import RoundLog
 
 WORKERS = 6
 COMPUTE = 0.042

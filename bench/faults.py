@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import save
-from codedreduce.chaos.running import Outcome, Progress, Setup, run
-from codedreduce.chaos.schedule import Fault, Kind
 from codedreduce.errors import CodedReduceError
+from codedreduce.lab.chaos.running import Outcome, Progress, Setup, run
+from codedreduce.lab.chaos.schedule import Fault, Kind
 
 RATE = 100e6 / 8
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from codedreduce.worlds.addresses import free_port
-from codedreduce.worlds.nursery import Nursery
+from codedreduce.process.addresses import free_port
+from codedreduce.process.nursery import Nursery
 
 
 class Outcome(NamedTuple):

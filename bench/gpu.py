@@ -31,9 +31,9 @@ from torch import nn
 import codedreduce.torch as cr
 from bench.measure import save
 from codedreduce import Striped
+from codedreduce.launch.gpu_sharing import sharing_gpus
+from codedreduce.process.addresses import free_port
 from codedreduce.torch.device.sums import add_up
-from codedreduce.worlds.addresses import free_port
-from codedreduce.worlds.gpu_sharing import sharing_gpus
 
 RANKS, BATCH, TOKENS, SAMPLES, VOCABULARY = 6, 48, 256, 960, 50257
 WARM = 3  # steps that are told apart: what is allocated and compiled at first

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bench.measure import save
 from codedreduce.comparison.simulated import run_scenario
-from codedreduce.worlds.simulated import Gradients
-from codedreduce.worlds.simulated.scenario import Scenario
+from codedreduce.simulator import Gradients
+from codedreduce.simulator.scenario import Scenario
 
 LENGTHS = (0.0, 0.1, 0.2, 0.5, 1.0)
 

@@ -24,11 +24,11 @@ import numpy as np
 from bench import sides
 from bench.measure import save
 from codedreduce.lab import Lab
+from codedreduce.net.carrier import Arrived, News
+from codedreduce.net.mesh import Mesh
 from codedreduce.protocol.core.events import Transmit
 from codedreduce.protocol.core.messages import PartChunk, SumChunk
 from codedreduce.report.palette import MUTED, group_colour
-from codedreduce.worlds.zeromq.carrier import Arrived, News
-from codedreduce.worlds.zeromq.mesh import Mesh
 
 COUNTERS = "/proc/thread-self/net/dev"
 SAMPLE_EVERY = 0.005

@@ -25,15 +25,15 @@ import psutil
 from bench.measure import ratio, save
 from bench.peers import run_gloo, run_mpi
 from codedreduce import CodedReduce, MasterWorker, RingAllReduce, Scheme, Striped, Tree
+from codedreduce.memory.arena import arenas_of
+from codedreduce.node.local import LocalCluster, new_meeting
 from codedreduce.protocol import Settings
+from codedreduce.run.run import Run
+from codedreduce.run.tuning import LOCAL_CHUNK
+from codedreduce.run.world import Gradient, World
 from codedreduce.schemes import Piece
 from codedreduce.training import SGD, LogisticRegression, synthetic
 from codedreduce.training.loop import Job, run_job
-from codedreduce.worlds.arena import arenas_of
-from codedreduce.worlds.run import Run
-from codedreduce.worlds.tuning import LOCAL_CHUNK
-from codedreduce.worlds.world import Gradient, World
-from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
 
 Vector = npt.NDArray[np.float32]
 

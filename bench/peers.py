@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from codedreduce.worlds.addresses import free_port
+from codedreduce.process.addresses import free_port
 
 
 def gloo(rank: int, size: int, port: int, length: int, repeats: int) -> list[float]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import save
-from codedreduce.worlds.simulated.scenario import Scenario
+from codedreduce.simulator.scenario import Scenario
 
 ROUNDS = 2
 

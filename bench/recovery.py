@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import save
-from codedreduce.worlds.addresses import free_port
+from codedreduce.process.addresses import free_port
 
 WORKERS = 6
 BATCH = 10 * WORKERS

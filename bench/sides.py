@@ -29,15 +29,15 @@ from torch.utils.data import TensorDataset
 import codedreduce.torch as cr
 from codedreduce import CodedReduce, RingAllReduce, Tree
 from codedreduce.lab import Lab
+from codedreduce.node.node import Node
+from codedreduce.process.nursery import Nursery
+from codedreduce.process.secrets import Secret
+from codedreduce.run.run import Run
+from codedreduce.run.site import meeting_at
+from codedreduce.run.world import RoundResult
 from codedreduce.torch.layout import Layout
 from codedreduce.torch.task import Training
 from codedreduce.torch.unit import UnitGradient
-from codedreduce.worlds.nursery import Nursery
-from codedreduce.worlds.run import Run
-from codedreduce.worlds.secrets import Secret
-from codedreduce.worlds.site import meeting_at
-from codedreduce.worlds.world import RoundResult
-from codedreduce.worlds.zeromq.node import Node
 
 torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()  # loads what optimizers need, once for all ranks
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import save
-from codedreduce.worlds.journal import listening
-from codedreduce.worlds.simulated import Recorder
-from codedreduce.worlds.simulated.scenario import Scenario
+from codedreduce.run.journal import listening
+from codedreduce.simulator import Recorder
+from codedreduce.simulator.scenario import Scenario
 
 
 def one_size(depth: int, rounds: int, parameters: int) -> dict[str, Any]:

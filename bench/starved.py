@@ -25,10 +25,10 @@ import psutil
 from bench.measure import save
 from codedreduce import CodedReduce, MasterWorker, Scheme, Tree
 from codedreduce.lab import Lab
+from codedreduce.node.local import LocalCluster, new_meeting
 from codedreduce.training import SGD, LinearRegression, synthetic
 from codedreduce.training.gradient import BatchGradient
 from codedreduce.training.loop import Job, run_job
-from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
 
 TREE = Tree.regular(fanout=4, depth=3)
 SCHEMES: dict[str, Scheme] = {

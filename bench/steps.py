@@ -37,8 +37,8 @@ import msgspec
 from bench import torch_ft
 from bench.measure import save
 from codedreduce.lab import Lab
+from codedreduce.process.addresses import free_port
 from codedreduce.units import rate
-from codedreduce.worlds.addresses import free_port
 
 SIDES = ("ddp", "torchft", "codedreduce")
 TROUBLES = {"none": "fault-free", "stall": "one stalls 10x in 1 of 4 steps", "kill": "one is killed"}

@@ -29,16 +29,16 @@ from tests.fuzz.runs import PLANS, Checked
 from tests.fuzz.strangers import BOOK, CONTROL, Context, Stranger, doors, plain_connection
 
 from bench.measure import save
+from codedreduce.net.buffers import Buffers
+from codedreduce.net.carrier import Arrived, name_of
+from codedreduce.net.frames import OPEN_ASKING, PLAIN
+from codedreduce.net.rendezvous.directory import Registration
+from codedreduce.net.transport import Transport
+from codedreduce.node.local import LocalCluster
 from codedreduce.protocol.core.messages import Hello, ShareChunk
 from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import rights_at
 from codedreduce.schemes import Piece
-from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.zeromq.carrier import Arrived, name_of
-from codedreduce.worlds.zeromq.frames import OPEN_ASKING, PLAIN
-from codedreduce.worlds.zeromq.local import LocalCluster
-from codedreduce.worlds.zeromq.rendezvous import Registration
-from codedreduce.worlds.zeromq.transport import Transport
 
 IDLE, SLOW, HELLOS = "1,000 idle connections", "a byte a second", "a flood of hellos"
 HOW = (IDLE, SLOW, HELLOS)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from codedreduce.worlds.addresses import free_port
+from codedreduce.process.addresses import free_port
 
 #: Seconds torchft waits for a collective; longer than any stall here, as one would set it.
 TIMEOUT = 60

@@ -23,13 +23,13 @@ import zmq
 
 from bench.measure import save
 from codedreduce import Striped
+from codedreduce.net.seals import Seal
+from codedreduce.node.local import LocalCluster
+from codedreduce.process.addresses import free_port
+from codedreduce.process.secrets import Secret
+from codedreduce.run.run import Meeting, Run
+from codedreduce.run.world import World
 from codedreduce.schemes import Piece
-from codedreduce.worlds.addresses import free_port
-from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.secrets import Secret
-from codedreduce.worlds.world import World
-from codedreduce.worlds.zeromq.local import LocalCluster
-from codedreduce.worlds.zeromq.seals import Seal
 
 CHUNK = 1 << 20
 BARE, DIGEST, CURVE = "bare", "in the clear, with a digest", "encrypted (CURVE)"

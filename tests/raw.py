@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import zmq
 
-from codedreduce.worlds.zeromq.carrier import Carrier, Link
-from codedreduce.worlds.zeromq.frames import OPENS
+from codedreduce.net.carrier import Carrier, Link
+from codedreduce.net.frames import OPENS
 
 
 def sealed(carrier: Carrier, link: Link, plane: int, frames: Sequence[bytes]) -> list[bytes]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from codedreduce.run.world import Over, RoundResult, World
 from codedreduce.vectors import Vector
-from codedreduce.worlds.world import Over, RoundResult, World
 
 
 def sums(world: World, model: Vector, count: int) -> Iterator[Vector]:

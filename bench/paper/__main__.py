@@ -24,8 +24,8 @@ from bench.paper.peers import run_gloo, run_mpi
 from bench.paper.simulated import Choice, best_schemes, scenario, simulate_all
 from codedreduce.comparison.names import ALL, scenario_for
 from codedreduce.lab import Lab
+from codedreduce.simulator.scenario import Scenario
 from codedreduce.training.data import Arrays
-from codedreduce.worlds.simulated.scenario import Scenario
 
 PEERS = {"gloo": run_gloo, "mpi": run_mpi}
 

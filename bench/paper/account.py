@@ -18,7 +18,7 @@ from bench.paper.measured import Measuring
 from bench.paper.simulated import mean_round, scenario
 from codedreduce.comparison.names import scenario_for
 from codedreduce.lab import Lab
-from codedreduce.worlds.tuning import chunk_over_network
+from codedreduce.run.tuning import chunk_over_network
 
 #: Numbers in a vector.
 SHORT, LONG = 5801, 58010

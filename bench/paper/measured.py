@@ -13,13 +13,13 @@ from bench.paper.experiments import WARM_UP, Experiment, delay_model
 from bench.paper.simulated import messages_a_round
 from codedreduce.comparison.result import round_times, work_by_round
 from codedreduce.lab import Lab
+from codedreduce.run.journal import ALL_ROUNDS, Interval
 from codedreduce.schemes import LiveCompensation, MasterWorker, Scheme
+from codedreduce.simulator.scenario import Scenario
 from codedreduce.training.data import Arrays, Source
 from codedreduce.training.loop import Job, reference_run, run_job
 from codedreduce.training.objectives import LinearRegression, Objective
 from codedreduce.training.optimizers import SGD
-from codedreduce.worlds.journal import ALL_ROUNDS, Interval
-from codedreduce.worlds.simulated.scenario import Scenario
 
 #: Samples a worker has where nothing is to be computed: as few as all schemes can split.
 IDLE_SAMPLES = 12

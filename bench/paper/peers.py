@@ -26,13 +26,13 @@ import numpy as np
 from bench.paper.experiments import EXPERIMENTS, WARM_UP, Experiment, delay_model
 from bench.paper.measured import summed_up
 from codedreduce.lab import Lab
+from codedreduce.process.processes import die_with_parent
+from codedreduce.run.inject import Injector
 from codedreduce.schemes import RingAllReduce
 from codedreduce.training.data import Arrays
 from codedreduce.training.gradient import BatchGradient
 from codedreduce.training.loop import Job
 from codedreduce.training.optimizers import SGD
-from codedreduce.worlds.inject import Injector
-from codedreduce.worlds.processes import die_with_parent
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 

@@ -9,9 +9,9 @@ import msgspec
 from bench.paper.experiments import LATENCY, PAYLOAD, RATE, TURN, UNIT, WARM_UP, Experiment, delay_model
 from codedreduce.comparison.names import gradient_coding_choices, scenario_for
 from codedreduce.errors import UsageError
-from codedreduce.worlds.simulated.gradients import Gradients
-from codedreduce.worlds.simulated.scenario import Scenario
-from codedreduce.worlds.tuning import LEAST_HEAD_START, worth_announcing
+from codedreduce.run.tuning import LEAST_HEAD_START, worth_announcing
+from codedreduce.simulator.gradients import Gradients
+from codedreduce.simulator.scenario import Scenario
 
 #: A scheme with its tolerance, and the mean round of every tolerance that was tried.
 Choice = tuple[Scenario, dict[str, float]]

@@ -5,7 +5,10 @@ The layers, each importing only from those before it:
     codes, topology     gradient codes; trees and rings
     schemes             a scheme laid over workers and samples is a plan: who computes what, and what each parent needs
     protocol            state machines without I/O: root, worker, ring node, rank
-    worlds              what runs them: virtual time, processes on this machine
+    memory, process     shared memory; processes of this machine
+    run                 what the nodes of a run agree on, and what happens in it
+    net, node           sockets and sessions; one node of a run
+    launch, simulator   processes of a run, here and over ssh; the machines over virtual time
     training            objectives, optimizers, data, the loop
     torch, lab          PyTorch; a cluster of network namespaces on this machine
     lightning, transformers   their trainers, over torch

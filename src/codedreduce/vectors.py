@@ -1,6 +1,6 @@
 """Vectors: what they are, and the one place where the protocol makes, joins and adds them.
 
-Everything that knows what a vector is made of is here, or in `worlds/buffers.py` where it lies in memory that
+Everything that knows what a vector is made of is here, or in `net/buffers.py` where it lies in memory that
 processes share and travels as bytes. A vector may be of another kind than NumPy's, as one that lies on a device: who
 makes such vectors says how they are added (`know`), and the protocol does not see the difference.
 """

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import numpy as np
 
 from codedreduce import Scheme
+from codedreduce.node.local import LocalCluster
 from codedreduce.protocol import Settings
+from codedreduce.run.world import RoundResult
+from codedreduce.run.world import World as NodeWorld
 from codedreduce.schemes import Piece, Plan, StripedPlan
-from codedreduce.worlds.simulated import Conditions, Gradients, Link, SimulatedCluster, parse_delays
-from codedreduce.worlds.world import RoundResult
-from codedreduce.worlds.world import World as NodeWorld
-from codedreduce.worlds.zeromq.local import LocalCluster
+from codedreduce.simulator import Conditions, Gradients, Link, SimulatedCluster, parse_delays
 
 #: Runs a plan for some rounds with these gradients and settings; the vectors the root got.
 World = Callable[[Plan, Gradients, Settings, int], list[np.ndarray]]

@@ -22,17 +22,17 @@ import numpy as np
 import zmq
 
 from codedreduce.errors import CodedReduceError, WireError
+from codedreduce.net.carrier import Carrier
+from codedreduce.net.frames import OPENS
+from codedreduce.net.keys import Guard
+from codedreduce.net.sessions import PLANES, TAG_BYTES
+from codedreduce.node.driver import Driver
 from codedreduce.protocol.core.events import AnyAction, Event
 from codedreduce.protocol.core.messages import DATA, Follow, Goodbye, Hello, Lead, Leaving, Refuse, Stand, Welcome
 from codedreduce.protocol.core.wire import decode
 from codedreduce.protocol.rights import rights_at
+from codedreduce.run.world import World
 from codedreduce.schemes import Piece
-from codedreduce.worlds.world import World
-from codedreduce.worlds.zeromq.carrier import Carrier
-from codedreduce.worlds.zeromq.driver import Driver
-from codedreduce.worlds.zeromq.frames import OPENS
-from codedreduce.worlds.zeromq.keys import Guard
-from codedreduce.worlds.zeromq.sessions import PLANES, TAG_BYTES
 from tests.fuzz.fuzzing import GROWTH, HANGS_AFTER, watched
 from tests.fuzz.mutations import Frames, Mutations
 from tests.fuzz.runs import Checked, memory_of

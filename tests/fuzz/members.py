@@ -18,6 +18,14 @@ import numpy as np
 import psutil
 import zmq
 
+from codedreduce.net.buffers import Buffers
+from codedreduce.net.carrier import Carrier, Endpoints
+from codedreduce.net.keys import Guard, Pair
+from codedreduce.net.mesh import Mesh
+from codedreduce.net.rendezvous.meeting import neighbours
+from codedreduce.net.transport import Transport
+from codedreduce.node.driver import Driver, Outward
+from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings, machine_for
 from codedreduce.protocol.core.events import (
     Aggregated,
@@ -31,16 +39,8 @@ from codedreduce.protocol.core.events import (
     Renewed,
 )
 from codedreduce.protocol.rights import rights_at
+from codedreduce.run.run import Meeting, Run
 from codedreduce.schemes import Plan, StripedPlan, TreePlan
-from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.secrets import Secret
-from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints
-from codedreduce.worlds.zeromq.driver import Driver, Outward
-from codedreduce.worlds.zeromq.keys import Guard, Pair
-from codedreduce.worlds.zeromq.meeting import neighbours
-from codedreduce.worlds.zeromq.mesh import Mesh
-from codedreduce.worlds.zeromq.transport import Transport
 from tests.fuzz.mutations import Mutations
 from tests.fuzz.runs import PLANS
 from tests.fuzz.strangers import Context

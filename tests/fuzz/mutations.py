@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
+from codedreduce.net.carrier import Endpoints
+from codedreduce.net.frames import ACKNOWLEDGEMENT, MARKED, OPEN, OPEN_ASKING, PLAIN
+from codedreduce.net.keys import Guard
+from codedreduce.net.rendezvous.directory import Registration, Standing
 from codedreduce.protocol.core.messages import DATA, AnyMessage
 from codedreduce.protocol.core.wire import encode
-from codedreduce.worlds.run import Meeting
-from codedreduce.worlds.zeromq.carrier import Endpoints
-from codedreduce.worlds.zeromq.frames import ACKNOWLEDGEMENT, MARKED, OPEN, OPEN_ASKING, PLAIN
-from codedreduce.worlds.zeromq.keys import Guard
-from codedreduce.worlds.zeromq.rendezvous import Registration, Standing
+from codedreduce.run.run import Meeting
 from tests.unit.peers import MESSAGES
 
 #: Numbers at which something may be one off.

@@ -10,15 +10,15 @@ import numpy as np
 import psutil
 
 from codedreduce import CodedReduce, RingAllReduce, Striped, Tree
+from codedreduce.node.local import LocalCluster, new_meeting
+from codedreduce.process.addresses import free_port
+from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings
+from codedreduce.run.journal import Journal
+from codedreduce.run.run import FLOAT32, Dtype, Meeting, Run
+from codedreduce.run.world import Over, RoundResult, World
 from codedreduce.schemes import Piece, Plan, StripedPlan, TreePlan
-from codedreduce.worlds.addresses import free_port
-from codedreduce.worlds.journal import Journal
-from codedreduce.worlds.run import FLOAT32, Dtype, Meeting, Run
-from codedreduce.worlds.secrets import Secret
-from codedreduce.worlds.simulated import Gradients
-from codedreduce.worlds.world import Over, RoundResult, World
-from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
+from codedreduce.simulator import Gradients
 
 SAMPLES, LENGTH = 60, 1500
 

@@ -13,8 +13,8 @@ import time
 
 import msgspec
 
-from codedreduce.worlds.run import Meeting
-from codedreduce.worlds.zeromq.carrier import name_of
+from codedreduce.net.carrier import name_of
+from codedreduce.run.run import Meeting
 from tests.fuzz.mutations import Mutations
 from tests.fuzz.strangers import BOOK, Raw
 

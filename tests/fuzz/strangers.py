@@ -9,9 +9,9 @@ from pathlib import Path
 
 import zmq
 
+from codedreduce.net.rendezvous.meeting import neighbours
+from codedreduce.run.run import Run
 from codedreduce.schemes import Plan, RingPlan, StripedPlan
-from codedreduce.worlds.run import Run
-from codedreduce.worlds.zeromq.meeting import neighbours
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]

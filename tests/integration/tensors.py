@@ -7,9 +7,9 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
+from codedreduce.memory.arena import Arena, Reference
 from codedreduce.torch.device.memory import DeviceMemory
 from codedreduce.vectors import Vector
-from codedreduce.worlds.arena import Arena, Reference
 
 HERE = torch.device("cpu")
 

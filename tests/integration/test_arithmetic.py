@@ -8,7 +8,7 @@ import torch
 
 import codedreduce.torch as cr
 import codedreduce.torch.arithmetic as of_torch
-from codedreduce.worlds.arithmetic import Arithmetic, of_numpy
+from codedreduce.process.arithmetic import Arithmetic, of_numpy
 
 from .test_torch_striped import bits_of, digest, run
 from .torch_model import BATCH, Model, data, losses, run_ranks

@@ -16,11 +16,11 @@ from codedreduce import CodedReduce, MasterWorker, RingAllReduce, Striped, Tree
 from codedreduce.errors import CodedReduceError, SchemeError, UsageError
 from codedreduce.protocol.core.audits import Audit
 from codedreduce.protocol.rank.exchange import Exchange
+from codedreduce.run.journal import Journal
 from codedreduce.schemes import Part, Piece
 from codedreduce.schemes.names import DEFAULT_WORKERS
+from codedreduce.simulator.damage import flipped_anywhere
 from codedreduce.training import LogisticRegression, synthetic, train
-from codedreduce.worlds.journal import Journal
-from codedreduce.worlds.simulated.damage import flipped_anywhere
 
 from .test_striped import BOTH, Bits
 from .test_torch_striped import bits_of, digest, run

@@ -20,16 +20,16 @@ import pytest
 from codedreduce import CodedReduce, Striped, Tree
 from codedreduce.lab import Lab
 from codedreduce.lab.lab import labs
+from codedreduce.node.local import LocalCluster, new_meeting
+from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings
+from codedreduce.run.journal import Journal
+from codedreduce.run.run import Run
+from codedreduce.run.world import RoundResult, World
 from codedreduce.schemes import Piece, Plan, Scheme, StripedPlan
+from codedreduce.simulator import Gradients
 from codedreduce.training import SGD, LogisticRegression, synthetic
 from codedreduce.training.loop import Job, reference_run
-from codedreduce.worlds.journal import Journal
-from codedreduce.worlds.run import Run
-from codedreduce.worlds.secrets import Secret
-from codedreduce.worlds.simulated import Gradients
-from codedreduce.worlds.world import RoundResult, World
-from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
 from tests.waiting import PATIENCE, wait_until
 
 from .test_lab import needs_lab

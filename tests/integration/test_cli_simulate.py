@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from codedreduce.worlds.simulated.scenario import random_scenario
+from codedreduce.simulator.scenario import random_scenario
 from tests.command import codedreduce
 from tests.simulation.check_run import trace_of
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from codedreduce.worlds.addresses import free_port
+from codedreduce.process.addresses import free_port
 from tests.waiting import PATIENCE, wait_until
 
 RANKS, STEPS = 3, 60

@@ -11,11 +11,11 @@ import pytest
 
 from codedreduce import CodedReduce, GradientCoding, MasterWorker, Scheme, Striped, Tree, train
 from codedreduce.errors import Diverged, UsageError, WorkerFailed
+from codedreduce.node.local import LocalCluster
 from codedreduce.protocol import Settings
+from codedreduce.run.failures import PASS
 from codedreduce.schemes import Piece, Plan
 from codedreduce.training import LogisticRegression, synthetic
-from codedreduce.worlds.failures import PASS
-from codedreduce.worlds.zeromq.local import LocalCluster
 
 PLAN = CodedReduce(Tree.regular(fanout=2, depth=2), 1).plan(samples=60)
 SETTINGS = Settings(length=1000, least_head_start=0.02)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from codedreduce.worlds import gpu_sharing
-from codedreduce.worlds.gpu_sharing import CONTROL, PIPES, SAID, sharing_gpus, would_share
-from codedreduce.worlds.launcher import Launch, launch
-from codedreduce.worlds.showing import EveryLine
+from codedreduce.launch import gpu_sharing
+from codedreduce.launch.gpu_sharing import CONTROL, PIPES, SAID, sharing_gpus, would_share
+from codedreduce.launch.launcher import Launch, launch
+from codedreduce.launch.showing import EveryLine
 
 #: Answers as NVIDIA's does: the daemon in its folder until it is told to quit, others by what they are told.
 STAND_IN = """#!/bin/sh

@@ -13,11 +13,12 @@ from typing import IO, Any
 import pytest
 
 from codedreduce.errors import CodedReduceError
-from codedreduce.worlds import launcher, restarts
-from codedreduce.worlds.launcher import Launch, launch
-from codedreduce.worlds.placement import Placement
-from codedreduce.worlds.processes import Processes
-from codedreduce.worlds.showing import EveryLine
+from codedreduce.launch import launcher
+from codedreduce.launch.launcher import Launch, launch
+from codedreduce.launch.placement import Placement
+from codedreduce.launch.showing import EveryLine
+from codedreduce.process import restarts
+from codedreduce.process.processes import Processes
 from tests.command import codedreduce
 from tests.waiting import PATIENCE
 
@@ -200,7 +201,7 @@ def test_steps_that_have_a_name_are_left_by_an_error(tmp_path: Path, error: str,
 def test_a_rank_that_hears_of_an_interrupt_ends_though_its_connections_close_slowly(tmp_path: Path) -> None:
     """The thread that talks has said that it is over, and is still there."""
     slowly = (
-        "import time\nfrom codedreduce.worlds.zeromq.driver import Probing\n"
+        "import time\nfrom codedreduce.node.driver import Probing\n"
         "close = Probing.close\nProbing.close = lambda self: (time.sleep(1), close(self))\n"
     )
     (tmp_path / "script.py").write_text(slowly + NAMED.format(error="KeyboardInterrupt"))

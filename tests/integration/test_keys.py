@@ -21,25 +21,25 @@ import zmq
 
 from codedreduce import CodedReduce, Striped, Tree
 from codedreduce.errors import JoinRefused, UsageError
+from codedreduce.net.buffers import Buffers
+from codedreduce.net.carrier import Endpoints, name_of
+from codedreduce.net.frames import OPEN_ASKING, PLAIN
+from codedreduce.net.keys import Guard, pair_of_books
+from codedreduce.net.mesh import Mesh
+from codedreduce.net.rendezvous.directory import Registration
+from codedreduce.net.rendezvous.visiting import find
+from codedreduce.node.local import LocalCluster
+from codedreduce.node.node import Node
+from codedreduce.process.addresses import free_port
+from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.messages import Goodbye
 from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import rights_at
+from codedreduce.run.journal import Journal
+from codedreduce.run.run import Meeting, Run
+from codedreduce.run.world import World
 from codedreduce.schemes import Piece, Plan
-from codedreduce.worlds.addresses import free_port
-from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.journal import Journal
-from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.secrets import Secret
-from codedreduce.worlds.world import World
-from codedreduce.worlds.zeromq.carrier import Endpoints, name_of
-from codedreduce.worlds.zeromq.frames import OPEN_ASKING, PLAIN
-from codedreduce.worlds.zeromq.keys import Guard, pair_of_books
-from codedreduce.worlds.zeromq.local import LocalCluster
-from codedreduce.worlds.zeromq.mesh import Mesh
-from codedreduce.worlds.zeromq.node import Node
-from codedreduce.worlds.zeromq.rendezvous import Registration
-from codedreduce.worlds.zeromq.visiting import find
 from tests.sums import sums
 from tests.waiting import PATIENCE
 
@@ -410,7 +410,7 @@ SHOWS = """
 import logging, os, sys, time, traceback
 logging.basicConfig(level=logging.DEBUG)
 from codedreduce.training import LogisticRegression, SGD, synthetic, train
-from codedreduce.worlds.environment import read_membership
+from codedreduce.launch.environment import read_membership
 print(read_membership(os.environ), vars(read_membership(os.environ).meeting))
 
 def on_round(log):

@@ -15,11 +15,11 @@ import pytest
 
 from codedreduce import MasterWorker, Striped
 from codedreduce.errors import UsageError
+from codedreduce.launch.environment import read_membership
+from codedreduce.memory.arena import arenas_of
+from codedreduce.process.private_folder import run_folder
 from codedreduce.training import SGD, LogisticRegression, synthetic
 from codedreduce.training.loop import Job
-from codedreduce.worlds.arena import arenas_of
-from codedreduce.worlds.environment import read_membership
-from codedreduce.worlds.private import run_folder
 from tests.command import codedreduce
 from tests.waiting import PATIENCE, wait_until
 
@@ -113,7 +113,7 @@ def test_a_worker_with_another_seed_is_refused_on_both_sides(tmp_path: Path) -> 
 def test_memory_is_not_shared_where_that_is_not_wanted(tmp_path: Path) -> None:
     """Whatever starts the processes: no such memory while rounds run."""
     before = """
-from codedreduce.worlds.arena import arenas_of
+from codedreduce.memory.arena import arenas_of
 def seen():
     return arenas_of(os.environ["CODEDREDUCE_RUN"] + "-")
 """

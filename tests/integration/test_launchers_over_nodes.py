@@ -19,7 +19,7 @@ import os, sys
 from pathlib import Path
 from codedreduce import Striped
 from codedreduce.training import SGD, LogisticRegression, synthetic, train
-from codedreduce.worlds.environment import read_membership
+from codedreduce.launch.environment import read_membership
 
 member = read_membership(os.environ)
 result = train(LogisticRegression(), synthetic(600, 50), scheme=Striped(member.size), rounds=8, optimizer=SGD(1.0))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from codedreduce.worlds.addresses import free_port
+from codedreduce.process.addresses import free_port
 from tests.waiting import LINGER, PATIENCE, wait_until
 
 pytest.importorskip("torch")

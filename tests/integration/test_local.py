@@ -16,19 +16,19 @@ import zmq
 
 from codedreduce import CodedReduce, RingAllReduce, Tree
 from codedreduce.errors import TooManyStragglers, UsageError, WorkerFailed
+from codedreduce.memory.arena import arenas_of
+from codedreduce.net.rendezvous.directory import Registration
+from codedreduce.net.rendezvous.visiting import find
+from codedreduce.node.local import LocalCluster
+from codedreduce.node.node import Node
+from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings
+from codedreduce.run.inject import Injection
+from codedreduce.run.journal import Journal, Lateness, listening
+from codedreduce.run.run import Meeting, Run
+from codedreduce.run.world import World
 from codedreduce.schemes import Piece
-from codedreduce.worlds.arena import arenas_of
-from codedreduce.worlds.inject import Injection
-from codedreduce.worlds.journal import Journal, Lateness, listening
-from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.secrets import Secret
-from codedreduce.worlds.simulated import parse_delays
-from codedreduce.worlds.world import World
-from codedreduce.worlds.zeromq.local import LocalCluster
-from codedreduce.worlds.zeromq.node import Node
-from codedreduce.worlds.zeromq.rendezvous import Registration
-from codedreduce.worlds.zeromq.visiting import find
+from codedreduce.simulator import parse_delays
 from tests.fuzz.strangers import doors
 from tests.waiting import PATIENCE
 

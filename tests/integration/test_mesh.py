@@ -15,21 +15,21 @@ import zmq
 
 from codedreduce import MasterWorker
 from codedreduce.errors import CodedReduceError
+from codedreduce.net.buffers import Buffers
+from codedreduce.net.carrier import Arrived, Endpoints, Gone, News, Reached, name_of
+from codedreduce.net.frames import MARKED, MARKED_BY_REFERENCE, PLAIN
+from codedreduce.net.mesh import Mesh
+from codedreduce.net.rendezvous.directory import Directory, Opened, Registration
+from codedreduce.net.rendezvous.visiting import find
+from codedreduce.node.driver import Driver
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core.events import Transmit
 from codedreduce.protocol.core.messages import Offer, ShareChunk
 from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import Rights
-from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.enough import Gathering
-from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.zeromq.carrier import Arrived, Endpoints, Gone, News, Reached, name_of
-from codedreduce.worlds.zeromq.driver import Driver
-from codedreduce.worlds.zeromq.frames import MARKED, MARKED_BY_REFERENCE, PLAIN
-from codedreduce.worlds.zeromq.mesh import Mesh
-from codedreduce.worlds.zeromq.rendezvous import Directory, Opened, Registration
-from codedreduce.worlds.zeromq.visiting import find
+from codedreduce.run.quorum import Gathering
+from codedreduce.run.run import Meeting, Run
 from tests.raw import put
 from tests.waiting import PATIENCE
 

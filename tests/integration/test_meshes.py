@@ -11,20 +11,20 @@ import pytest
 import zmq
 
 from codedreduce import Striped
+from codedreduce.net import mesh as meshes
+from codedreduce.net.buffers import Buffers
+from codedreduce.net.carrier import Arrived, Gone, name_of
+from codedreduce.net.keys import Guard
+from codedreduce.net.mesh import Mesh
+from codedreduce.net.sessions import CONTROL, DATA
+from codedreduce.node.local import LocalCluster
+from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import Transmit
 from codedreduce.protocol.core.messages import PartChunk
 from codedreduce.protocol.rights import rights_at
+from codedreduce.run.run import Meeting, Run
 from codedreduce.schemes import Piece
-from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.secrets import Secret
-from codedreduce.worlds.zeromq import mesh as meshes
-from codedreduce.worlds.zeromq.carrier import Arrived, Gone, name_of
-from codedreduce.worlds.zeromq.keys import Guard
-from codedreduce.worlds.zeromq.local import LocalCluster
-from codedreduce.worlds.zeromq.mesh import Mesh
-from codedreduce.worlds.zeromq.sessions import CONTROL, DATA
 from tests.proxies import Message, Proxy, flipped
 from tests.waiting import PATIENCE
 

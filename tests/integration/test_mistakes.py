@@ -14,7 +14,7 @@ from torch import nn
 
 import codedreduce.torch as cr
 from codedreduce.errors import UsageError
-from codedreduce.worlds.environment import read_membership
+from codedreduce.launch.environment import read_membership
 from tests.command import codedreduce
 
 from .torch_model import BATCH, Model, data, losses

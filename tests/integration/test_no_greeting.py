@@ -8,15 +8,15 @@ import time
 
 import pytest
 
-from codedreduce.worlds.addresses import free_port
+from codedreduce.process.addresses import free_port
 from tests.waiting import PATIENCE
 
 #: Opens and closes the sockets of a node, one after the other, at one port: strangers come at every moment of that.
 OPENS_AND_CLOSES = """
 import sys, time
 import zmq
-from codedreduce.worlds.zeromq import sockets
-from codedreduce.worlds.zeromq.limits import of_books, of_control
+from codedreduce.net import sockets
+from codedreduce.net.limits import of_books, of_control
 
 kind, port, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 address = f"tcp://127.0.0.1:{port}"

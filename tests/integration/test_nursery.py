@@ -16,12 +16,12 @@ import pytest
 
 from codedreduce import CodedReduce, Striped, Tree, train
 from codedreduce.errors import WorkerFailed
+from codedreduce.memory.arena import arenas_of
+from codedreduce.process.nursery import Nursery
+from codedreduce.run.journal import RoundLog
 from codedreduce.schemes import Scheme
 from codedreduce.training import SGD, LogisticRegression, synthetic
 from codedreduce.training.loop import Job, reference_run
-from codedreduce.worlds.arena import arenas_of
-from codedreduce.worlds.journal import RoundLog
-from codedreduce.worlds.nursery import Nursery
 from tests.waiting import PATIENCE, wait_until
 
 TREE = CodedReduce(Tree.regular(fanout=2, depth=2), 1)

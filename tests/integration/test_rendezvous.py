@@ -14,19 +14,19 @@ import zmq
 
 from codedreduce import Striped
 from codedreduce.errors import JoinRefused, UsageError
+from codedreduce.launch.environment import read_membership
+from codedreduce.net.buffers import Buffers
+from codedreduce.net.carrier import Endpoints
+from codedreduce.net.mesh import Mesh
+from codedreduce.net.rendezvous import visiting
+from codedreduce.net.rendezvous.directory import Directory, Opened, Registration, Standing
+from codedreduce.net.rendezvous.meeting import Met
+from codedreduce.net.rendezvous.visiting import Visitor
+from codedreduce.node.driver import Driver
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.rights import rights_at
-from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.enough import Gathering, sufficient
-from codedreduce.worlds.environment import read_membership
-from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.zeromq import visiting
-from codedreduce.worlds.zeromq.carrier import Endpoints
-from codedreduce.worlds.zeromq.driver import Driver
-from codedreduce.worlds.zeromq.meeting import Met
-from codedreduce.worlds.zeromq.mesh import Mesh
-from codedreduce.worlds.zeromq.rendezvous import Directory, Opened, Registration, Standing
-from codedreduce.worlds.zeromq.visiting import Visitor
+from codedreduce.run.quorum import Gathering, sufficient
+from codedreduce.run.run import Meeting, Run
 from tests.waiting import PATIENCE, wait_until
 
 from .test_mesh import opened, where

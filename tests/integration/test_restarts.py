@@ -17,12 +17,12 @@ import pytest
 
 from codedreduce import CodedReduce, Striped, Tree
 from codedreduce.errors import CodedReduceError, UsageError
+from codedreduce.launch.environment import read_membership
+from codedreduce.memory.arena import arenas_of
+from codedreduce.process.restarts import TOO_MANY, Restarts
 from codedreduce.schemes import Scheme
 from codedreduce.training import SGD, LogisticRegression, synthetic
 from codedreduce.training.loop import Job, reference_run
-from codedreduce.worlds.arena import arenas_of
-from codedreduce.worlds.environment import read_membership
-from codedreduce.worlds.restarts import TOO_MANY, Restarts
 from tests.command import codedreduce
 from tests.waiting import PATIENCE, wait_until
 

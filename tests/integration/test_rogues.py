@@ -20,6 +20,8 @@ import pytest
 import zmq
 
 from codedreduce.errors import CodedReduceError, WireError
+from codedreduce.net.rendezvous.meeting import neighbours
+from codedreduce.node.driver import Driver
 from codedreduce.protocol import Machine
 from codedreduce.protocol.core.events import AnyAction, Event, Transmit
 from codedreduce.protocol.core.membership import run_name
@@ -40,10 +42,8 @@ from codedreduce.protocol.core.messages import (
     Welcome,
 )
 from codedreduce.protocol.rights import rights_at
+from codedreduce.run.world import World
 from codedreduce.schemes import Piece
-from codedreduce.worlds.world import World
-from codedreduce.worlds.zeromq.driver import Driver
-from codedreduce.worlds.zeromq.meeting import neighbours
 from tests.fuzz.members import ROLES, carrier_of
 from tests.fuzz.runs import BARE, PLANS, Checked
 from tests.unit.conversation import SETTINGS

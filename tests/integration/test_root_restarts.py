@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from codedreduce.worlds.addresses import free_port
+from codedreduce.process.addresses import free_port
 from tests.waiting import PATIENCE
 
 ROUNDS = 40

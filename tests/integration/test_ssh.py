@@ -15,9 +15,9 @@ import pytest
 from codedreduce import Striped
 from codedreduce.errors import UsageError
 from codedreduce.lab import Lab
-from codedreduce.worlds.ssh import Host, parse_hosts
-from codedreduce.worlds.ssh.hosts import laid_out
-from codedreduce.worlds.ssh.mistakes import why_not
+from codedreduce.launch.ssh import Host, parse_hosts
+from codedreduce.launch.ssh.hosts import laid_out
+from codedreduce.launch.ssh.mistakes import why_not
 from tests.clusters import Sshd, a_lab, commands_in, launched, needs, start
 from tests.command import codedreduce
 from tests.waiting import wait_until

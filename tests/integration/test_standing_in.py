@@ -11,9 +11,9 @@ import torch
 
 import codedreduce.torch as cr
 from codedreduce import CodedReduce, Tree, train
+from codedreduce.run.journal import RoundLog
 from codedreduce.torch.given import At
 from codedreduce.training import LogisticRegression, synthetic
-from codedreduce.worlds.journal import RoundLog
 
 from .torch_model import BATCH, Model, data, losses, run_ranks
 

@@ -12,18 +12,18 @@ import pytest
 import zmq
 
 from codedreduce import RingAllReduce
+from codedreduce.net.buffers import Buffers
+from codedreduce.net.carrier import Arrived, Endpoints, Gone, News, Reached, name_of
+from codedreduce.net.doors import Door
+from codedreduce.net.frames import MARKED, OPEN, OPEN_ASKING, PLAIN
+from codedreduce.net.limits import MOST_NAMELESS
+from codedreduce.net.rendezvous.directory import AT_ONCE, REST, Answer, Registration, Standing
+from codedreduce.net.transport import Transport
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.messages import Goodbye, Hello, ModelChunk, RingChunk, ShareChunk
 from codedreduce.protocol.core.wire import LARGEST_HEADER, encode
 from codedreduce.protocol.rights import rights_at
-from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.zeromq.carrier import Arrived, Endpoints, Gone, News, Reached, name_of
-from codedreduce.worlds.zeromq.doors import Door
-from codedreduce.worlds.zeromq.frames import MARKED, OPEN, OPEN_ASKING, PLAIN
-from codedreduce.worlds.zeromq.limits import MOST_NAMELESS
-from codedreduce.worlds.zeromq.rendezvous import AT_ONCE, REST, Answer, Registration, Standing
-from codedreduce.worlds.zeromq.transport import Transport
+from codedreduce.run.run import Meeting, Run
 from tests.fuzz.runs import PLANS, Checked, memory_of
 from tests.fuzz.strangers import BOOK, CONTROL, DATA, Stranger, doors, plain_connection, stranger
 from tests.raw import put

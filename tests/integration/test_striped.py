@@ -16,17 +16,17 @@ import pytest
 
 from codedreduce import Striped
 from codedreduce.errors import SchemeError, TooManyStragglers, UsageError
+from codedreduce.node.local import LocalCluster
 from codedreduce.protocol import Settings
 from codedreduce.protocol.rank import catch_up as behind
+from codedreduce.run.inject import Injection
+from codedreduce.run.journal import Journal
+from codedreduce.run.world import Renewal, RoundResult, World
 from codedreduce.schemes import Piece
+from codedreduce.simulator import Gradients
 from codedreduce.training import SGD, LogisticRegression, synthetic
 from codedreduce.training.loop import Job, reference_run, run_job
 from codedreduce.training.optimizers import Adam
-from codedreduce.worlds.inject import Injection
-from codedreduce.worlds.journal import Journal
-from codedreduce.worlds.simulated import Gradients
-from codedreduce.worlds.world import Renewal, RoundResult, World
-from codedreduce.worlds.zeromq.local import LocalCluster
 from tests.waiting import wait_until
 
 SAMPLES, LENGTH = 240, 700

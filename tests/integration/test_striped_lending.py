@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from codedreduce.errors import WorkerFailed
+from codedreduce.memory.arena import arenas_of
+from codedreduce.memory.lending import Lending
+from codedreduce.net.buffers import Buffers
+from codedreduce.node.local import LocalCluster
 from codedreduce.protocol.core import settings
 from codedreduce.protocol.rank import leaving as ending
 from codedreduce.protocol.rank import reducer as keeping
 from codedreduce.schemes import Piece
-from codedreduce.worlds.arena import arenas_of
-from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.lending import Lending
-from codedreduce.worlds.zeromq.local import LocalCluster
 from tests.waiting import wait_until
 
 from .test_striped import Bits

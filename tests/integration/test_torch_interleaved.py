@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 import codedreduce.torch as cr
 from codedreduce.errors import UsageError
-from codedreduce.worlds.zeromq.node import Node
+from codedreduce.node.node import Node
 
 from .torch_model import run_forked
 

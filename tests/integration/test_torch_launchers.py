@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from codedreduce.worlds.addresses import free_port
+from codedreduce.process.addresses import free_port
 
 from .test_launcher import nobody_runs
 

@@ -13,9 +13,9 @@ from torch import nn
 
 import codedreduce.torch as cr
 from codedreduce import CodedReduce, Scheme, Striped, Tree
+from codedreduce.memory.arena import Arena
 from codedreduce.torch import places
 from codedreduce.torch.device.pinned import PinnedMemory
-from codedreduce.worlds.arena import Arena
 
 from .tensors import HERE, TensorMemory
 from .test_torch_striped import digest

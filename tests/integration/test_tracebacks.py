@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from codedreduce.errors import CodedReduceError
-from codedreduce.worlds.nursery import Nursery
-from codedreduce.worlds.zeromq.local import LocalCluster
+from codedreduce.node.local import LocalCluster
+from codedreduce.process.nursery import Nursery
 from tests.command import codedreduce
 from tests.waiting import wait_until
 

@@ -14,17 +14,17 @@ import pytest
 import zmq
 
 from codedreduce import MasterWorker
+from codedreduce.memory.arena import Reference
+from codedreduce.net.buffers import Buffers
+from codedreduce.net.carrier import Arrived, Carrier, Endpoints, Gone, News, Reached
+from codedreduce.net.frames import ACKNOWLEDGEMENT, MARKED, MARKED_BY_REFERENCE, OPEN, PLAIN
+from codedreduce.net.transport import Transport
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import Transmit
 from codedreduce.protocol.core.messages import Goodbye, Hello, ModelChunk, Offer, Settle, ShareChunk
 from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import rights_at
-from codedreduce.worlds.arena import Reference
-from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.zeromq.carrier import Arrived, Carrier, Endpoints, Gone, News, Reached
-from codedreduce.worlds.zeromq.frames import ACKNOWLEDGEMENT, MARKED, MARKED_BY_REFERENCE, OPEN, PLAIN
-from codedreduce.worlds.zeromq.transport import Transport
+from codedreduce.run.run import Meeting, Run
 from tests.raw import put
 from tests.waiting import PATIENCE
 

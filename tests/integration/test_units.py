@@ -12,9 +12,9 @@ from torch import nn
 import codedreduce.torch as cr
 from codedreduce import MasterWorker, Striped
 from codedreduce.errors import SchemeError, UsageError
+from codedreduce.launch.environment import read_membership
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.training import LogisticRegression, synthetic, train
-from codedreduce.worlds.environment import read_membership
 from tests.waiting import PATIENCE, linger, wait_until
 
 from .test_restarts import expect_same_bits, running  # noqa: F401

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from codedreduce.node.local import LocalCluster
 from codedreduce.protocol import Settings
+from codedreduce.run.world import World
 from codedreduce.schemes import Piece, Scheme, Striped
 from codedreduce.schemes.names import default_scheme
 from codedreduce.schemes.work import samples_in
-from codedreduce.worlds.world import World
-from codedreduce.worlds.zeromq.local import LocalCluster
 
 LENGTH, SAMPLES, ROUNDS, WORKERS, KILLED, SECONDS = 50, 60, 10, 6, 2, 0.6
 MODEL = np.arange(LENGTH, dtype=np.float32)

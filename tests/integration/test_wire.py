@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 
 from codedreduce import CodedReduce, Striped, Tree
+from codedreduce.net.carrier import Carrier, Endpoints, Link
+from codedreduce.net.sessions import DATA, Step
+from codedreduce.node.local import LocalCluster
+from codedreduce.process.addresses import free_port
+from codedreduce.process.secrets import Secret
+from codedreduce.run.journal import Journal
+from codedreduce.run.run import Meeting, Run
+from codedreduce.run.world import World
 from codedreduce.schemes import Piece, Plan
-from codedreduce.worlds.addresses import free_port
-from codedreduce.worlds.journal import Journal
-from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.secrets import Secret
-from codedreduce.worlds.world import World
-from codedreduce.worlds.zeromq.carrier import Carrier, Endpoints, Link
-from codedreduce.worlds.zeromq.local import LocalCluster
-from codedreduce.worlds.zeromq.sessions import DATA, Step
 from tests.proxies import Act, Message, Proxy, flipped
 from tests.sums import sums
 from tests.waiting import PATIENCE

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codedreduce.errors import WireError
-from codedreduce.worlds.zeromq.sessions import CONTROL, DATA, PLANES, Session, Step
+from codedreduce.net.sessions import CONTROL, DATA, PLANES, Session, Step
 
 A, B = 0, 1
 ENDS = (A, B)

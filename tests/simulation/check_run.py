@@ -6,8 +6,8 @@ from pathlib import Path
 
 from codedreduce.protocol.core.audits import Auditing
 from codedreduce.schemes import LiveCompensation, Plan, StripedPlan, TreePlan
-from codedreduce.worlds.simulated import Recorder, SimulatedCluster
-from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_scenario, write_trace
+from codedreduce.simulator import Recorder, SimulatedCluster
+from codedreduce.simulator.scenario import ENDLESS, Scenario, random_scenario, write_trace
 
 #: Faults that make a node late; the others only make its messages strange.
 DISABLING = ("crash", "pause", "cut", "slow", "corrupt", "reorder", "fail", "leave", "partition", "one-way")

@@ -22,8 +22,8 @@ import numpy as np
 
 from codedreduce.protocol.core.events import AnyAction, Event, Note, Transmit
 from codedreduce.schemes import StripedPlan
-from codedreduce.worlds.simulated import Gradients, Recorder
-from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario
+from codedreduce.simulator import Gradients, Recorder
+from codedreduce.simulator.scenario import ENDLESS, Scenario
 
 from .soak import DRAWS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from codedreduce.worlds.simulated.scenario import (
+from codedreduce.simulator.scenario import (
     Scenario,
     random_audits,
     random_failing_ranks,

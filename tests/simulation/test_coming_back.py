@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from codedreduce.protocol.core.events import Aggregated
-from codedreduce.worlds.simulated import Fault, Recorder
-from codedreduce.worlds.simulated.scenario import Scenario
+from codedreduce.simulator import Fault, Recorder
+from codedreduce.simulator.scenario import Scenario
 
 from .check_run import check_run
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from codedreduce.worlds.simulated import Fault
-from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario
+from codedreduce.simulator import Fault
+from codedreduce.simulator.scenario import ENDLESS, Scenario
 
 CALM = Scenario(
     tree="6x1", stragglers=0, scheme="striped", samples=144, parameters=60, stripes=6, blocks=4, chunk=5, compute=6.0,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from codedreduce.worlds.simulated import Gradients
+from codedreduce.simulator import Gradients
 
 from .golden import FILE, KINDS, RUNS, course, summaries
 

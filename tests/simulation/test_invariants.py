@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from codedreduce.worlds.simulated import Fault, Recorder
-from codedreduce.worlds.simulated.scenario import (
+from codedreduce.simulator import Fault, Recorder
+from codedreduce.simulator.scenario import (
     ENDLESS,
     Scenario,
     random_audits,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from codedreduce.worlds.simulated import Fault, Recorder
-from codedreduce.worlds.simulated.scenario import Scenario
+from codedreduce.simulator import Fault, Recorder
+from codedreduce.simulator.scenario import Scenario
 
 from .check_run import check_run
 

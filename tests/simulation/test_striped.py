@@ -10,8 +10,8 @@ import pytest
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core import settings
 from codedreduce.protocol.core.events import Aggregated, Received, Renewed, Transmit
-from codedreduce.worlds.simulated import Fault, Gradients, Recorder
-from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario
+from codedreduce.simulator import Fault, Gradients, Recorder
+from codedreduce.simulator.scenario import ENDLESS, Scenario
 
 from .check_run import check_run, trace_of
 

@@ -18,16 +18,16 @@ from codedreduce.protocol.core.messages import DATA, Message
 from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.protocol.tree.root_table import RootState
 from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
-from codedreduce.vectors import Vector
-from codedreduce.worlds.simulated import Fault
-from codedreduce.worlds.simulated.scenario import (
+from codedreduce.simulator import Fault
+from codedreduce.simulator.scenario import (
     ENDLESS,
     Scenario,
     random_audits,
     random_scenario,
     random_striped,
 )
-from codedreduce.worlds.simulated.wrong import Wrong
+from codedreduce.simulator.wrong import Wrong
+from codedreduce.vectors import Vector
 from tests.simulation.diagrams import DOCUMENT, with_diagrams
 from tests.unit.conversation import MACHINES as MACHINES_BY_HAND
 from tests.unit.conversation import Step, Talk, led_to, led_to_every_state, note_step, who_sent

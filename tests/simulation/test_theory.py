@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from codedreduce.worlds.simulated import parse_delays
-from codedreduce.worlds.simulated.scenario import Scenario
+from codedreduce.simulator import parse_delays
+from codedreduce.simulator.scenario import Scenario
 
 
 def eager_round(n: int, L: int, s: int, load: float, vector: float, latency: float, startup: np.ndarray) -> float:

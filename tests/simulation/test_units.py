@@ -12,8 +12,8 @@ from codedreduce import Striped
 from codedreduce.errors import PlanError, SchemeError
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.leader.distribution import Speed, share_out
-from codedreduce.worlds.simulated import Fault
-from codedreduce.worlds.simulated.scenario import ENDLESS
+from codedreduce.simulator import Fault
+from codedreduce.simulator.scenario import ENDLESS
 
 from .test_striped import all_have, changed, same_bits
 

@@ -11,10 +11,10 @@ import pytest
 from codedreduce.protocol.core.audits import Audit
 from codedreduce.protocol.core.events import AnyAction, Event, Received, Transmit
 from codedreduce.protocol.core.messages import Checked, PartChunk
-from codedreduce.worlds.simulated import Fault, Recorder
-from codedreduce.worlds.simulated.faults import Kind
-from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, random_wrong_ranks
-from codedreduce.worlds.simulated.wrong import Wrong
+from codedreduce.simulator import Fault, Recorder
+from codedreduce.simulator.faults import Kind
+from codedreduce.simulator.scenario import ENDLESS, Scenario, random_wrong_ranks
+from codedreduce.simulator.wrong import Wrong
 
 from .check_run import check_seed
 

@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from codedreduce.errors import UsageError
-from codedreduce.worlds import addresses
-from codedreduce.worlds.addresses import FIRST_PORT, PORTS, free_port
+from codedreduce.process import addresses
+from codedreduce.process.addresses import FIRST_PORT, PORTS, free_port
 
 
 def test_ports_are_drawn_below_those_that_systems_hand_out() -> None:

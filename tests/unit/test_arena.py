@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from codedreduce.errors import WireError
-from codedreduce.worlds.arena import Arena, Reference, arenas_of
+from codedreduce.memory.arena import Arena, Reference, arenas_of
 
 RUN = f"codedreduce-{os.getpid()}-arena-test"
 

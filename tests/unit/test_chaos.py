@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from codedreduce.chaos import schedule
-from codedreduce.chaos.diary import Diaries, Diary, Done
-from codedreduce.chaos.running import Progress
-from codedreduce.chaos.schedule import KINDS, Fault, drawn
 from codedreduce.errors import UsageError
+from codedreduce.lab.chaos import schedule
+from codedreduce.lab.chaos.diary import Diaries, Diary, Done
+from codedreduce.lab.chaos.running import Progress
+from codedreduce.lab.chaos.schedule import KINDS, Fault, drawn
 
 
 def test_the_same_seed_draws_the_same_and_another_does_not() -> None:

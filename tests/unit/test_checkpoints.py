@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 from codedreduce.errors import UsageError
+from codedreduce.run.journal import Journal
 from codedreduce.training.checkpoints import VERSION, Checkpoints, InUse, Saving, When
 from codedreduce.training.kept import Kept
-from codedreduce.worlds.journal import Journal
 
 SUBJECT = {"model": "a line", "seed": "3"}
 

@@ -16,7 +16,7 @@ from codedreduce.comparison.result import Comparison, Result, Run, run_in_turn
 from codedreduce.errors import CodedReduceError
 from codedreduce.report.comparison import comparison_table, write_comparison
 from codedreduce.report.figures import delay_map, timelines
-from codedreduce.worlds.journal import ALL_ROUNDS, Interval, Journal
+from codedreduce.run.journal import ALL_ROUNDS, Interval, Journal
 
 WORKERS, ROUNDS = 5, 30
 DELAYS = np.random.default_rng(0).random((ROUNDS, WORKERS))

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from codedreduce import MasterWorker
+from codedreduce.net.buffers import Buffers
+from codedreduce.node.computing import Computing
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import Compute, Computed, Event, Finished, Note
+from codedreduce.run.run import Meeting, Run
 from codedreduce.schemes import Range
-from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.run import Meeting, Run
-from codedreduce.worlds.zeromq.computing import Computing
 
 RUN = Run(
     meeting=Meeting(run="x", shared_memory=False), plan=MasterWorker(2).plan(samples=6), settings=Settings(length=3)

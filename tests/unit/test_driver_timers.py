@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from codedreduce.errors import CodedReduceError
+from codedreduce.net.carrier import Gone, Reached
+from codedreduce.node import driver as module
+from codedreduce.node.driver import ORPHANED, Driver
 from codedreduce.protocol.core import events as happening
-from codedreduce.worlds.zeromq import driver as module
-from codedreduce.worlds.zeromq.carrier import Gone, Reached
-from codedreduce.worlds.zeromq.driver import ORPHANED, Driver
 
 
 class Clock:

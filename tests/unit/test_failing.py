@@ -8,7 +8,7 @@ from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.tree.root_table import RootState
 from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
-from codedreduce.worlds.failures import error_of
+from codedreduce.run.failures import error_of
 from tests.unit.conversation import PROGRESSIVE, Talk, led_to, of_type, sent
 
 

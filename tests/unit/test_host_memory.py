@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from codedreduce.memory.memory import HostMemory
 from codedreduce.vectors import Vector
-from codedreduce.worlds.memory import HostMemory
 
 
 def gathered(memory: HostMemory, number: int) -> Vector:

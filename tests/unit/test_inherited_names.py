@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import codedreduce
-from codedreduce.worlds.zeromq.driver import Driver
+from codedreduce.node.driver import Driver
 
 #: Slow to import, and their classes derive from those of others.
 FRAMEWORKS = {"lightning", "ray", "transformers"}

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from codedreduce.protocol.core.events import Note
-from codedreduce.worlds.journal import (
+from codedreduce.run.journal import (
     KEPT_OF_A_KIND,
     MUST_BE_HEARD,
     Entry,

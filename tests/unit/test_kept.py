@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from codedreduce.process.termination import TOLD_TO_END, Leaving
+from codedreduce.run.journal import Journal
 from codedreduce.training.checkpoints import saving_to
 from codedreduce.training.kept import Kept
 from codedreduce.vectors import Vector
-from codedreduce.worlds.journal import Journal
-from codedreduce.worlds.leaving import TOLD_TO_END, Leaving
 
 
 class Replica:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import pytest
 
 from codedreduce.errors import UsageError
-from codedreduce.worlds import addresses
-from codedreduce.worlds.environment import read_membership
-from codedreduce.worlds.launched import said_by_launcher
-from codedreduce.worlds.leaving import signals_to_leave
-from codedreduce.worlds.mpi import DAEMON, MPIEXEC, said_by_mpi
-from codedreduce.worlds.slurm import expand, said_by_slurm
+from codedreduce.launch.environment import read_membership
+from codedreduce.launch.launchers import said_by_launcher
+from codedreduce.launch.mpi import DAEMON, MPIEXEC, said_by_mpi
+from codedreduce.launch.slurm import expand, said_by_slurm
+from codedreduce.process import addresses
+from codedreduce.process.termination import signals_to_leave
 
 STEP = {
     "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3", "SLURM_PROCID": "2", "SLURM_NTASKS": "6",

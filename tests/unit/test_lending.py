@@ -11,17 +11,17 @@ import pytest
 
 from codedreduce import CodedReduce, Striped, Tree
 from codedreduce.errors import UsageError
+from codedreduce.memory.arena import arenas_of
+from codedreduce.memory.lending import APART, Lending
+from codedreduce.net.buffers import Buffers
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.protocol.rank.reducer import Reducer
+from codedreduce.run.run import Meeting, Run
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector
-from codedreduce.worlds.arena import arenas_of
-from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.lending import APART, Lending
-from codedreduce.worlds.run import Meeting, Run
 from tests.unit.conversation import led_to, sent
 
 NAME = f"codedreduce-{os.getpid()}-lending-test"

@@ -12,13 +12,13 @@ import torch
 from codedreduce import MasterWorker, RingAllReduce, Striped
 from codedreduce import packed as packed_vectors
 from codedreduce.errors import UsageError
+from codedreduce.memory.arena import arenas_of
+from codedreduce.net.buffers import Buffers
 from codedreduce.packed import Packed
 from codedreduce.protocol import Settings
+from codedreduce.run.run import Meeting, Run
 from codedreduce.torch.device.tensors import convert_arrays
 from codedreduce.vectors import Vector, combine, convert, copied, empty_like, is_finite, on_host, round_off
-from codedreduce.worlds.arena import arenas_of
-from codedreduce.worlds.buffers import Buffers
-from codedreduce.worlds.run import Meeting, Run
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 LENGTH, EXACT = 1001, 37

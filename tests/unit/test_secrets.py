@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from codedreduce.errors import UsageError
-from codedreduce.worlds.environment import read_membership
-from codedreduce.worlds.plainly import say
-from codedreduce.worlds.private import alone_in_it, is_listened_at, place_for, run_folder, tidy
-from codedreduce.worlds.run import Meeting
-from codedreduce.worlds.secrets import Secret, default_file, find_secret, read_secret, write_secret
-from codedreduce.worlds.telling import PIPE
+from codedreduce.launch.environment import read_membership
+from codedreduce.process.error_lines import say
+from codedreduce.process.private_folder import alone_in_it, is_listened_at, place_for, run_folder, tidy
+from codedreduce.process.secrets import Secret, default_file, find_secret, read_secret, write_secret
+from codedreduce.process.telling import PIPE
+from codedreduce.run.run import Meeting
 
 TEXT = "0123456789abcdefghijklmnopqrstuvwxyz"
 LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
@@ -127,7 +127,7 @@ def test_others_may_not_come_without_a_secret() -> None:
 
 
 def test_local_sockets_are_their_owners_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("codedreduce.worlds.private.PARENT", str(tmp_path))
+    monkeypatch.setattr("codedreduce.process.private_folder.PARENT", str(tmp_path))
     with place_for(f"{run_folder('x')}/book"):
         status = os.stat(os.path.dirname(run_folder("x")))
         assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (os.getuid(), 0o700)
@@ -142,7 +142,7 @@ def test_local_sockets_are_their_owners_only(monkeypatch: pytest.MonkeyPatch, tm
 def test_what_was_said_is_known_though_another_run_tidies_up(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("codedreduce.worlds.private.PARENT", str(tmp_path))
+    monkeypatch.setattr("codedreduce.process.private_folder.PARENT", str(tmp_path))
     monkeypatch.delenv(PIPE, raising=False)
     monkeypatch.setenv("WORLD_SIZE", "2")
     for _ in range(2):
@@ -152,7 +152,7 @@ def test_what_was_said_is_known_though_another_run_tidies_up(
 
 
 def test_a_folder_that_is_a_link_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("codedreduce.worlds.private.PARENT", str(tmp_path))
+    monkeypatch.setattr("codedreduce.process.private_folder.PARENT", str(tmp_path))
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / f"codedreduce-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="cannot be used"), alone_in_it():

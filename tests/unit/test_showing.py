@@ -10,7 +10,7 @@ import pytest
 
 from codedreduce.cli.run import _shown
 from codedreduce.cli.screen import Screen
-from codedreduce.worlds.showing import AlsoInFiles, OnlyFirst, Unfailing
+from codedreduce.launch.showing import AlsoInFiles, OnlyFirst, Unfailing
 
 
 class Shown:

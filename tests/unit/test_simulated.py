@@ -9,12 +9,12 @@ from codedreduce.comparison.simulated import simulate_schemes
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import Aggregated, Cancel, Compute, SetTimer, Transmit
+from codedreduce.simulator import Fault, Gradients, Link, Recorder, load_trace, parse_delays
+from codedreduce.simulator.kernel import Kernel
+from codedreduce.simulator.network import SMALL_BYTES, Cores, Host, Network
+from codedreduce.simulator.nodes import Nodes
+from codedreduce.simulator.scenario import Scenario
 from codedreduce.units import rate, seconds
-from codedreduce.worlds.simulated import Fault, Gradients, Link, Recorder, load_trace, parse_delays
-from codedreduce.worlds.simulated.kernel import Kernel
-from codedreduce.worlds.simulated.network import SMALL_BYTES, Cores, Host, Network
-from codedreduce.worlds.simulated.nodes import Nodes
-from codedreduce.worlds.simulated.scenario import Scenario
 
 
 def test_kernel_orders_by_time_priority_and_sequence() -> None:

@@ -24,8 +24,8 @@ from codedreduce.cli.simulate import simulate
 from codedreduce.cli.train import train
 from codedreduce.cli.typer_errors import COMMAND_LINE_ERROR, is_help, typer_error_text
 from codedreduce.errors import CodedReduceError, Interrupted, UsageError
-from codedreduce.worlds.leaving import TOLD_BY
-from codedreduce.worlds.plainly import is_plain, wants_tracebacks
+from codedreduce.process.error_lines import is_plain, wants_tracebacks
+from codedreduce.process.termination import TOLD_BY
 
 app = typer.Typer(
     name="codedreduce",

@@ -13,14 +13,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from codedreduce.chaos import running, schedule
-from codedreduce.chaos.running import Outcome, Progress, Setup
-from codedreduce.chaos.schedule import KINDS, Fault, Kind
 from codedreduce.cli.console import make_lasting_console
 from codedreduce.cli.files import check_writable, open_to_write
 from codedreduce.cli.options import parse_shape
 from codedreduce.errors import CodedReduceError, UsageError
 from codedreduce.lab import check_available
+from codedreduce.lab.chaos import running, schedule
+from codedreduce.lab.chaos.running import Outcome, Progress, Setup
+from codedreduce.lab.chaos.schedule import KINDS, Fault, Kind
 from codedreduce.lab.lab import MOST_NODES
 from codedreduce.units import human_seconds
 from codedreduce.units import rate as parse_rate

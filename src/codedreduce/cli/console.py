@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from codedreduce.worlds.showing import Once
+from codedreduce.launch.showing import Once
 
 #: Columns of what is no terminal: a line of a file or a pipe is never wrapped.
 WIDEST = 1_000_000

@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from codedreduce.errors import UsageError
-from codedreduce.worlds.launcher import Launch, launch
-from codedreduce.worlds.showing import Show
-from codedreduce.worlds.ssh import Host, Way, open_hosts, parse_hosts
+from codedreduce.launch.launcher import Launch, launch
+from codedreduce.launch.showing import Show
+from codedreduce.launch.ssh import Host, Way, open_hosts, parse_hosts
 
 #: How hosts are come to, if --ssh does not say.
 VARIABLE = "CODEDREDUCE_SSH"

@@ -11,10 +11,10 @@ from rich.table import Table
 from codedreduce._extras import require
 from codedreduce.cli.console import make_console
 from codedreduce.errors import UsageError
+from codedreduce.launch.launcher import Launch
+from codedreduce.launch.showing import Show
 from codedreduce.schemes import Plan
 from codedreduce.units import seconds as parse_seconds
-from codedreduce.worlds.launcher import Launch
-from codedreduce.worlds.showing import Show
 
 On = Annotated[str | None, typer.Option("--on", help="Where processes are started: ray, the nodes of a Ray cluster.")]
 Address = Annotated[str | None, typer.Option(help="Of the cluster's head, HOST:6379; without it, the one found here.")]

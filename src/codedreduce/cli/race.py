@@ -29,16 +29,16 @@ from codedreduce.comparison.names import ALL, scenario_for, scheme_names
 from codedreduce.comparison.raced import race_schemes, racing_schemes
 from codedreduce.comparison.result import Comparison
 from codedreduce.lab import DEFAULT_NAME
+from codedreduce.run.delays import parse_delays
+from codedreduce.run.journal import RoundLog
 from codedreduce.schemes import Scheme
+from codedreduce.simulator.scenario import Scenario
 from codedreduce.training.data import synthetic
 from codedreduce.training.loop import Job
 from codedreduce.training.objectives import LogisticRegression
 from codedreduce.training.optimizers import SGD
 from codedreduce.units import human_seconds
 from codedreduce.units import seconds as parse_seconds
-from codedreduce.worlds.delays import parse_delays
-from codedreduce.worlds.journal import RoundLog
-from codedreduce.worlds.simulated.scenario import Scenario
 
 
 def race(

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from codedreduce.cli.console import make_console
 from codedreduce.errors import CodedReduceError, UsageError
-from codedreduce.worlds.simulated.scenario import ENDLESS, Scenario, write_trace
+from codedreduce.simulator.scenario import ENDLESS, Scenario, write_trace
 
 
 def replay(

@@ -32,18 +32,18 @@ from codedreduce.cli.options import (
 from codedreduce.cli.screen import Screen
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
+from codedreduce.launch.launcher import Launch, launch
+from codedreduce.launch.placement import Placement
+from codedreduce.launch.showing import AlsoInFiles, EveryLine, OnlyFirst, Show
+from codedreduce.process.command import python_command
+from codedreduce.process.secrets import INSECURE_VARIABLE
 from codedreduce.protocol.core.audits import QUARANTINE, Auditing
 from codedreduce.protocol.core.settings import Excess
 from codedreduce.report.palette import group_colour
+from codedreduce.run.delays import parse_delays
 from codedreduce.schemes import Striped
 from codedreduce.schemes.names import DEFAULT_WORKERS, parse_scheme
 from codedreduce.units import seconds as parse_seconds
-from codedreduce.worlds.command import python_command
-from codedreduce.worlds.delays import parse_delays
-from codedreduce.worlds.launcher import Launch, launch
-from codedreduce.worlds.placement import Placement
-from codedreduce.worlds.secrets import INSECURE_VARIABLE
-from codedreduce.worlds.showing import AlsoInFiles, EveryLine, OnlyFirst, Show
 
 
 def run(

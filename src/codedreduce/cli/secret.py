@@ -9,7 +9,7 @@ import typer
 
 from codedreduce.cli.console import make_console
 from codedreduce.errors import UsageError
-from codedreduce.worlds.secrets import FILE_VARIABLE, VARIABLE, Secret, default_file, read_secret, write_secret
+from codedreduce.process.secrets import FILE_VARIABLE, VARIABLE, Secret, default_file, read_secret, write_secret
 
 
 def secret(

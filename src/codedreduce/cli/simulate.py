@@ -26,9 +26,9 @@ from codedreduce.cli.options import (
 from codedreduce.comparison.names import ALL, scenario_for, scheme_names
 from codedreduce.comparison.result import Comparison
 from codedreduce.comparison.simulated import simulate_schemes
+from codedreduce.simulator.scenario import Scenario, write_trace
 from codedreduce.units import rate as parse_rate
 from codedreduce.units import seconds as parse_seconds
-from codedreduce.worlds.simulated.scenario import Scenario, write_trace
 
 
 def simulate(

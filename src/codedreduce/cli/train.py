@@ -38,6 +38,7 @@ from codedreduce.lab import DEFAULT_NAME
 from codedreduce.protocol.core.audits import QUARANTINE, Auditing
 from codedreduce.protocol.core.events import Note
 from codedreduce.protocol.core.settings import Excess
+from codedreduce.run.journal import RoundLog
 from codedreduce.schemes import Scheme, Striped
 from codedreduce.schemes.choice import choose
 from codedreduce.schemes.names import parse_scheme
@@ -48,7 +49,6 @@ from codedreduce.training.loop import Job, TrainingResult, run_job
 from codedreduce.training.objectives import LinearRegression, LogisticRegression, Objective, Softmax
 from codedreduce.training.optimizers import parse_optimizer
 from codedreduce.units import seconds as parse_seconds
-from codedreduce.worlds.journal import RoundLog
 
 #: Workers when nothing is said.
 WORKERS = 20

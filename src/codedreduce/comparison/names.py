@@ -6,7 +6,7 @@ import msgspec
 
 from codedreduce.errors import UsageError
 from codedreduce.schemes.names import SCHEMES
-from codedreduce.worlds.simulated.scenario import Scenario
+from codedreduce.simulator.scenario import Scenario
 
 #: What `all` stands for, in the order of the table.
 ALL = ("master-worker", "gradient-coding", "live-compensation", "ring", "eager", "progressive", "striped")

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from codedreduce.comparison.result import Comparison, Result, Run, lateness, run_in_turn, summed_up, work_by_round
 from codedreduce.comparison.simulated import choose_tolerances
+from codedreduce.run.journal import ALL_ROUNDS, OnNote, RoundLog
 from codedreduce.schemes import LiveCompensation, Scheme
 from codedreduce.schemes.names import parse_tree
+from codedreduce.simulator.gradients import Gradients
+from codedreduce.simulator.scenario import Scenario
 from codedreduce.training.loop import Job, TrainingResult, reference_run, run_job
-from codedreduce.worlds.journal import ALL_ROUNDS, OnNote, RoundLog
-from codedreduce.worlds.simulated.gradients import Gradients
-from codedreduce.worlds.simulated.scenario import Scenario
 
 #: Called with (which scheme, the round just over).
 OnRacingRound = Callable[[str, RoundLog], None]

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from codedreduce.worlds.delays import Delays
-from codedreduce.worlds.journal import Interval, Journal
+from codedreduce.run.delays import Delays
+from codedreduce.run.journal import Interval, Journal
 
 Floats = npt.NDArray[np.float64]
 

@@ -9,10 +9,10 @@ import msgspec
 from codedreduce.comparison.names import gradient_coding_choices, scenario_for
 from codedreduce.comparison.result import Comparison, Result, Run, lateness, run_in_turn, shown_round, summed_up
 from codedreduce.errors import UsageError
-from codedreduce.worlds.journal import listening
-from codedreduce.worlds.simulated.gradients import Gradients
-from codedreduce.worlds.simulated.record import Recorder
-from codedreduce.worlds.simulated.scenario import Scenario
+from codedreduce.run.journal import listening
+from codedreduce.simulator.gradients import Gradients
+from codedreduce.simulator.record import Recorder
+from codedreduce.simulator.scenario import Scenario
 
 #: Rounds each S of gradient coding is tried for before the best is run in full.
 SWEEP_ROUNDS = 40

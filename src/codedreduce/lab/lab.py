@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from codedreduce.errors import LabFailed, UsageError
 from codedreduce.lab import namespaces
 from codedreduce.lab.tools import batch, batch_anyway, check_available, query, run, succeeds
-from codedreduce.worlds.processes import is_stopped
+from codedreduce.process.processes import is_stopped
 
 DEFAULT_NAME = "lab"
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from codedreduce.errors import LabFailed
-from codedreduce.worlds.processes import state_of
+from codedreduce.process.processes import state_of
 
 #: Where `ip netns` keeps what names a namespace.
 FOLDER = "/run/netns"

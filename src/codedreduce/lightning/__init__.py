@@ -6,6 +6,9 @@
     trainer.fit(module, DataLoader(dataset, batch_size=32, shuffle=True))
 
 Started by `codedreduce run`, torchrun, mpiexec or srun. docs/pytorch.md tells more.
+
+What lives here: `strategy` what a `Trainer` is given, `rounds` its loader, `logged` what a training step logs,
+`place` where loops stand, `refused` what cannot be had.
 """
 
 from codedreduce._extras import require

@@ -6,6 +6,10 @@
 
 or `codedreduce run --on ray SCRIPT`. docs/clusters.md tells more. What `launch` needs is loaded when it is first asked
 for: an actor does without.
+
+What lives here: `launching` a function or a script on a cluster, `cluster` coming to it, `reserving` places that Ray
+sets aside, `placing` which rank has which, `actors` what an actor does, `starter` what a launcher asks of them,
+`there` what a rank is told of its node, `metrics` rounds as Ray's metrics.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from typing import IO, NamedTuple
 
 import ray
 
-from codedreduce.worlds.addresses import free_port
-from codedreduce.worlds.processes import Processes
-from codedreduce.worlds.telling import Word
+from codedreduce.process.addresses import free_port
+from codedreduce.process.processes import Processes
+from codedreduce.process.telling import Word
 
 #: Seconds that a look takes if nothing happens, and in which what a rank tells is gathered; what it prints is passed on
 #: at once, so many bytes at a time.

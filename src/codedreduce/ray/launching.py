@@ -10,21 +10,21 @@ from typing import Any, TypeVar
 
 from codedreduce._extras import require
 from codedreduce.errors import CodedReduceError, UsageError
+from codedreduce.launch.launcher import Hear, Launch
+from codedreduce.launch.launcher import launch as start
+from codedreduce.launch.placement import Placement
+from codedreduce.launch.showing import EveryLine, OnlyFirst, Show, Unfailing
+from codedreduce.process.secrets import FILE_VARIABLE, VARIABLE
+from codedreduce.process.telling import PIPE, STEPS
 from codedreduce.ray.actors import PYTHON
 from codedreduce.ray.cluster import connected
 from codedreduce.ray.metrics import Metrics
 from codedreduce.ray.placing import Spot
 from codedreduce.ray.reserving import Reservation, Wanted
 from codedreduce.ray.starter import Actors
+from codedreduce.run.delays import parse_delays
 from codedreduce.schemes import Plan, Striped
 from codedreduce.torch.live import watching
-from codedreduce.worlds.delays import parse_delays
-from codedreduce.worlds.launcher import Hear, Launch
-from codedreduce.worlds.launcher import launch as start
-from codedreduce.worlds.placement import Placement
-from codedreduce.worlds.secrets import FILE_VARIABLE, VARIABLE
-from codedreduce.worlds.showing import EveryLine, OnlyFirst, Show, Unfailing
-from codedreduce.worlds.telling import PIPE, STEPS
 
 T = TypeVar("T")
 

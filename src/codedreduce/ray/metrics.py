@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from codedreduce.worlds.telling import What, Word
+from codedreduce.process.telling import What, Word
 
 #: Seconds of a round, where histograms have their borders.
 BORDERS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]

@@ -18,10 +18,10 @@ from enum import Enum, auto
 from typing import IO, Any
 
 from codedreduce.errors import UsageError
+from codedreduce.process.telling import What, Word
 from codedreduce.ray.actors import About, Brought, RankActor, Report
 from codedreduce.ray.reserving import Reservation
 from codedreduce.ray.there import cannot_be_there, check_versions, local_names
-from codedreduce.worlds.telling import What, Word
 
 #: Seconds that are waited for an answer at a time, that actors have to come up where a place is set aside, and to end.
 TURN, UP_WITHIN, END_WITHIN = 0.1, 120.0, 3.0

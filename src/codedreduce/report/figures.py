@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from codedreduce.report.palette import MUTED, group_colour
-from codedreduce.worlds.journal import Interval
+from codedreduce.run.journal import Interval
 
 #: The colour of what a node does in a timeline.
 ACTIVITY = {"stall": "#D55E00", "compute": "#0072B2", "send": "#E69F00", "interrupted": "#C9C9C9"}

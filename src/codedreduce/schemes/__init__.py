@@ -1,4 +1,8 @@
-"""Schemes, and the plans that say who computes what."""
+"""Schemes, and the plans that say who computes what.
+
+What lives here: `scheme` what a scheme is, `allocation` and `coded` who computes what, `tree_plan`, `ring` and
+`striped` the result, `names` schemes as people write them, `choice` which one is taken when none is named, and why.
+"""
 
 from codedreduce.schemes.plan import NodeWork, Plan, Unit
 from codedreduce.schemes.ring import RingPlan

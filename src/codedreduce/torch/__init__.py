@@ -11,6 +11,16 @@
             optimizer.step()                       # on every rank: .grad is the exact mean gradient of the batch
 
 Started by `codedreduce run`, torchrun, mpiexec or srun. docs/pytorch.md tells more.
+
+What lives here: `cluster` what a script sees, `step` what a loop body is given, `shared` a run that trainings share,
+`member` one of them, `places` where it takes place, `book` which round is for what, `marks` how that is said in
+vectors, `asked` computing whatever it is, `task` what is trained, `given` what losses may give, `rehearsal` what is
+tried before the first round, with `still` randomness held still and `fingerprint` whether samples are the same,
+`reading` samples made a batch of, `loading` the same in other processes, ahead, `shipping` how batches come from
+there, `compiling` what `torch.compile` makes, once a machine, `seeding` random generators, `stepping` optimizers that
+find no gradients, `unit` a forward and a backward pass, `layout` a model as a vector, `running` what batch
+normalisation remembers, `replica` a model and its optimizer as bytes, `loaders` what a `DataLoader` says, `sharing`
+what one rank knows, on all.
 """
 
 from codedreduce._extras import require

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from codedreduce.worlds.arithmetic import Arithmetic, digest_of, of_numpy
+from codedreduce.process.arithmetic import Arithmetic, digest_of, of_numpy
 
 
 def arithmetic(device: torch.device | None) -> Arithmetic:

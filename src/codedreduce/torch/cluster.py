@@ -16,6 +16,14 @@ import numpy as np
 import torch
 
 from codedreduce.errors import PlanError, UsageError
+from codedreduce.launch.environment import Membership, read_membership, units_said
+from codedreduce.node.node import Node
+from codedreduce.process.error_lines import speak_plainly
+from codedreduce.process.telling import What, Word, tell
+from codedreduce.run.failures import REFUSE, check_nonfinite
+from codedreduce.run.journal import Journal, OnNote, listening
+from codedreduce.run.trainings import trainings_of
+from codedreduce.run.world import World, leads
 from codedreduce.schemes import MasterWorker, Plan, Scheme, Striped
 from codedreduce.schemes.choice import choose_to_replicate
 from codedreduce.torch.given import Losses
@@ -31,14 +39,6 @@ from codedreduce.torch.task import Training
 from codedreduce.training.batches import Function
 from codedreduce.training.checkpoints import Saving, saving_to
 from codedreduce.training.samplers import Sampler
-from codedreduce.worlds.environment import Membership, read_membership, units_said
-from codedreduce.worlds.failures import REFUSE, check_nonfinite
-from codedreduce.worlds.journal import Journal, OnNote, listening
-from codedreduce.worlds.plainly import speak_plainly
-from codedreduce.worlds.telling import What, Word, tell
-from codedreduce.worlds.trainings import trainings_of
-from codedreduce.worlds.world import World, leads
-from codedreduce.worlds.zeromq.node import Node
 
 log = logging.getLogger("codedreduce")
 

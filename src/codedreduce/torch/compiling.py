@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from codedreduce.process.private_folder import alone_in_it, user_folder
 from codedreduce.schemes.work import Piece
 from codedreduce.torch.layout import Layout
 from codedreduce.torch.seeding import random_state_kept, seed_everything
-from codedreduce.worlds.private import alone_in_it, user_folder
 
 if TYPE_CHECKING:
     from codedreduce.torch.task import Training

@@ -10,8 +10,8 @@ from pathlib import Path
 import cloudpickle
 
 from codedreduce.errors import UsageError
-from codedreduce.worlds.plainly import USAGE, is_plain, place_in, say, speak_plainly
-from codedreduce.worlds.telling import What, Word, own_rank, tell
+from codedreduce.process.error_lines import USAGE, is_plain, place_in, say, speak_plainly
+from codedreduce.process.telling import What, Word, own_rank, tell
 
 
 def main(given: str, returned: str) -> int:

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 from codedreduce._extras import require
 from codedreduce.errors import CodedReduceError, UsageError
+from codedreduce.launch.launcher import Launch
+from codedreduce.launch.launcher import launch as start
+from codedreduce.launch.showing import EveryLine, OnlyFirst
+from codedreduce.process.telling import STEPS
+from codedreduce.run.delays import parse_delays
 from codedreduce.torch.live import watching
-from codedreduce.worlds.delays import parse_delays
-from codedreduce.worlds.launcher import Launch
-from codedreduce.worlds.launcher import launch as start
-from codedreduce.worlds.showing import EveryLine, OnlyFirst
-from codedreduce.worlds.telling import STEPS
 
 T = TypeVar("T")
 

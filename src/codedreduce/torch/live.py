@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from codedreduce.worlds.telling import STEPS, What, Word, own_rank, tell
+from codedreduce.process.telling import STEPS, What, Word, own_rank, tell
 
 #: Rounds that are seen; seconds between two that are told, at least: nobody reads faster.
 ROWS = 8

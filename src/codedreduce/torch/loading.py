@@ -27,11 +27,11 @@ from torch import multiprocessing
 from torch.utils.data import DataLoader
 
 from codedreduce.errors import UsageError
+from codedreduce.process.processes import die_with_parent
 from codedreduce.schemes import Plan
 from codedreduce.schemes.work import Piece
 from codedreduce.torch.reading import Name, Order, Reading
 from codedreduce.torch.shipping import packed, unpacked
-from codedreduce.worlds.processes import die_with_parent
 
 log = logging.getLogger("codedreduce")
 

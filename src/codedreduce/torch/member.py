@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from codedreduce.errors import UsageError
+from codedreduce.run.run import APART
 from codedreduce.schemes import Plan, StripedPlan
 from codedreduce.torch.body import Body
 from codedreduce.torch.layout import Layout
@@ -18,7 +19,6 @@ from codedreduce.torch.replica import TorchReplica
 from codedreduce.torch.stepping import Stepping
 from codedreduce.torch.task import Training
 from codedreduce.training.checkpoints import Saving
-from codedreduce.worlds.run import APART
 
 if TYPE_CHECKING:
     from codedreduce.torch.shared import SharedRun

@@ -12,6 +12,13 @@ import numpy as np
 import torch
 
 from codedreduce.errors import Outlived
+from codedreduce.launch.environment import Membership
+from codedreduce.node.node import Node, root_of
+from codedreduce.run.alone import Alone
+from codedreduce.run.inject import Injection
+from codedreduce.run.run import Run
+from codedreduce.run.trainings import trainings_of
+from codedreduce.run.world import World
 from codedreduce.schemes import Plan, StripedPlan
 from codedreduce.schemes.work import Piece
 from codedreduce.torch.arithmetic import arithmetic
@@ -28,13 +35,6 @@ from codedreduce.torch.unit import GradientBesideScript, UnitGradient
 from codedreduce.training.checkpoints import Saving
 from codedreduce.training.kept import Kept
 from codedreduce.vectors import Vector
-from codedreduce.worlds.alone import Alone
-from codedreduce.worlds.environment import Membership
-from codedreduce.worlds.inject import Injection
-from codedreduce.worlds.run import Run
-from codedreduce.worlds.trainings import trainings_of
-from codedreduce.worlds.world import World
-from codedreduce.worlds.zeromq.node import Node, root_of
 
 log = logging.getLogger("codedreduce")
 

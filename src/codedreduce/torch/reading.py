@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from torch.utils.data import default_collate
 
 from codedreduce.errors import UsageError
+from codedreduce.process.error_lines import place_in
 from codedreduce.torch.seeding import ONE_SAMPLE, READING, seed_everything
-from codedreduce.worlds.plainly import place_in
 
 Collate = Callable[[list[Any]], Any]
 

@@ -24,6 +24,9 @@ import numpy as np
 import torch
 
 from codedreduce.errors import CodedReduceError, Diverged, Outlived, UsageError
+from codedreduce.run.failures import REFUSE
+from codedreduce.run.journal import Journal
+from codedreduce.run.world import Over, RoundResult, World, leads
 from codedreduce.schemes import Plan
 from codedreduce.schemes.work import Piece
 from codedreduce.torch.asked import AskedGradient
@@ -42,9 +45,6 @@ from codedreduce.training.checkpoints import Saving
 from codedreduce.training.kept import Kept
 from codedreduce.training.rounds import Round
 from codedreduce.vectors import Vector, is_finite
-from codedreduce.worlds.failures import REFUSE
-from codedreduce.worlds.journal import Journal
-from codedreduce.worlds.world import Over, RoundResult, World, leads
 
 
 class Place(Protocol):

@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from codedreduce.errors import UsageError
+from codedreduce.process.termination import Leaving
 from codedreduce.protocol.core.events import Note
+from codedreduce.run.journal import Journal
 from codedreduce.training.checkpoints import Checkpoints, InUse, Saving, Subject
 from codedreduce.vectors import Vector
-from codedreduce.worlds.journal import Journal
-from codedreduce.worlds.leaving import Leaving
 
 
 class Copied(Protocol):

@@ -15,8 +15,21 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from codedreduce.errors import Diverged, Outlived, UsageError
+from codedreduce.launch.environment import Membership, read_membership
+from codedreduce.node.local import LocalCluster, new_meeting
+from codedreduce.node.node import Node, digest_of, rank_of, root_of
+from codedreduce.process.error_lines import speak_plainly
+from codedreduce.process.telling import What, Word, tell
 from codedreduce.protocol.core.audits import NO_AUDITS, Auditing
 from codedreduce.protocol.core.settings import WAIT_ON, Excess
+from codedreduce.run.alone import Alone
+from codedreduce.run.failures import REFUSE, check_nonfinite
+from codedreduce.run.inject import Injection
+from codedreduce.run.journal import Journal, OnNote, OnRound, RoundLog, listening
+from codedreduce.run.run import APART, FLOAT32, Meeting, Run
+from codedreduce.run.site import Site
+from codedreduce.run.trainings import trainings_of
+from codedreduce.run.world import World, leads
 from codedreduce.schemes import MasterWorker, Plan, Scheme, Striped, StripedPlan, TreePlan
 from codedreduce.schemes.choice import choose
 from codedreduce.schemes.names import DEFAULT_WORKERS, default_scheme
@@ -30,19 +43,6 @@ from codedreduce.training.replica import ModelReplica
 from codedreduce.training.rounds import rounds
 from codedreduce.training.samplers import Shuffled
 from codedreduce.vectors import Vector, is_finite
-from codedreduce.worlds.alone import Alone
-from codedreduce.worlds.environment import Membership, read_membership
-from codedreduce.worlds.failures import REFUSE, check_nonfinite
-from codedreduce.worlds.inject import Injection
-from codedreduce.worlds.journal import Journal, OnNote, OnRound, RoundLog, listening
-from codedreduce.worlds.plainly import speak_plainly
-from codedreduce.worlds.run import APART, FLOAT32, Meeting, Run
-from codedreduce.worlds.site import Site
-from codedreduce.worlds.telling import What, Word, tell
-from codedreduce.worlds.trainings import trainings_of
-from codedreduce.worlds.world import World, leads
-from codedreduce.worlds.zeromq.local import LocalCluster, new_meeting
-from codedreduce.worlds.zeromq.node import Node, digest_of, rank_of, root_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from codedreduce.run.journal import Journal, RoundLog
+from codedreduce.run.world import Over, Renewal, RoundResult, World
 from codedreduce.vectors import Vector
-from codedreduce.worlds.journal import Journal, RoundLog
-from codedreduce.worlds.world import Over, Renewal, RoundResult, World
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,9 @@
     trainer.train()
 
 Started by `codedreduce run`, torchrun, mpiexec or srun. docs/pytorch.md tells more.
+
+What lives here: `trainer` what a script sees, `rounds` its loader, `losses` sums over items, `place` where it stands,
+`arguments` which rank this is.
 """
 
 from codedreduce._extras import require

@@ -20,9 +20,9 @@ import numpy.typing as npt
 import torch
 
 from codedreduce.errors import MemoryGone, WireError
+from codedreduce.memory.arena import STAMP, Reference, fence, open_file, shown_as
 from codedreduce.torch.device import cuda
 from codedreduce.vectors import Vector
-from codedreduce.worlds.arena import STAMP, Reference, fence, open_file, shown_as
 
 #: In a reference, the bits of a place in a region; those above it say which region.
 WITHIN = 44

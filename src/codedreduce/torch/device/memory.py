@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from codedreduce.memory.memory import Memory
+from codedreduce.run.run import Run
 from codedreduce.schemes import StripedPlan
 from codedreduce.torch.device import cuda
 from codedreduce.torch.device.arena import DeviceArena
 from codedreduce.torch.device.pinned import PinnedMemory
 from codedreduce.torch.device.tensors import after_the_rest, dtype_of
 from codedreduce.vectors import Vector, convert
-from codedreduce.worlds.memory import Memory
-from codedreduce.worlds.run import Run
 
 log = logging.getLogger("codedreduce")
 

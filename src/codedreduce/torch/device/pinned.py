@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from codedreduce.memory.arena import Arena
+from codedreduce.memory.memory import HostMemory
 from codedreduce.packed import Packed
 from codedreduce.torch.device import cuda
 from codedreduce.torch.device.tensors import after_the_rest, dtype_of
 from codedreduce.vectors import Vector, convert
-from codedreduce.worlds.arena import Arena
-from codedreduce.worlds.memory import HostMemory
 
 log = logging.getLogger("codedreduce")
 

@@ -1,0 +1,215 @@
+"""Who this process is, as a launcher says: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as torchrun sets them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from codedreduce.errors import SchemeError, UsageError
+from codedreduce.launch.launchers import NEEDED, named_by_launcher, refuse_half, said_by_launcher
+from codedreduce.launch.slurm import another_host, times_requeued
+from codedreduce.process.addresses import is_loopback, numeric
+from codedreduce.process.secrets import find_secret, is_insecure
+from codedreduce.protocol.core.audits import NO_AUDITS, QUARANTINE, Auditing
+from codedreduce.protocol.core.settings import WAIT_ON, Excess
+from codedreduce.run.failures import REFUSE, check_nonfinite
+from codedreduce.run.run import Meeting
+from codedreduce.schemes import Plan, RingPlan, Scheme, Striped, StripedPlan
+from codedreduce.schemes.names import parse_scheme, parse_tree
+
+#: How long to wait for what, in seconds: the variable, the field of the meeting, and what holds without it.
+WAITS = (
+    ("CODEDREDUCE_ROOT_WITHIN", "root_within", 60.0),
+    ("CODEDREDUCE_ALL_WITHIN", "all_within", 120.0),
+    ("CODEDREDUCE_ORPHANED_AFTER", "orphaned_after", 300.0),
+)
+
+
+#: What is said of a scheme beside its tree.
+OF_A_TREE = ("CODEDREDUCE_SCHEME", "CODEDREDUCE_STRAGGLERS", "CODEDREDUCE_ORDER")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """This process's place in a run: rank 0 is the root, the others are workers; in stripes all of them work.
+
+    In stripes a run begins when the `least` are in, and has `size` ranks at most. `replan_after`: seconds that more
+    lost than tolerated are waited for. `units`: how many a batch is cut into in stripes, if not one a rank.
+    `restarted`: how often this process was started again, or its job of Slurm's requeued.
+    """
+
+    rank: int
+    size: int
+    meeting: Meeting
+    scheme: Scheme | None
+    inject: str | None
+    excess: Excess = WAIT_ON
+    nonfinite: str = REFUSE
+    least: int
+    replan_after: float = 10.0
+    units: int | None = None
+    restarted: int = 0
+    auditing: Auditing = NO_AUDITS
+
+    @property
+    def workers(self) -> int:
+        """N, where rank 0 is a root."""
+        return self.size - 1
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process is all there is, as of `torchrun --nproc-per-node 1`, and nothing was said of it."""
+        return self.size == 1 and self.scheme is None and self.units is None
+
+    def cut(self, scheme: Scheme) -> Scheme:
+        """A scheme with as many units as the launcher has said, unless the scheme says how many itself."""
+        if self.units is None:
+            return scheme
+        if not isinstance(scheme, Striped):
+            raise SchemeError(f"the units of {scheme} follow from its workers; CODEDREDUCE_UNITS is for stripes")
+        return scheme if scheme.units is not None else replace(scheme, units=self.units)
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan for another number of workers, and the ring, which cannot be left by one and not by all."""
+        if isinstance(plan, RingPlan):
+            raise SchemeError(
+                "a ring has no root, so a script that trains on its root cannot run on one; use another scheme"
+            )
+        if isinstance(plan, StripedPlan):
+            if plan.workers != self.size:
+                raise SchemeError(
+                    f"the scheme {plan.scheme} has {plan.workers} ranks, and the launcher started {self.size} processes"
+                )
+        elif plan.workers != self.workers:
+            raise SchemeError(
+                f"the scheme {plan.scheme} has {plan.workers} workers, and the launcher started {self.workers}"
+            )
+
+
+def read_membership(environment: Mapping[str, str]) -> Membership | None:
+    """The membership a launcher has set, or None if there was no launcher.
+
+    >>> read_membership({}) is None
+    True
+    """
+    launch = named_by_launcher(environment)
+    environment = {**said_by_launcher(environment), **environment}
+    if not all(name in environment for name in NEEDED):
+        refuse_half(environment)
+        return None
+    rank, size = int(_number(environment, "RANK")), int(_number(environment, "WORLD_SIZE"))
+    if not 0 <= rank < size:
+        raise UsageError(f"ranks go from 0 to the size less one: RANK={rank} of WORLD_SIZE={size} cannot be")
+    least = int(_at_least(1, environment, "CODEDREDUCE_LEAST", size))
+    if least > size:
+        raise UsageError(f"a run cannot begin with more ranks than it has: CODEDREDUCE_LEAST={least} of {size}")
+    return Membership(
+        rank=rank,
+        least=least,
+        replan_after=_at_least(0, environment, "CODEDREDUCE_REPLAN_AFTER", 10.0),
+        units=units_said(environment),
+        restarted=int(_at_least(0, environment, "CODEDREDUCE_RESTARTED", 0)) + times_requeued(environment),
+        size=size,
+        meeting=_meeting(environment, launch),
+        scheme=_scheme(environment),
+        inject=environment.get("CODEDREDUCE_INJECT"),
+        excess=Excess(
+            environment.get("CODEDREDUCE_ON_EXCESS", "wait"),
+            _number(environment, "CODEDREDUCE_SAY_WAITING_AFTER", 30.0),
+            _at_least(0, environment, "CODEDREDUCE_REPLAN_AFTER", 10.0),
+        ),
+        auditing=Auditing(
+            _number(environment, "CODEDREDUCE_AUDIT", 0.0),
+            int(_at_least(1, environment, "CODEDREDUCE_QUARANTINE", QUARANTINE)),
+        ),
+        nonfinite=check_nonfinite(environment.get("CODEDREDUCE_NONFINITE", REFUSE)),
+    )
+
+
+def units_said(environment: Mapping[str, str]) -> int | None:
+    """How many units a batch is cut into in stripes, if that is said.
+
+    >>> units_said({"CODEDREDUCE_UNITS": "12"}), units_said({})
+    (12, None)
+    """
+    return int(_at_least(1, environment, "CODEDREDUCE_UNITS", 1)) if "CODEDREDUCE_UNITS" in environment else None
+
+
+def _is_said(environment: Mapping[str, str], name: str) -> bool:
+    """A switch that is on unless it is said to be off."""
+    text = environment.get(name, "1")
+    if text not in ("0", "1"):
+        raise UsageError(f"{name} must be 0 or 1, got {text!r}")
+    return text == "1"
+
+
+def _number(environment: Mapping[str, str], name: str, default: float | None = None) -> float:
+    text = environment.get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        return float(text or "") if default is not None else int(text or "")
+    except ValueError:
+        raise UsageError(f"{name} must be a number, got {text!r}") from None
+
+
+def _at_least(least: int, environment: Mapping[str, str], name: str, default: float) -> float:
+    value = _number(environment, name, default)
+    if not value >= least:
+        raise UsageError(f"{name} must be {least} or more, got {environment[name]!r}")
+    return value
+
+
+def _scheme(environment: Mapping[str, str]) -> Scheme | None:
+    if "CODEDREDUCE_TREE" not in environment:
+        for name in OF_A_TREE:
+            if name in environment:
+                raise UsageError(
+                    f"{name}={environment[name]} says nothing without CODEDREDUCE_TREE: set that, too (FANOUTxDEPTH; "
+                    "6x1 with CODEDREDUCE_SCHEME=striped for 6 ranks), or say neither"
+                )
+        return None
+    stragglers = int(_number(environment, "CODEDREDUCE_STRAGGLERS", 1))
+    return parse_scheme(
+        environment.get("CODEDREDUCE_SCHEME", "coded-reduce"),
+        tree=parse_tree(environment["CODEDREDUCE_TREE"], stragglers),
+        stragglers=stragglers,
+        order=environment.get("CODEDREDUCE_ORDER", "progressive"),
+    )
+
+
+def _meeting(environment: Mapping[str, str], launch: list[str]) -> Meeting:
+    host, port = environment["MASTER_ADDR"], int(_number(environment, "MASTER_PORT"))
+    meeting = Meeting(
+        run=environment.get("CODEDREDUCE_RUN", "-".join(["codedreduce", str(port), *launch])),
+        host=host,
+        port=port,
+        same_machine=is_loopback(host),
+        shared_memory=_is_said(environment, "CODEDREDUCE_SHARED_MEMORY"),
+        grace=_at_least(0, environment, "CODEDREDUCE_GRACE", 30.0),
+        restarts=environment.get("CODEDREDUCE_RESTARTS", "0") != "0",
+        goes_on=_at_least(0, environment, "CODEDREDUCE_RESTARTED", 0) > 0,
+        also=tuple(
+            numeric(also) for also in environment.get("CODEDREDUCE_ALSO_AT", "").replace(" ", "").split(",") if also
+        ),
+        least=int(_number(environment, "CODEDREDUCE_LEAST")) if "CODEDREDUCE_LEAST" in environment else None,
+        **{field: _number(environment, name, default) for name, field, default in WAITS},  # type: ignore[arg-type]
+    )
+    if "TORCHELASTIC_RUN_ID" in environment:
+        meeting = _beside_torchrun(meeting, environment)
+    meeting = replace(meeting, host=numeric(meeting.host, another_host(environment)))
+    if is_insecure(environment):
+        return replace(meeting, insecure=True)
+    if not meeting.port:  # its sockets are files that only this user can reach
+        return meeting
+    return replace(meeting, secret=find_secret(environment, make=meeting.same_machine and not meeting.also))
+
+
+def _beside_torchrun(meeting: Meeting, environment: Mapping[str, str]) -> Meeting:
+    """torchrun itself listens at MASTER_PORT: on one machine a name is used instead, else the next port."""
+    if environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]:
+        name = re.sub(r"[^A-Za-z0-9]", "", environment["TORCHELASTIC_RUN_ID"])
+        run = f"codedreduce-{name}-{meeting.port}"
+        return replace(meeting, run=run, host="127.0.0.1", port=0, same_machine=True)
+    return replace(meeting, port=int(_number(environment, "CODEDREDUCE_PORT", meeting.port + 1)))

@@ -1,0 +1,203 @@
+"""One host over ssh: the connection, what is said to its agent, and what comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import shlex
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from codedreduce.errors import UsageError
+from codedreduce.launch.ssh.hosts import Host
+from codedreduce.launch.ssh.mistakes import why_not
+from codedreduce.launch.ssh.words import (
+    ALIVE_EVERY,
+    MARK,
+    Alive,
+    Answer,
+    Enter,
+    FromAgent,
+    FromLauncher,
+    Hello,
+    from_agent,
+    line_of,
+    own_version,
+)
+
+#: What ssh is told beside what its user has in its configuration: never to ask, and to notice when a host is gone.
+OPTIONS = (
+    "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o",
+    "ServerAliveCountMax=3",
+)  # fmt: skip
+
+#: Seconds that a host has to answer: to let ssh in, and to load what the agent needs.
+HELLO_WITHIN, ANSWER_WITHIN = 60.0, 30.0
+
+#: Seconds that an agent has to end its processes when it is let go.
+ENDS_WITHIN = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How hosts are come to: the ssh command, the Python there, and the folder to work in."""
+
+    ssh: tuple[str, ...] = ("ssh",)
+    python: str
+    folder: str
+
+    def command(self, host: Host) -> list[str]:
+        """What is run here."""
+        remote = f"exec {shlex.quote(self.python)} -m codedreduce.launch.ssh.agent"
+        return [*self.ssh, *OPTIONS, host.name, remote]
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """A connection has ended; with ssh's last words."""
+
+    why: str
+
+
+#: Told what the agent of a connection says.
+Hear = Callable[["Connection", FromAgent | Gone], None]
+
+
+class Connection:
+    """A host that is connected, or about to be. `hear` is told what its agent says, in a thread of the connection."""
+
+    def __init__(self, host: Host, way: Way, hear: Hear) -> None:
+        self.host = host
+        self._way = way
+        self._hear = hear
+        self.hello: Hello | None = None
+        self.is_gone = False
+        self._answers: queue.SimpleQueue[FromAgent | Gone] = queue.SimpleQueue()
+        self._words: deque[str] = deque(maxlen=20)  # the last ones of ssh itself, or of the far shell
+        self._writing = threading.Lock()
+        try:
+            self._process = subprocess.Popen(
+                way.command(host), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise UsageError(f"cannot start {way.ssh[0]!r}: {(error.strerror or '').lower()}") from None
+        self._listener = threading.Thread(target=self._listen_to_words, daemon=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._listener.start()
+        self._reader.start()
+
+    # Starting
+
+    def wait_for_hello(self) -> Hello:
+        """Wait until the agent is there; an error says in a line why it is not."""
+        word = self._next(HELLO_WITHIN)
+        if not isinstance(word, Hello):
+            raise UsageError(self._why_not(word))
+        if word.version != own_version():
+            raise UsageError(
+                f"{self.host.name} has codedreduce {word.version} for {self._way.python}, and this machine "
+                f"{own_version()}: all must have the same; install it there, or say --python"
+            )
+        self.hello = word
+        threading.Thread(target=self._show_life, daemon=True).start()
+        self.ask(Enter(self._way.folder))
+        return word
+
+    def ask(self, word: FromLauncher) -> Answer:
+        """Say something, and wait for the answer; an error if it is refused."""
+        self.say(word)
+        answer = self._next(ANSWER_WITHIN)
+        if not isinstance(answer, Answer):
+            raise UsageError(self._why_not(answer))
+        if answer.refused:
+            raise UsageError(f"{self.host.name}: {answer.refused}")
+        return answer
+
+    def _next(self, within: float) -> FromAgent | Gone:
+        try:
+            return self._answers.get(timeout=within)
+        except queue.Empty:
+            return Gone(f"no answer within {within:g} s")
+
+    def _why_not(self, word: FromAgent | Gone) -> str:
+        code = self._process.poll()
+        said = word.why if isinstance(word, Gone) else f"it says {type(word).__name__}"
+        return why_not(self.host.name, self._way.python, own_version(), code, said)
+
+    # Talking
+
+    def say(self, word: FromLauncher) -> None:
+        """Say something; nobody hears it if the connection is gone."""
+        assert self._process.stdin is not None
+        with self._writing, contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(line_of(word))
+            self._process.stdin.flush()
+
+    def _show_life(self) -> None:
+        while not self.is_gone:
+            self.say(Alive())
+            time.sleep(ALIVE_EVERY)
+
+    def _read(self) -> None:
+        """Take what the agent says, until the connection ends."""
+        assert self._process.stdout is not None
+        is_met = False
+        for line in self._process.stdout:
+            if not is_met and MARK not in line:
+                self._words.append(line.decode(errors="replace").strip())
+                continue
+            if not is_met:
+                line = line.partition(MARK)[2]
+            is_met = True
+            try:
+                word = from_agent(line)
+            except msgspec.MsgspecError:
+                continue  # cut off
+            if isinstance(word, Hello | Answer):
+                self._answers.put(word)
+            else:
+                self._hear(self, word)
+        self._process.wait()
+        self._listener.join(timeout=1.0)
+        gone = Gone(next((word for word in reversed(self._words) if word), ""))
+        self._answers.put(gone)
+        self._hear(self, gone)
+        self.is_gone = True
+
+    def _listen_to_words(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._words.append(line.decode(errors="replace").strip())
+
+    # The end
+
+    def let_go(self) -> None:
+        """Say no more: the agent ends all that it has started, and then itself."""
+        assert self._process.stdin is not None
+        with self._writing, contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def close(self) -> bool:
+        """Wait for that, not for ever; whether nothing more is heard."""
+        self.let_go()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=ENDS_WITHIN)
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join(timeout=1.0)
+        return not self._reader.is_alive()
+
+
+def close_all(connections: Sequence[Connection]) -> bool:
+    """All at a time."""
+    for connection in connections:
+        connection.let_go()
+    closed = [connection.close() for connection in connections]
+    return all(closed)

@@ -1,0 +1,51 @@
+"""Whether machines reach each other at the ports that a run needs, tried before it begins."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from codedreduce.launch.ssh.words import Answer
+
+#: Seconds after which a machine that does not answer cannot be reached; how many are tried at a time.
+WITHIN, AT_A_TIME = 5.0, 32
+
+
+class Listening:
+    """Ports of this machine at which others may knock for a while."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+
+    def at(self, port: int) -> Answer:
+        """Listen there, too, or at any port that is free if it is 0."""
+        try:
+            server = self._stack.enter_context(socket.create_server(("", port), backlog=128))
+        except OSError as error:
+            why = os.strerror(error.errno or 0).lower()
+            return Answer(refused=f"cannot listen at port {port}: {why}; choose another with --port")
+        return Answer(port=int(server.getsockname()[1]))
+
+    def close(self) -> None:
+        """At none any more."""
+        self._stack.close()
+
+
+def unreached(places: Sequence[tuple[str, int]]) -> tuple[tuple[str, int, str], ...]:
+    """Those of some addresses and ports where nobody can be reached, with the reason."""
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        why = pool.map(_knock, places)
+        return tuple((address, port, reason) for (address, port), reason in zip(places, why, strict=True) if reason)
+
+
+def _knock(place: tuple[str, int]) -> str:
+    try:
+        socket.create_connection(place, timeout=WITHIN).close()
+    except TimeoutError:
+        return f"no answer within {WITHIN:g} s"
+    except OSError as error:
+        return os.strerror(error.errno or 0).lower()
+    return ""

@@ -1,0 +1,666 @@
+"""What every node's sockets have in common: messages on two planes, control and data, to neighbours who have numbers.
+
+With every neighbour there is a session (`sessions`) over both planes; frames are as in `frames`, by TCP in the clear
+with a seal (`seals`). What is none, or is not its sender's to say (`protocol.rights`), costs the sender its connection
+(`doors`), and is told once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import ClassVar, NamedTuple
+
+import zmq
+
+from codedreduce.errors import MemoryGone, WireError
+from codedreduce.net.buffers import Buffers
+from codedreduce.net.doors import Door, cut_to
+from codedreduce.net.frames import (
+    ACKNOWLEDGEMENT,
+    MARKS,
+    OPEN,
+    OPEN_ASKING,
+    OPENS,
+    PLAIN,
+    REFERENCES,
+    chunk_kind,
+    count_from_bytes,
+    count_to_bytes,
+    split,
+)
+from codedreduce.net.keys import Guard, user_of
+from codedreduce.net.limits import of_control, of_data
+from codedreduce.net.seals import Damaged, OutOfOrder, Seal, fresh_name
+from codedreduce.net.sessions import CONTROL, DATA, PLANES, Session, Step
+from codedreduce.net.sockets import LAST_WORDS, Context, Socket, comings_and_goings, is_local
+from codedreduce.protocol import Settings
+from codedreduce.protocol.core.events import Transmit
+from codedreduce.protocol.core.messages import DATA as CHUNKS
+from codedreduce.protocol.core.messages import AnyMessage, Goodbye, RingChunk, StateChunk
+from codedreduce.protocol.core.wire import decode, encode
+from codedreduce.protocol.rights import Kinds, Rights, beyond
+from codedreduce.run.quorum import Gathering
+from codedreduce.vectors import Vector
+
+#: As plain numbers: pyzmq's own are enumerations, and combining them costs more than sending a frame.
+_NOW = int(zmq.DONTWAIT)
+_NOW_AND_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
+_EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
+
+#: Bytes from which a frame is sent from where it lies. Handing it over, and being told that it has been sent, wakes a
+#: thread of pyzmq's for every frame: a copy of less takes no longer, and does not hold up the others.
+ZERO_COPY = 1 << 18
+
+#: Seconds without a connection that this side makes, after which it is made from scratch: ZeroMQ does not try again by
+#: itself when the other side has sent a frame that is too large.
+MADE_ANEW_AFTER = 2.0
+
+#: Seconds in which a neighbour whose connection was cut does not lose another by what is read, which may be left over;
+#: and if it has said nothing by another since, as long as this.
+NOT_CUT_AGAIN_FOR, NOT_UNHEARD_FOR = 1.0, 5.0
+
+#: Frames of a message that are looked at: none has more.
+MOST_FRAMES = 4
+
+
+class Endpoints(NamedTuple):
+    """Where a node listens, and by which key it is known if that is by TCP."""
+
+    control: str
+    data: str
+    key: str = ""
+
+    @property
+    def planes(self) -> tuple[str, str]:
+        """Where it listens on each plane."""
+        return self.control, self.data
+
+
+class Arrived(NamedTuple):
+    """Something a neighbour sent; without a message, that something marked has arrived there."""
+
+    sender: int
+    message: AnyMessage | None
+    data: Vector | None = None
+
+
+class Gone(NamedTuple):
+    """What was under way to and from a neighbour may be lost, and it cannot be reached."""
+
+    peer: int
+
+
+class Reached(NamedTuple):
+    """A neighbour can be reached, for the first time or again; nothing is under way."""
+
+    peer: int
+
+
+News = Arrived | Gone | Reached
+
+
+class Link:
+    """A neighbour, the session with it, and the connections below that."""
+
+    def __init__(self, node: int, peer: int, process: int, may_say: Kinds) -> None:
+        self.peer = peer
+        #: On each plane, what its connection is called on this node's socket; with keys nothing, until it is known.
+        self.called = [name_of(peer), name_of(peer)]
+        self.seals = [Seal(node, peer, plane) for plane in PLANES]
+        self.has_seals: list[bool | None] = [None, None]  # on each plane, if that was asked since it leads there
+        self.unsealing = [Seal(peer, node, plane) for plane in PLANES]
+        self.may_say = may_say
+        self.cut_at = -math.inf  # when it last lost a connection for what it sent
+        self.session = Session(process)
+        self.waiting: list[tuple[int, bytes, bytes, bytes | memoryview | None]] = []  # until the session is first up
+        self.leads_to: list[str | None] = [None, None]  # on each plane, where, if this side makes the connection
+        self.key = ""  # by which the other side was known when this side last made one
+        self.comes_by: list[int] = [-1, -1]  # on each plane, what the other side's connection is to the kernel
+
+
+def name_of(node: int) -> bytes:
+    """What a node is called on its neighbours' sockets."""
+    return node.to_bytes(4, "big")
+
+
+def _descriptor(frames: list[zmq.Frame]) -> int:
+    """What the connection is to the kernel that a message came by."""
+    return int(frames[-1].get(zmq.SRCFD)) if frames else -1
+
+
+class Carrier(ABC):
+    """The sockets of one node; which there are, and who is behind them, is a subclass's."""
+
+    one_at_a_time: ClassVar[bool] = True  # whether one neighbour should have all of a chunk before the next has some
+    at_once: ClassVar[int] = 1  # messages that are taken from a socket before the others are looked at again
+
+    def __init__(
+        self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights,
+        guard: Guard | None = None,
+    ) -> None:  # fmt: skip
+        self.node = node
+        self._here = ["", ""]  # where it listens on each plane, if it does
+        self._names: dict[tuple[int, bytes], Link] = {}  # of connections of which it is known whose they are
+        self._rights = rights
+        self._limits = (of_control(), of_data(settings))
+        self._guard = guard
+        self._own_key = ""  # where it listens by TCP, and asks who comes
+        self._context = context
+        self._settings = settings
+        #: Asked for the generation and the round that this node is in.
+        self.stands: Callable[[], tuple[int, int]] = lambda: (settings.generation, settings.after)
+        self._buffers = buffers
+        self.process = int.from_bytes(os.urandom(4), "big") | 1  # of this node's processes, which one this is
+        self.sockets: list[Socket] = []
+        #: Small messages first, each with its plane and who is at its other end, if only one is.
+        self._readers: list[tuple[Socket, int, Link | None]] = []
+        self._monitors: dict[Socket, Socket] = {}  # they tell of the connections of others
+        self._makes: dict[str, tuple[Link, int]] = {}  # connections that this side makes, by where they lead
+        self._lost: dict[str, float] = {}  # those of them that are gone, since when
+        self._made_by_others: dict[int, tuple[Link, int]] = {}  # those it does not, by what they are to the kernel
+        self._doors: dict[Socket, Door] = {}  # of those that listen
+        self._news: deque[News] = deque()
+        self._bad: Counter[int | None] = Counter()  # how often who has sent what is none
+        self._owed: tuple[Link, bytes] | None = None  # whose marked message is to be acknowledged, and of which session
+        #: Who sent what is no message, or not its to say, if it is a neighbour, and that in words, since last asked; of
+        #: each the first, the tenth, the hundredth time.
+        self.unreadable: list[tuple[int | None, str]] = []
+
+    @property
+    @abstractmethod
+    def needs(self) -> int | None:
+        """The one without whom this node leaves, if there is one."""
+
+    @abstractmethod
+    def listen(self, where: str | Endpoints) -> Endpoints:
+        """Bind, at any free port of a host, at a name of this machine, or exactly there."""
+
+    @abstractmethod
+    def expect(self, neighbours: Iterable[int]) -> None:
+        """These are the ones that this node is to connect to, or who talk to each other as equals."""
+
+    def connect(self, neighbours: Mapping[int, Endpoints]) -> None:
+        """Connect to those who listen there."""
+        self.expect(neighbours)
+        for peer, endpoints in neighbours.items():
+            self.move(peer, endpoints)
+
+    @abstractmethod
+    def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
+        """Wait for the sessions without which a node cannot begin; `look` is called meanwhile."""
+
+    @abstractmethod
+    def _planes_to(self, peer: int) -> tuple[int, ...]:
+        """The planes on which this side makes the connection to a neighbour."""
+
+    @abstractmethod
+    def _link_to(self, peer: int) -> Link:
+        """The link over which a neighbour is sent something."""
+
+    @abstractmethod
+    def _link_called(self, name: bytes) -> Link | None:
+        """The link of whoever is called this, if it may be a neighbour."""
+
+    @abstractmethod
+    def _way(self, link: Link, plane: int) -> tuple[Socket | None, bytes | None]:
+        """The socket that leads to a neighbour, and the name to put ahead if it leads to others too."""
+
+    def _link(self, peer: int, may_say: Kinds) -> Link:
+        """A neighbour of which nothing has been heard."""
+        link = Link(self.node, peer, self.process, may_say)
+        if self._own_key:
+            link.called = [b"", b""]
+        return link
+
+    def _is_by_tcp(self, link: Link, plane: int) -> bool:
+        return (link.leads_to[plane] or self._here[plane]).startswith("tcp://")
+
+    def _has_seals(self, link: Link, plane: int) -> bool:
+        """Whether what travels there does so in the clear, where it could be damaged."""
+        found = link.has_seals[plane]
+        if found is None:
+            found = link.has_seals[plane] = self._is_by_tcp(link, plane) and self._guard is None
+        return found
+
+    def _listens(self, socket: Socket, monitor: Socket, plane: int, address: str) -> None:
+        """Others connect to this one."""
+        self._here[plane] = address
+        self._monitors[monitor] = socket
+        self._doors[socket] = Door((address,))
+
+    def _reads(self, sockets: Iterable[Socket], link: Link | None = None) -> None:
+        """These are to be read, one for each plane."""
+        self.sockets += sockets
+        self._readers += [(socket, plane, link) for plane, socket in enumerate(sockets)]
+        self._readers.sort(key=lambda reader: reader[1])
+
+    def _addresses(self, where: str | Endpoints) -> Endpoints:
+        is_by_tcp = not is_local(where.control if isinstance(where, Endpoints) else where)
+        self._own_key = self._guard.key if self._guard is not None and is_by_tcp else ""
+        if isinstance(where, Endpoints):
+            return where
+        if not is_by_tcp:
+            name = f"{where}-{self.node}-{self.process:08x}"  # an earlier process may still be there, and be looked for
+            return Endpoints(f"{name}-control", f"{name}-data")
+        return Endpoints(f"{where}:*", f"{where}:*")
+
+    @property
+    def monitors(self) -> list[Socket]:
+        """They have something to read when connections come and go."""
+        return list(self._monitors)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take` has something to tell, whatever is ready."""
+        return bool(self._news)
+
+    # -- sending
+
+    def send(self, action: Transmit) -> None:
+        """Send a message to a neighbour; it waits for one that has yet to come, and is dropped for one that is gone."""
+        link = self._link_to(action.to)
+        session = link.session
+        if not session.is_up and not session.is_new:
+            return
+        plane, kind, travels = CONTROL, PLAIN, False  # travels: numbers do, not where they lie
+        payload: bytes | memoryview | None = None
+        data, header = action.data, encode(action.message)
+        if data is not None:
+            plane = DATA
+            payload = self._buffers.refer(data)
+            kind = chunk_kind(marked=action.marked, by_reference=payload is not None)
+            travels = payload is None
+            if payload is None:
+                payload = self._buffers.to_bytes(data, self._exact_in(action.message))
+        if session.is_new:
+            link.waiting.append((plane, kind, header, payload))
+            return
+        self._put(link, plane, kind, header, payload)
+        if travels and self.one_at_a_time and self._way(link, DATA)[1] is not None:
+            # Let ZeroMQ's thread write all of it, or everyone is sent their first 8 KiB before any has the rest.
+            os.sched_yield()
+
+    def _put(self, link: Link, plane: int, kind: bytes, body: bytes, payload: bytes | memoryview | None = None) -> None:
+        """Send something of the session; that it cannot be sent is the first sign that a connection is gone."""
+        if self._try(link, plane, kind + link.session.outgoing + body, payload):
+            if kind in MARKS:
+                link.session.marked_went()
+        elif link.session.is_up:
+            self._follow(link, link.session.end())
+
+    def _try(self, link: Link, plane: int, first: bytes, payload: bytes | memoryview | None = None) -> bool:
+        socket, name = self._way(link, plane)
+        if socket is None:
+            return False
+        if self._has_seals(link, plane):
+            first = link.seals[plane].put(first, payload, counts=first[:1] not in OPENS)
+        try:
+            if name is not None:
+                socket.send(name, _NOW_AND_MORE)
+            if payload is None:
+                socket.send(first, _NOW)
+            else:
+                socket.send(first, _NOW_AND_MORE)
+                socket.send(payload, _NOW, copy=len(payload) < ZERO_COPY)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            return False
+        return True
+
+    # -- sessions
+
+    def _follow(self, link: Link, step: Step) -> None:
+        """Do and tell what follows from what happened to a session."""
+        if step.gone:
+            self._news.append(Gone(link.peer))
+        for plane in step.open_on:
+            self._say_open(link, plane, asks=link.session.asks_on(plane))
+        if step.up:
+            self._is_reached(link)
+
+    def _say_open(self, link: Link, plane: int, *, asks: bool) -> None:
+        """Without a connection it is not heard: whoever makes it speaks first."""
+        self._try(link, plane, (OPEN_ASKING if asks else OPEN) + link.session.outgoing)
+
+    def _is_reached(self, link: Link) -> None:
+        self._news.append(Reached(link.peer))
+        waiting, link.waiting = link.waiting, []
+        for plane, kind, body, payload in waiting:
+            self._put(link, plane, kind, body, payload)
+
+    def _watch(self, ready: Container[object]) -> None:
+        """Connections come and go."""
+        for monitor, watched in self._monitors.items():
+            if monitor not in ready:
+                continue
+            door = self._doors.get(watched)
+            for told in comings_and_goings(monitor):
+                if told.has_come:
+                    if door is not None:
+                        door.came(told.descriptor)
+                elif told.endpoint in self._makes:
+                    watched.get(_EVENTS)  # that it learns the name of whom it reaches, which has come before this
+                    link, plane = self._makes[told.endpoint]
+                    self._lost.pop(told.endpoint, None)
+                    if not told.is_there:
+                        self._lost[told.endpoint] = time.monotonic()
+                    self._follow(link, link.session.connected(plane) if told.is_there else link.session.broke(plane))
+                elif not told.is_there:
+                    if door is not None:
+                        door.went(told.descriptor)
+                    if told.descriptor in self._made_by_others:
+                        link, plane = self._made_by_others.pop(told.descriptor)
+                        link.comes_by[plane] = -1
+                        self._follow(link, link.session.broke(plane))
+
+    def look_at_doors(self) -> None:
+        """Who has connected and has not said who it is, for long enough, has to go; who is gone is looked for anew."""
+        for door in self._doors.values():
+            door.look()
+        now = time.monotonic()
+        for address in [one for one, since in self._lost.items() if now > since + MADE_ANEW_AFTER]:
+            link, plane = self._makes[address]
+            socket = self._way(link, plane)[0]
+            assert socket is not None
+            with contextlib.suppress(zmq.ZMQError):  # it has given up already
+                socket.disconnect(address)
+            self._lost[address] = now
+            self._reach(link, plane, address)
+
+    def _reach(self, link: Link, plane: int, address: str) -> None:
+        """Make a connection; it is made again whenever it is lost."""
+        socket = self._way(link, plane)[0]
+        assert socket is not None
+        try:
+            if self._guard is not None and not is_local(address):
+                self._show(link, plane, socket, self._guard)
+            else:
+                socket.setsockopt(zmq.ROUTING_ID, name_of(self.node))
+            socket.connect(address)
+        except zmq.ZMQError:
+            self._complain(link.peer, f"node {link.peer} is said to listen at {address[:100]!r}, which is no address")
+            return
+        link.leads_to[plane] = address
+        link.has_seals[plane] = None
+        self._makes[address] = (link, plane)
+
+    def _show(self, link: Link, plane: int, socket: Socket, guard: Guard) -> None:
+        """Say by which key the next connection is known at its other end, and give it a name of its own here.
+
+        Whoever is there cannot then speak as another, whatever it calls itself.
+        """
+        guard.connects(socket, link.key)
+        if socket.type == zmq.ROUTER:
+            self._is_called(link, plane, fresh_name())
+            socket.setsockopt(zmq.CONNECT_ROUTING_ID, link.called[plane])
+
+    def _is_called(self, link: Link, plane: int, name: bytes) -> None:
+        """A neighbour's connection has this name now, and none that it had before."""
+        self._names.pop((plane, link.called[plane]), None)
+        link.called[plane] = name
+        self._names[plane, name] = link
+
+    def move(self, peer: int, endpoints: Endpoints) -> bool:
+        """A neighbour listens here now; whether this node connects to it anew."""
+        moved = False
+        if self._guard is not None and endpoints.key:
+            self._guard.name(peer, endpoints.key)
+        planes = self._planes_to(peer)
+        is_another = bool(planes) and self._link_to(peer).key != endpoints.key
+        for plane in planes:
+            link, address = self._link_to(peer), endpoints[plane]
+            before = link.leads_to[plane]
+            if before == address and not is_another:
+                continue
+            link.key = endpoints.key
+            moved = True
+            if before is not None:
+                socket = self._way(link, plane)[0]
+                assert socket is not None
+                with contextlib.suppress(zmq.ZMQError):  # it has given up already
+                    socket.disconnect(before)
+                del self._makes[before]
+                self._lost.pop(before, None)
+                link.leads_to[plane] = None
+                self._follow(link, link.session.broke(plane))
+            self._reach(link, plane, address)
+        return moved
+
+    def address_of(self, peer: int) -> str | None:
+        """Where a neighbour listens that this node connects to; one of the two addresses that it has."""
+        return next((address for address in self._link_to(peer).leads_to if address is not None), None)
+
+    def _remember_connection(self, link: Link, plane: int, descriptor: int) -> None:
+        """A neighbour speaks by this connection: when it is told to be gone, it is known whose it was.
+
+        What is left over of one that is gone is not of another that is the same to the kernel by now.
+        """
+        if link.leads_to[plane] is not None or link.comes_by[plane] == descriptor:
+            return
+        for door in self._doors.values():
+            if door.has(descriptor):
+                door.is_known(descriptor)
+                self._made_by_others.pop(link.comes_by[plane], None)
+                link.comes_by[plane] = descriptor
+                self._made_by_others[descriptor] = (link, plane)
+
+    # -- receiving
+
+    def take(self, ready: Container[object]) -> Iterator[News]:
+        """What there is to tell, of each socket that has something, small messages first; the unreadable is skipped.
+
+        Asking a socket that has nothing costs as much as a message: only those are asked that `ready` names. A marked
+        message is acknowledged when the next is asked for.
+        """
+        if self._news:
+            yield from self._told()
+        for socket, plane, link in self._readers:
+            if socket in ready:
+                for _ in range(self.at_once):
+                    arrived = self._next(socket, plane, link)
+                    if self._news:
+                        yield from self._told()
+                    if arrived is not None:
+                        yield arrived
+                    if self._owed is not None:
+                        self._acknowledge(*self._owed)
+                    if self.at_once == 1 or not int(socket.get(_EVENTS)) & _READABLE:  # a tenth of asking all sockets
+                        break
+        self._watch(ready)  # last: who went may have said something before
+        if self._news:
+            yield from self._told()
+
+    def _told(self) -> Iterator[News]:
+        while self._news:
+            yield self._news.popleft()
+
+    def _next(self, socket: Socket, plane: int, link: Link | None) -> Arrived | None:
+        """The next message of a socket, if it is one; if it is not from one only, the first frame says from whom."""
+        try:
+            frames = [socket.recv(_NOW, copy=False)]
+        except zmq.Again:
+            return None
+        while frames[-1].more:
+            frames[MOST_FRAMES:] = [socket.recv(_NOW, copy=False)]
+        name: bytes | None = None
+        if link is None:
+            whose = frames.pop(0)
+            name = whose.bytes
+            link = self._link_of(name, whose, plane)
+            if link is None:
+                self._turn_away(name, socket, frames)
+                return None
+        try:
+            return self._read(link, plane, frames, name)
+        except MemoryGone as error:  # nobody's fault: who had it is gone
+            self._complain(link.peer, f"node {link.peer} sent {error}")
+        except WireError as error:
+            self._owed = None
+            self._object(error, socket, plane, link, frames)
+        return None
+
+    def _object(self, error: WireError, socket: Socket, plane: int, link: Link, frames: list[zmq.Frame]) -> None:
+        """A neighbour has sent what is none: it loses the connection, unless that may be left over of an earlier one.
+
+        What was damaged on its way is missing in any case: a session ends, and an OPEN is asked for again.
+        """
+        is_sound = isinstance(error, OutOfOrder)  # as it was sent
+        if is_sound or not self._may_be_left_over(link, plane):
+            self._complain(link.peer, f"node {link.peer} sent {error}")
+            if not is_sound:
+                self._cut(socket, plane, link, frames)
+        if isinstance(error, Damaged):
+            if link.session.is_up:
+                self._follow(link, link.session.end())
+            else:
+                self._say_open(link, plane, asks=True)
+
+    def _complain(self, sender: int | None, why: str) -> None:
+        """Tell what was wrong, but not as often as somebody can do it."""
+        self._bad[sender] += 1
+        if str(self._bad[sender]).strip("0") == "1":
+            self.unreadable.append((sender, why))
+
+    def _cut(self, socket: Socket, plane: int, link: Link, frames: list[zmq.Frame]) -> None:
+        """End the connection by which this came, and at once the session: of what is left of it nothing is heard.
+
+        What came before it ended may still be read when it has, and a new one may be the same to the kernel: that is
+        not cut for it.
+        """
+        door, leads_to, descriptor = self._doors.get(socket), link.leads_to[plane], _descriptor(frames)
+        link.cut_at = time.monotonic()
+        if door is None:
+            is_cut = leads_to is not None and cut_to(descriptor, leads_to)
+        elif leads_to is not None:
+            is_cut = door.cut_to(descriptor, leads_to, NOT_CUT_AGAIN_FOR)
+        else:
+            is_cut = door.cut(descriptor, NOT_CUT_AGAIN_FOR) and link.comes_by[plane] == descriptor
+        if is_cut:
+            self._follow(link, link.session.end())
+
+    def _may_be_left_over(self, link: Link, plane: int) -> bool:
+        """Whether what is read may have come before the neighbour's connection was cut."""
+        since = time.monotonic() - link.cut_at
+        return since < (NOT_UNHEARD_FOR if link.session.asks_on(plane) else NOT_CUT_AGAIN_FOR)
+
+    def _turn_away(self, name: bytes, socket: Socket, frames: list[zmq.Frame]) -> None:
+        """Somebody has sent something who is nobody's neighbour; or it is left over of a connection that was cut."""
+        door, descriptor = self._doors[socket], _descriptor(frames)
+        if door.has_cut(descriptor):
+            return
+        self._watch(self._monitors)
+        if descriptor in self._made_by_others:  # a neighbour's comes under its name
+            return
+        if name[:1] != b"\0" or not door.has_cut_lately:
+            self._complain(None, f"somebody not of this run, called {name[:16].hex()}, sent something")
+        door.cut(descriptor)
+
+    def _link_of(self, name: bytes, frame: zmq.Frame, plane: int) -> Link | None:
+        """Who is at the other end of the connection by which a frame came.
+
+        Where keys are that is who was let in with its key, or is called what nobody else can be.
+        """
+        if not self._own_key:
+            return self._link_called(name)
+        known, user = self._names.get((plane, name)), user_of(frame)
+        return known if known is not None or not user else self._link_called(name_of(int(user)))
+
+    def _unsealed(self, link: Link, plane: int, frames: list[zmq.Frame]) -> tuple[int, bytes]:
+        """Which message of its session it says to be, and its first frame, if it is what was sent."""
+        if not self._has_seals(link, plane):
+            return 0, frames[0].bytes if frames else b""
+        first, payload = frames[0].bytes if frames else b"", frames[1].buffer if len(frames) > 1 else None
+        return link.unsealing[plane].take_off(first, payload)
+
+    def _read(self, link: Link, plane: int, frames: list[zmq.Frame], name: bytes | None = None) -> Arrived | None:
+        """A message for the machine. What is for the session is done, and what follows from it is news."""
+        session = link.session
+        place, first = self._unsealed(link, plane, frames)
+        kind, tag, body = split(first, len(frames), plane)
+        if session.is_of_it(tag) and kind not in OPENS:
+            if self._has_seals(link, plane):
+                link.unsealing[plane].check_place(place, first)
+            if not session.is_up and session.heard():
+                self._is_reached(link)
+            if kind in MARKS:  # also if its memory is gone, or the sender's window would never open again
+                self._owed = (link, tag)
+            if kind != ACKNOWLEDGEMENT:
+                return self._message(link, plane, kind, body, frames)
+            self._news.extend([Arrived(link.peer, None)] * session.acknowledged(count_from_bytes(body)))
+            return None
+        if kind in OPENS:
+            self._watch(self._monitors)  # what went before this came: it may have been the same to the kernel
+            self._remember_connection(link, plane, _descriptor(frames))
+            step = session.opened(plane, tag, asks=kind == OPEN_ASKING)
+            if session.is_theirs(tag) and self._own_key and name is not None and link.leads_to[plane] is None:
+                link.called[plane] = name
+            self._follow(link, step)
+        elif kind == PLAIN and plane == CONTROL and session.is_of_their_process(tag):
+            return self._last_words(link, body)
+        return None
+
+    def _acknowledge(self, link: Link, tag: bytes) -> None:
+        self._owed = None
+        if link.session.is_of_it(tag):
+            self._put(link, CONTROL, ACKNOWLEDGEMENT, count_to_bytes(link.session.marked_came()))
+
+    def _last_words(self, link: Link, body: bytes) -> Arrived | None:
+        """Of a session that is over only a goodbye is heard: who said it broke the other connection by leaving."""
+        message = decode(body)
+        return Arrived(link.peer, message) if isinstance(message, Goodbye) and Goodbye in link.may_say else None
+
+    def _message(self, link: Link, plane: int, kind: bytes, header: bytes, frames: list[zmq.Frame]) -> Arrived:
+        """What the machine is to hear, when all has been looked at that can be before memory is taken for it."""
+        if plane == CONTROL:
+            message = decode(header)
+            self._check(link, plane, message)
+            return Arrived(link.peer, message)
+        buffer = frames[1].buffer
+        reference = self._buffers.reference(buffer) if kind in REFERENCES else None
+        size = buffer.nbytes if reference is None else reference.size
+        message = decode(header, size, self._settings.chunk_bytes)
+        self._check(link, plane, message)
+        if isinstance(message, RingChunk) and size > self._settings.chunk_bytes(0):
+            raise WireError(f"a ring chunk of {size} bytes; the largest has {self._settings.chunk_bytes(0)}")
+        is_state = isinstance(message, StateChunk)
+        if reference is None:
+            exact = self._exact_in(message)
+            return Arrived(link.peer, message, self._buffers.from_bytes(buffer, exact, plain=is_state))
+        if is_state:
+            raise WireError("a piece of a state by reference")
+        assert isinstance(message, CHUNKS)
+        return Arrived(link.peer, message, self._buffers.look_up(reference, message.index))
+
+    def _exact_in(self, message: AnyMessage) -> int:
+        """How many numbers travel as they are, of those that come with a message."""
+        if not isinstance(message, CHUNKS) or isinstance(message, RingChunk | StateChunk):
+            return 0
+        return self._settings.exact_in(message.index)
+
+    def _check(self, link: Link, plane: int, message: AnyMessage) -> None:
+        """Whether a message is said where it is to be said, and by whom it may be."""
+        if isinstance(message, CHUNKS) != (plane == DATA):
+            where = "among small messages" if plane == CONTROL else "among chunks"
+            raise WireError(f"{type(message).__name__} {where}")
+        if type(message) not in link.may_say:
+            raise WireError(f"{type(message).__name__}, which it has no right to send")
+        too_far = beyond(message, *self.stands())
+        if too_far is not None:
+            raise WireError(f"{type(message).__name__} of {too_far}")
+
+    def close(self) -> None:
+        """Let go of all sockets, sending what has been handed over but nothing more."""
+        for socket in self.sockets:
+            socket.disable_monitor()
+            socket.close(linger=LAST_WORDS)
+        self.sockets.clear()
+        for monitor in self._monitors:
+            monitor.close(linger=0)
+        self._monitors.clear()

@@ -1,0 +1,102 @@
+"""Messages between nodes of which each talks to each: one socket a plane, that both listen and are connected.
+
+Two nodes have one connection on each plane. The higher number makes the one for control, the lower the one for data: so
+each of the two makes one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+import zmq
+
+from codedreduce.errors import CodedReduceError
+from codedreduce.net.buffers import Buffers
+from codedreduce.net.carrier import Carrier, Endpoints, Gone, Link, name_of
+from codedreduce.net.keys import Guard
+from codedreduce.net.sessions import CONTROL, DATA
+from codedreduce.net.sockets import Context, Socket, mutual
+from codedreduce.protocol import Settings
+from codedreduce.protocol.rights import Rights
+from codedreduce.run.quorum import Gathering
+
+#: Milliseconds between two looks at whatever else there is to see while connections are awaited.
+LOOK_EVERY = 200
+
+
+class Mesh(Carrier):
+    """The sockets of one node that talks to all others; node 0 is the one that the others need."""
+
+    one_at_a_time: ClassVar[bool] = False  # all sums grow at the same time
+    at_once: ClassVar[int] = 16
+
+    def __init__(
+        self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights,
+        guard: Guard | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(context, node, settings, buffers, rights, guard)
+        self._links: dict[int, Link] = {}
+
+    @property
+    def needs(self) -> int | None:
+        """Node 0, which itself needs nobody."""
+        return 0 if self.node else None
+
+    def listen(self, where: str | Endpoints) -> Endpoints:
+        """Bind, at any free port of a host, at a name of this machine, or exactly there."""
+        found, sockets = [], []
+        addresses = self._addresses(where).planes
+        name, who = b"" if self._own_key else name_of(self.node), f"node {self.node}"
+        for plane, address in enumerate(addresses):
+            limits, keys = self._limits[plane], self._guard
+            socket, monitor, listens_at = mutual(self._context, address, name, who, limits, keys)
+            sockets.append(socket)
+            self._listens(socket, monitor, plane, listens_at)
+            found.append(listens_at)
+        self._reads(sockets)
+        return Endpoints(*found)._replace(key=self._own_key)
+
+    def expect(self, neighbours: Iterable[int]) -> None:
+        """All others."""
+        for peer in neighbours:
+            if peer not in self._links:
+                self._links[peer] = self._link(peer, self._rights.below[peer])
+
+    def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
+        """Wait until the sessions with all others are up, or with enough; what they say meanwhile is kept."""
+        gathering = gathering or Gathering(lambda missing: not missing, time.monotonic())
+        deadline = time.monotonic() + within
+        poller = zmq.Poller()
+        for readable in (*self.sockets, *self.monitors):
+            poller.register(readable, zmq.POLLIN)
+        while not gathering.may_begin(away := self._away(), time.monotonic()):
+            if time.monotonic() > deadline:
+                raise CodedReduceError(f"node {self.node} could not reach nodes {away} within {within:g} s")
+            ready = dict(poller.poll(LOOK_EVERY))
+            self._news = deque(self.take(ready))
+            look()
+        for peer in away:  # they are found when they come
+            self._links[peer].session.give_up_waiting()
+            self._links[peer].waiting.clear()
+            self._news.append(Gone(peer))
+
+    def _away(self) -> list[int]:
+        return [peer for peer, link in sorted(self._links.items()) if not link.session.is_up]
+
+    def _planes_to(self, peer: int) -> tuple[int, ...]:
+        """Everyone makes one connection to each other: the higher number on this plane, the lower on that."""
+        if peer not in self._links:
+            return ()
+        return (CONTROL,) if peer < self.node else (DATA,)
+
+    def _link_to(self, peer: int) -> Link:
+        return self._links[peer]
+
+    def _link_called(self, name: bytes) -> Link | None:
+        return self._links.get(int.from_bytes(name, "big")) if len(name) == 4 else None
+
+    def _way(self, link: Link, plane: int) -> tuple[Socket | None, bytes | None]:
+        return self.sockets[plane], link.called[plane]

@@ -1,0 +1,215 @@
+"""The thread that computes: takes what the driver tells it, stops at the next safe point when it is told to."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+
+from codedreduce.digests import digest
+from codedreduce.net.buffers import Buffers
+from codedreduce.node.driver import Outward
+from codedreduce.process.error_lines import is_plain
+from codedreduce.protocol.core.events import (
+    Advanced,
+    Aggregated,
+    Cancel,
+    Compute,
+    Computed,
+    Digested,
+    Ended,
+    Event,
+    EveryoneIn,
+    Failed,
+    Finished,
+    Gathered,
+    Interrupted,
+    Note,
+    Pack,
+    Renewed,
+)
+from codedreduce.run.failures import NOT_FINITE
+from codedreduce.run.inject import Injector
+from codedreduce.run.journal import Interval
+from codedreduce.run.world import Gradient
+from codedreduce.schemes.work import Piece, samples_in
+from codedreduce.vectors import Vector, is_finite, on_host
+
+#: Seconds between two looks after others while there is nothing to do.
+LOOK_EVERY = 0.2
+
+#: How many letters of an error are told to others.
+REASON = 400
+
+#: What is not to be computed, but heard.
+News = EveryoneIn | Aggregated | Gathered | Pack | Renewed | Ended | Note | Finished
+
+
+class Computing:
+    """Computes for one node, on the thread that asks for news.
+
+    `record` is told what the node did. A node without a gradient is never asked to compute. With `reports_failures`
+    an error, or with `refuses_nonfinite` a result that is not finite, is told the machine, which has somebody else do
+    it; else an error is raised.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        buffers: Buffers,
+        gradient: Gradient | None = None,
+        injector: Injector | None = None,
+        record: Callable[[Interval], None] | None = None,
+        *,
+        reports_failures: bool = False,
+        refuses_nonfinite: bool = True,
+    ) -> None:
+        self._reports_failures = reports_failures
+        self._refuses_nonfinite = refuses_nonfinite
+        self._printed: set[str] = set()  # errors of which the traceback was printed
+        self._node = node
+        self._buffers = buffers
+        self._gradient = gradient
+        self._injector = injector
+        self._record = record
+        self._orders: queue.SimpleQueue[tuple[float, int, Outward]] = queue.SimpleQueue()
+        self._latest = 0  # the number of the last order that replaces those before it
+        self._stop = threading.Event()
+        if gradient is not None and hasattr(
+            gradient, "should_stop"
+        ):  # a gradient that takes long can look up in between
+            gradient.should_stop = self._stop.is_set
+        self._changing = threading.Lock()  # an order and the stop it brings are one
+        self._stopped_at = 0.0
+
+    def tell(self, what: Outward) -> None:
+        """Called by the driver: an order to compute, or to stop, replaces what is being computed."""
+        with self._changing:
+            now = time.monotonic()
+            if isinstance(what, Compute | Cancel | Finished | Aggregated | Gathered | Renewed):
+                self._stopped_at = now
+                self._stop.set()
+                self._latest += 1
+            self._orders.put((now, self._latest, what))
+
+    def news(self, post: Callable[[Event], None], look: Callable[[], None] | None = None) -> Iterator[News]:
+        """Compute what is asked for, and give the rest as it comes; `look` is called now and then while waiting.
+
+        That the node has left is the last of it, and is given again whenever somebody asks for more: else a rank that
+        has heard of the end by it would wait for it once more, for ever.
+        """
+        while True:
+            try:
+                asked_at, number, order = self._orders.get(timeout=None if look is None else LOOK_EVERY)
+            except queue.Empty:
+                if look is not None:
+                    look()
+                continue
+            if isinstance(order, Compute | Cancel):
+                with self._changing:
+                    replaced = number != self._latest  # by what came meanwhile; not by what is only told
+                    if not replaced:
+                        self._stop.clear()
+                if isinstance(order, Compute) and not replaced:
+                    self._try(order, asked_at, post)
+                del order  # or its model would stay until the next one is here
+            else:
+                if isinstance(order, Finished):
+                    self._orders.put((asked_at, number, order))
+                yield order
+
+    def _try(self, order: Compute, asked_at: float, post: Callable[[Event], None]) -> None:
+        """Compute, and report an error if the machine can have somebody else do it."""
+        try:
+            self._compute(order, asked_at, post)
+        except Exception as error:  # whatever a gradient raises: it may be this worker's alone
+            if not self._reports_failures:
+                raise
+            post(Failed(round=order.round, task=order.task, reason=self._describe(error)))
+
+    def _describe(self, error: Exception) -> str:
+        """The last line of its traceback; all of it goes to standard error, the first time.
+
+        An error that says by itself what is wrong has no traceback, and its kind is enough.
+        """
+        if is_plain(error):
+            return " ".join(f"{type(error).__name__}: {error}".split())[:REASON]
+        said = traceback.TracebackException.from_exception(error, limit=0)
+        said.__notes__ = None
+        reason = list(said.format_exception_only())[-1].strip()[:REASON]
+        if reason not in self._printed:
+            self._printed.add(reason)
+            traceback.print_exception(error, file=sys.stderr)
+        return reason
+
+    def _compute(self, order: Compute, asked_at: float, post: Callable[[Event], None]) -> None:
+        begin = time.monotonic()
+        if self._injector is not None:
+            self._injector.before(order.round, asked_at, self._stop)
+        out = self._buffers.spare() if order.digest_only else self._buffers.room(order.round)
+        computing = time.monotonic()
+        done = pieces = 0
+        for piece in order.pieces:
+            if self._stop.is_set() or not self._add_piece(piece, order, out, pieces, post):
+                break
+            done += samples_in((piece,))
+            pieces += 1
+            if order.watched and pieces < len(order.pieces):
+                post(Advanced(round=order.round, task=order.task, pieces=pieces))
+        self._settle(out)
+        total = samples_in(order.pieces)
+        finished = done == total and not self._stop.is_set()
+        ended = time.monotonic()
+        if not finished:
+            late = ended - self._stopped_at
+            if self._injector is not None:
+                late += self._injector.left(order.round)
+            post(Interrupted(round=order.round, task=order.task, seconds=late))
+        is_refused = self._reports_failures and self._refuses_nonfinite and not order.digest_only
+        if finished and is_refused and not self._is_finite(out):
+            post(Failed(round=order.round, task=order.task, reason=NOT_FINITE))
+        elif finished or (order.salvage and done):
+            vector = self._buffers.as_sent(out, order.round)
+            covered = done / total
+            post(Computed(round=order.round, task=order.task, vector=vector, covered=covered, pieces=pieces))
+        if self._record is not None:  # last: somebody waits for the vector, nobody for this
+            kind = "compute" if finished else "interrupted"
+            self._record(Interval(order.round, self._node, "stall", begin, computing))
+            self._record(Interval(order.round, self._node, kind, computing, ended, done))
+
+    def _settle(self, out: Vector) -> None:
+        """Have all numbers where they are to be read: a device may still be at work, or have them elsewhere."""
+        settle = getattr(self._gradient, "settle", None)
+        if settle is not None:
+            settle(out)
+
+    def _is_finite(self, out: Vector) -> bool:
+        """Whether what was computed can be used; a gradient may know without reading all of it here."""
+        return bool(getattr(self._gradient, "is_finite", is_finite)(out))
+
+    def _add_piece(
+        self, piece: Piece, order: Compute, out: Vector, place: int, post: Callable[[Event], None]
+    ) -> bool:  # fmt: skip
+        """Compute a piece into `out`, or add it to what is there; whether it was computed to its end.
+
+        One that is audited is computed by itself, so that it has a digest of its own.
+        """
+        assert self._gradient is not None
+        begin = time.monotonic()
+        is_audited = place in order.audited
+        add = getattr(self._gradient, "add", None) if place and not is_audited else None
+        target = out if not place or add is not None else self._buffers.spare()
+        if (add or self._gradient)(piece, order.model, order.round, target, self._node) is False:
+            return False
+        if order.audited:
+            self._settle(target)
+        if is_audited:
+            post(Digested(round=order.round, task=order.task, piece=place, digest=digest(on_host(target))))
+        if target is not out:
+            out += target
+        if self._injector is not None:
+            self._injector.after(order.round, samples_in((piece,)), time.monotonic() - begin, self._stop)
+        return True

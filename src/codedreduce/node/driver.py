@@ -1,0 +1,399 @@
+"""The loop that runs one node's machine: sockets in, sockets out, timers, and computations handed to another thread."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Container
+
+import zmq
+
+from codedreduce.errors import CodedReduceError
+from codedreduce.net.carrier import Arrived, Carrier, Gone, Reached
+from codedreduce.net.rendezvous.directory import Directory, Opened, Standing
+from codedreduce.net.rendezvous.meeting import Met
+from codedreduce.net.rendezvous.probing import Probing
+from codedreduce.protocol import Machine, Rank
+from codedreduce.protocol.core.events import (
+    Aggregated,
+    AnyAction,
+    Begin,
+    Cancel,
+    Compute,
+    Drained,
+    Ended,
+    Event,
+    EveryoneIn,
+    Finished,
+    Gathered,
+    Leave,
+    Note,
+    Pack,
+    PeerFound,
+    PeerLost,
+    Received,
+    Renewed,
+    SetTimer,
+    Started,
+    TimerFired,
+    Transmit,
+)
+
+#: The driver's own timer: a node without the one it needs leaves when it fires.
+ORPHANED = "orphaned"
+
+#: Another: the node leads the run, and tries to answer where the run meets. Seconds until it tries again.
+SERVING = "serving"
+SERVE_AGAIN = 1.0
+
+#: Two more: those who ask where others are have been let wait; connections are looked at whose nobody knows.
+RESTED, DOORS = "rested", "doors"
+LOOK_AT_DOORS_EVERY = 2.0
+
+#: What the driver tells the thread that computes or trains.
+Outward = Compute | Cancel | EveryoneIn | Aggregated | Gathered | Pack | Renewed | Ended | Note | Finished
+
+
+class Driver(threading.Thread):
+    """Runs a machine until it has left. Never computes: what the machine wants computed goes to `tell`."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        transport: Carrier,
+        tell: Callable[[Outward], None],
+        met: Met | None = None,
+        *,
+        orphaned_after: float = 300.0,
+    ) -> None:
+        super().__init__(name=f"codedreduce-{machine.node}", daemon=True)
+        self.machine = machine
+        self.failure: BaseException | None = None
+        self._transport = transport
+        transport.stands = lambda: (machine.generation, machine.round)
+        self._run = met.run if met is not None else None
+        self._directory = met.directory if met is not None else None
+        self._visitor = met.visitor if met is not None else None
+        self._visits: frozenset[object] = frozenset(self._visitor.sockets if self._visitor is not None else ())
+        self._monitors: dict[object, zmq.Socket[bytes]] = {}  # by what they are to the kernel
+        self._serves = False  # or tries to, where the run meets first
+        self._tell = tell
+        self._poller = zmq.Poller()
+        self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._timers: list[tuple[float, int, str]] = []
+        self._timer_tokens: dict[str, int] = {}  # of each timer, the one that counts
+        self._last_token = 0  # only grows: an old timer is never taken for a new one
+        self._left = self._vanished = False
+        self._met: set[int] = set()
+        self._away: set[int] = set()  # of those, who cannot be reached
+        self._orphaned_after = orphaned_after
+        self._probing = Probing(lambda peer: self.post(PeerLost(peer=peer, dead=True)))
+        self._woken, self._waker = os.pipe()  # a socket of ZeroMQ's would cost several times as much to wake
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._waker, False)
+        self._wake_lock = threading.Lock()
+        self._over = False
+
+    def post(self, event: Event) -> None:
+        """Let something happen to the machine; from any thread."""
+        self._inbox.put(event)
+        self._wake()
+
+    def post_begin(self, begin: Begin) -> None:
+        """Let a round begin at a rank; if nothing comes of it before the coordinator says so, too, nobody is woken.
+
+        Whether it has said so is looked up after the event was put there, and the driver looks for events after it has
+        heard: one of them sees the other.
+        """
+        machine = self.machine
+        self._inbox.put(begin)
+        waits = isinstance(machine, Rank) and machine.is_to_wait(begin.round)
+        if not waits:
+            self._wake()
+
+    def _wake(self) -> None:
+        with self._wake_lock:
+            if not self._over:
+                with contextlib.suppress(BlockingIOError):  # full: it has been woken often enough
+                    os.write(self._waker, b"\0")
+
+    def leave(self, reason: str) -> None:
+        """Leave, and wait until everyone has been told."""
+        if self.is_alive():
+            self.post(Leave(reason=reason, at_once=True))
+            self.join(timeout=5)
+
+    def vanish(self) -> None:
+        """Leave without a word: others, who find nobody here, go on with another in this one's place, or wait."""
+        self._vanished = self._left = True
+        self._wake()
+        self.join(timeout=5)
+
+    def run(self) -> None:
+        """The loop."""
+        try:
+            self._loop()
+        except BaseException as error:
+            self.failure = error
+            self._tell(Finished(reason=f"{type(error).__name__}: {error}"))
+        finally:
+            self._probing.close()
+            self._transport.close()
+            if self._visitor is not None:
+                self._visitor.close()
+            if self._directory is not None:
+                self._directory.close(is_over=self._leads and self._left and not self._vanished and self._is_over)
+            with self._wake_lock:
+                self._over = True
+                os.close(self._waker)
+                os.close(self._woken)
+
+    def _loop(self) -> None:
+        poller = self._poller
+        for socket in self._transport.sockets:
+            poller.register(socket, zmq.POLLIN)
+        poller.register(self._woken, zmq.POLLIN)
+        monitors = [*self._transport.monitors]
+        if self._directory is not None:
+            poller.register(self._directory.socket, zmq.POLLIN)
+            monitors.append(self._directory.monitor)
+            self._directory.tells = self._stands
+        if self._visitor is not None:
+            self._visitor.stands = self._stands
+            answers, monitor = self._visitor.sockets
+            poller.register(answers, zmq.POLLIN)
+            monitors.append(monitor)
+        for monitor in monitors:
+            self._monitors[int(monitor.get(zmq.FD))] = monitor
+        for descriptor in self._monitors:
+            poller.register(descriptor, zmq.POLLIN)
+        if self._needed is not None:
+            self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._orphaned_after))  # until it is met
+        self._handle_event(Started())
+        self._look_at_doors()
+        self._take_what_came(dict.fromkeys(monitors, zmq.POLLIN))  # before anybody waited for it
+        while not self._left:
+            ready = self._wait()
+            if self._woken in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._woken, 4096)
+                self._take_posted()
+            self._take_what_came(ready)
+            self._fire_timers()
+
+    def _wait(self) -> dict[object, int]:
+        """What is ready to be read.
+
+        Monitors hardly ever are, and are waited for by their descriptors, which costs a fraction of asking a socket. A
+        descriptor tells only of what came since its socket was last read to the end, as monitors always are.
+        """
+        ready: dict[object, int] = dict(self._poller.poll(self._timeout()))
+        for descriptor in self._monitors.keys() & ready.keys():
+            ready[self._monitors[descriptor]] = ready.pop(descriptor)
+        return ready
+
+    def _take_what_came(self, ready: Collection[object]) -> None:
+        self._look_where_others_are(ready)
+        if len(ready) > (self._woken in ready) or self._transport.has_news:
+            self._take_news(ready)
+            self._take_posted()
+
+    # -- where the run meets
+
+    def _stands(self) -> Standing:
+        """How the run stands, seen from here."""
+        machine = self.machine
+        is_on = self._run is not None and machine.round > self._run.settings.after
+        leader = getattr(machine, "coordinator", 0)
+        return Standing(generation=machine.generation, coordinator=leader, round=machine.round, is_on=is_on)
+
+    @property
+    def _leads(self) -> bool:
+        first = self._run.plan.first_node if self._run is not None else 0
+        return self.machine.node == getattr(self.machine, "coordinator", first)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the run ends with this node, if it leads: among ranks another would lead, unless the end was said."""
+        return not isinstance(self.machine, Rank) or self.machine.ended_after is not None
+
+    def _look_where_others_are(self, ready: Collection[object]) -> None:
+        """Neighbours may have been started again elsewhere, and those who come may ask where all are."""
+        directory, visitor = self._directory, self._visitor
+        if visitor is not None and not self._visits.isdisjoint(ready):
+            for node, endpoints in visitor.take().items():
+                self._transport.move(node, endpoints)
+            self._leave_what_is_over()
+        if directory is None:
+            return
+        if directory.monitor in ready:
+            directory.look_at_the_door()
+        if directory.socket in ready or directory.moved or directory.keeps_some_waiting:
+            directory.serve()
+            if directory.rests_until > time.monotonic():  # others are heard meanwhile, however many ask
+                self._poller.modify(directory.socket, 0)
+                self._perform(SetTimer(name=RESTED, at=directory.rests_until))
+            for node, endpoints in directory.moved.items():
+                self._transport.move(node, endpoints)
+            directory.moved.clear()
+        self._tell_of_visitors(directory)
+        if not self._serves and self._leads:
+            self._serves = True
+            self._serve_where_it_meets()
+
+    def _tell_of_visitors(self, directory: Directory) -> None:
+        """Who came and could not be let in, and who computes other bits."""
+        for node, why in directory.take_refused():
+            self._tell(Note(kind="refused", reason=why, round=self.machine.round, nodes=(node,)))
+        for node, why in directory.take_strays():
+            self._tell(Note(kind="stray", reason=why, round=self.machine.round, nodes=(node,)))
+        for node, what in directory.take_others():
+            why = (
+                f"node {node} computes with other bits than node {self.machine.node}: {what}, and here "
+                f"{directory.arithmetic}. Sums are as exact as ever, but their last bits follow from who computed "
+                "what: the same bits whoever straggles are only had from machines of one kind"
+            )
+            self._tell(Note(kind="arithmetic", reason=why, round=self.machine.round, nodes=(node,)))
+
+    def _look_at_doors(self) -> None:
+        """Who has connected and does not say who it is has to go, also where nothing else happens."""
+        self._transport.look_at_doors()
+        if self._directory is not None:
+            self._directory.look_at_the_door()
+        self._perform(SetTimer(name=DOORS, at=time.monotonic() + LOOK_AT_DOORS_EVERY))
+
+    def _serve_where_it_meets(self) -> None:
+        """Who leads answers where the run meets first, if that is on this machine, and as soon as nobody else does."""
+        directory, visitor = self._directory, self._visitor
+        assert directory is not None
+        place = directory.meets_at
+        if place in directory.addresses or not self._leads:
+            return
+        opened = directory.open(place)
+        if opened is Opened.HERE:
+            directory.begin(visitor.knows if visitor is not None else {})
+            directory.serve()
+        elif opened is Opened.TAKEN:
+            self._perform(SetTimer(name=SERVING, at=time.monotonic() + SERVE_AGAIN))
+
+    def _leave_what_is_over(self) -> None:
+        """A node that cannot reach the one it needs, and is told that the run is over, does not wait for it.
+
+        A rank that is in hears of the end from whoever leads; what a place where the run meets has said may be past.
+        """
+        if isinstance(self.machine, Rank) and self.machine.begun:
+            return
+        over = self._visitor.over if self._visitor is not None else None
+        if over is not None and self._needed is not None and ORPHANED in self._timer_tokens:
+            self._handle_event(Leave(at_once=True, reason=over))
+
+    # -- neighbours
+
+    @property
+    def _needed(self) -> int | None:
+        """The one without whom this node leaves: who leads, where that may change."""
+        leader = getattr(self.machine, "coordinator", None)
+        if leader is None:
+            return self._transport.needs
+        return leader if leader != self.machine.node else None
+
+    def _lose(self, peer: int) -> None:
+        """A neighbour cannot be reached; a node that stays without the one it needs leaves."""
+        self._met.add(peer)  # it is found when it comes, though it may not have been there before
+        self._away.add(peer)
+        self._handle_event(PeerLost(peer=peer))
+        if isinstance(self.machine, Rank):
+            self._probing.begin(peer, self._transport.address_of(peer))
+        if peer == self._needed and not self._left:
+            seconds = self._orphaned_after
+            self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + seconds))
+            reason = f"node {peer} cannot be reached; it is waited for, up to {seconds:g} s"
+            self._tell(Note(kind="orphaned", reason=reason, round=self.machine.round, nodes=(peer,)))
+            self._leave_what_is_over()
+
+    def _leave_as_orphan(self) -> None:
+        """The one that was needed has not come; unless another is needed now, and is there."""
+        needed, seconds = self._needed, self._orphaned_after
+        if needed is None or (needed in self._met and needed not in self._away):
+            return
+        if needed not in self._met:
+            words = f"node {self.machine.node} could not reach node {needed} within {seconds:g} s"
+            self.failure = CodedReduceError(words)
+        self._handle_event(Leave(at_once=True, reason=f"node {needed} has been gone for {seconds:g} s"))
+
+    def _find(self, peer: int) -> None:
+        """A neighbour can be reached."""
+        self._away.discard(peer)
+        if peer == self._needed:
+            self._timer_tokens.pop(ORPHANED, None)
+        self._probing.end(peer)
+        if peer in self._met:
+            self._handle_event(PeerFound(peer=peer))
+        self._met.add(peer)
+
+    def _timeout(self) -> int | None:
+        if self._transport.has_news:
+            return 0
+        if not self._timers:
+            return None
+        return max(0, int(1000 * (self._timers[0][0] - time.monotonic())) + 1)
+
+    def _take_posted(self) -> None:
+        while not self._inbox.empty():
+            self._handle_event(self._inbox.get_nowait())
+
+    def _take_news(self, ready: Container[object]) -> None:
+        for news in self._transport.take(ready):
+            if isinstance(news, Arrived):
+                if news.message is None:
+                    self._handle_event(Drained(peer=news.sender))
+                else:
+                    self._handle_event(Received(sender=news.sender, message=news.message, data=news.data))
+            elif isinstance(news, Gone):
+                self._lose(news.peer)
+            elif isinstance(news, Reached):
+                self._find(news.peer)
+        for sender, why in self._transport.unreadable[:10]:
+            kind, nodes = ("stranger", ()) if sender is None else ("unreadable", (sender,))
+            self._tell(Note(kind=kind, reason=why, round=0, nodes=nodes))
+        self._transport.unreadable.clear()
+
+    def _fire_timers(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, token, name = heapq.heappop(self._timers)
+            if self._timer_tokens.get(name) != token:
+                continue
+            if name == SERVING:
+                self._serve_where_it_meets()
+            elif name == ORPHANED:
+                self._leave_as_orphan()
+            elif name == RESTED:
+                assert self._directory is not None
+                self._poller.modify(self._directory.socket, zmq.POLLIN)
+            elif name == DOORS:
+                self._look_at_doors()
+            else:
+                self._handle_event(TimerFired(name=name))
+
+    def _handle_event(self, event: Event) -> None:
+        if self._left:
+            return
+        for action in self.machine.handle(event, time.monotonic()):
+            self._perform(action)
+
+    def _perform(self, action: AnyAction) -> None:
+        if isinstance(action, Transmit):
+            self._transport.send(action)
+        elif isinstance(action, SetTimer):
+            self._last_token += 1
+            self._timer_tokens[action.name] = self._last_token
+            heapq.heappush(self._timers, (action.at, self._last_token, action.name))
+        else:
+            if isinstance(action, Finished):
+                self._left = True
+            self._tell(action)

@@ -1,0 +1,216 @@
+"""Workers forked from this process, also later, when it has threads and sockets that must not be forked.
+
+The first fork, at the very start, is the nursery: a process that does nothing but fork workers when it is asked, and
+say how they ended. It stays as this process was then, with one thread and all data loaded; so a worker that died is
+made again as it was made at first. It ends with its parent, and the workers with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+from threadpoolctl import threadpool_limits
+
+from codedreduce.errors import CodedReduceError, WorkerFailed
+from codedreduce.process.error_lines import wants_tracebacks
+from codedreduce.process.processes import Place, die_with_parent
+from codedreduce.process.termination import Leaving
+
+#: Seconds that the nursery has to end its workers and itself; that it has to fork one, on a machine that is very busy.
+ENDS_WITHIN, FORKS_WITHIN = 5.0, 60.0
+
+#: How much of what a worker raised is told.
+WORDS = 4096
+
+
+class Nursery:
+    """`live(number)` is called in a process for each number that is started; `place(number)` moves it there first."""
+
+    def __init__(self, live: Callable[[int], object], place: Place | None = None) -> None:
+        self._pids: dict[int, int] = {}
+        self._waiting: set[int] = set()  # that have not been forked yet
+        self._alive: set[int] = set()
+        self._ended: list[tuple[int, int]] = []
+        self._unread = b""
+        self._words, words = os.pipe()  # what workers raised
+        self._socket, theirs = socket.socketpair()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        self._process = os.fork()
+        if not self._process:
+            try:
+                self._socket.close()
+                os.close(self._words)
+                _Minding(theirs, words, live, place).until_parent_is_gone(parent)
+            finally:
+                os._exit(1)
+        theirs.close()
+        os.close(words)
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The process id of each number, of its latest process."""
+        deadline = time.monotonic() + FORKS_WITHIN
+        while self._waiting:
+            self._hear(max(0.0, deadline - time.monotonic()))
+            if time.monotonic() > deadline:
+                raise CodedReduceError(
+                    f"workers {sorted(self._waiting)} could not be started within {FORKS_WITHIN:g} s"
+                )
+        return dict(self._pids)
+
+    def start(self, number: int) -> None:
+        """Fork a worker; again, if the one of that number has ended."""
+        self._waiting.add(number)
+        self._alive.add(number)
+        with contextlib.suppress(OSError):  # the nursery is gone, which is noticed when it is listened to
+            self._socket.sendall(f"start {number}\n".encode())
+
+    def raise_what_was_raised(self) -> None:
+        """Raise if a worker did."""
+        if select.select([self._words], [], [], 0)[0]:
+            who, _, message = os.read(self._words, WORDS).decode(errors="replace").partition("\t")
+            if who.isdigit():
+                raise WorkerFailed(int(who), message.strip().partition("\n")[0])
+
+    def newly_ended(self) -> list[tuple[int, int]]:
+        """Who has ended since last asked, with the exit code; negative: the signal that killed it."""
+        self._hear(0.0)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _hear(self, patience: float) -> None:
+        """Take what the nursery says within that time: at least one thing, if there is one."""
+        while select.select([self._socket], [], [], patience)[0]:
+            patience = 0.0
+            try:
+                data = self._socket.recv(65536)
+            except OSError:
+                data = b""
+            if not data:
+                self._lose_all()
+                return
+            *lines, self._unread = (self._unread + data).split(b"\n")
+            for line in lines:
+                what, number, value = line.decode().split()
+                if what == "started":
+                    self._waiting.discard(int(number))
+                    self._pids[int(number)] = int(value)
+                else:
+                    self._alive.discard(int(number))
+                    self._ended.append((int(number), int(value)))
+
+    def _lose_all(self) -> None:
+        """The nursery has ended, and with it all workers."""
+        self._ended += [(number, -signal.SIGKILL) for number in sorted(self._alive)]
+        self._alive.clear()
+        self._waiting.clear()
+
+    def end(self, grace: float) -> None:
+        """Give all so many seconds to leave, and end those that have not."""
+        deadline = time.monotonic() + grace
+        while self._alive and time.monotonic() < deadline:
+            self._hear(max(0.0, deadline - time.monotonic()))
+        self._socket.close()
+        os.close(self._words)
+        deadline = time.monotonic() + ENDS_WITHIN
+        while not os.waitpid(self._process, os.WNOHANG)[0]:
+            if time.monotonic() > deadline:
+                os.kill(self._process, signal.SIGKILL)
+                os.waitpid(self._process, 0)
+                return
+            time.sleep(0.002)
+
+
+class _Minding:
+    """The nursery's own process."""
+
+    def __init__(self, pipe: socket.socket, words: int, live: Callable[[int], object], place: Place | None) -> None:
+        self._socket = pipe
+        self._words = words
+        self._live = live
+        self._place = place
+        self._pids: dict[
+            int, tuple[int, int]
+        ] = {}  # by a file that says when it has ended: the number, and the process
+        self._unread = b""
+
+    def until_parent_is_gone(self, parent: int) -> None:
+        for one in (signal.SIGINT, signal.SIGHUP):  # which all of a terminal get: the first decides when it is over
+            signal.signal(one, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        die_with_parent(parent)
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        while True:
+            for file, _ in poller.poll():
+                if file in self._pids:
+                    poller.unregister(file)
+                    self._reap(file)
+                    continue
+                data = self._socket.recv(65536)
+                if not data:
+                    self._end_all()
+                    os._exit(0)
+                *lines, self._unread = (self._unread + data).split(b"\n")
+                for line in lines:
+                    poller.register(self._fork(int(line.split()[1])), select.POLLIN)
+
+    def _say(self, what: str, number: int, value: int) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.sendall(f"{what} {number} {value}\n".encode())
+
+    def _fork(self, number: int) -> int:
+        nursery = os.getpid()
+        process = os.fork()
+        if not process:
+            self._be(number, nursery)
+        file = os.pidfd_open(process)
+        self._pids[file] = (number, process)
+        self._say("started", number, process)
+        return file
+
+    def _reap(self, file: int) -> None:
+        number, process = self._pids.pop(file)
+        os.close(file)
+        _, status = os.waitpid(process, 0)
+        self._say("ended", number, os.waitstatus_to_exitcode(status))
+
+    def _end_all(self) -> None:
+        for _, process in self._pids.values():
+            os.kill(process, signal.SIGKILL)  # not reaped yet, so nobody else has its number
+        for _, process in self._pids.values():
+            os.waitpid(process, 0)
+
+    def _be(self, number: int, nursery: int) -> None:
+        """What a worker does: live, and leave no trace but its last words."""
+        code = 1
+        try:
+            die_with_parent(nursery)
+            self._socket.close()
+            for file in self._pids:
+                os.close(file)
+            sys.setswitchinterval(0.0005)  # the thread that talks must not wait for the one that computes
+            if self._place is not None:
+                self._place(number)
+            with threadpool_limits(1):  # one core a worker, or all of them fight for all
+                self._live(number)
+            code = 0
+        except Leaving as leaving:
+            code = int(leaving.code or 0)
+        except BaseException as error:
+            if wants_tracebacks():
+                print(traceback.format_exc(), file=sys.stderr, end="", flush=True)
+            text = f"{type(error).__name__}: {error}".replace("\n", " ")
+            os.write(self._words, f"{number}\t{text}\n".encode()[:WORDS])
+        finally:
+            os._exit(code)

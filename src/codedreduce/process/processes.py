@@ -1,0 +1,118 @@
+"""Commands of this machine that belong to one run: started, watched, and ended however the run ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO
+
+from codedreduce.errors import UsageError
+from codedreduce.process.telling import PIPE, Told, Word
+
+#: Moves the calling process to its place, given its number.
+Place = Callable[[int], None]
+
+
+class Processes:
+    """The processes of a run by number."""
+
+    def __init__(self, place: Place | None = None) -> None:
+        self._place = place
+        self._spawned: dict[int, subprocess.Popen[bytes]] = {}
+        self._seen_end: set[int] = set()
+        self._told = Told()  # what commands tell beside what they print
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The process id of each."""
+        return {number: process.pid for number, process in self._spawned.items()}
+
+    def spawn(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> IO[bytes]:
+        """Run a command; what it prints can be read. Again, if the one of that number has ended."""
+        parent = os.getpid()
+
+        def begin() -> None:
+            die_with_parent(parent)
+            if self._place is not None:
+                self._place(number)
+
+        try:
+            process = subprocess.Popen(
+                command, env={**environment, PIPE: str(self._told.writes)}, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=begin,
+                pass_fds=[self._told.writes],
+            )  # fmt: skip
+        except OSError as error:
+            raise UsageError(f"cannot start {command[0]!r}: {error.strerror}") from None
+        self._spawned[number] = process
+        self._seen_end.discard(number)
+        assert process.stdout is not None
+        return process.stdout
+
+    def signal(self, number: int, what: int) -> None:
+        """Send a process a signal, if it is there."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._spawned[number].pid, what)
+
+    def is_stopped(self, number: int) -> bool:
+        """Whether a process is paused: it cannot end by itself."""
+        return is_stopped(self._spawned[number].pid)
+
+    def is_waiting(self, number: int) -> bool:
+        """Whether a process is not there yet: it is as soon as it is started."""
+        return False
+
+    @property
+    def told_at(self) -> int:
+        """A file that has something to read when `take_told` has something to tell."""
+        return self._told.descriptor
+
+    def take_told(self) -> list[Word]:
+        """What commands have told since last asked."""
+        return self._told.take()
+
+    def newly_ended(self) -> list[tuple[int, int]]:
+        """Who has ended since last asked, with the exit code; negative: the signal that killed it."""
+        codes = [(number, process.poll()) for number, process in self._spawned.items()]
+        found = [(number, code) for number, code in codes if code is not None and number not in self._seen_end]
+        self._seen_end.update(number for number, _ in found)
+        return found
+
+    def end(self, grace: float) -> None:
+        """Give all so many seconds to leave, end those that have not."""
+        deadline = time.monotonic() + grace
+        for command in self._spawned.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                command.wait(timeout=max(0.0, deadline - time.monotonic()))
+            if command.poll() is None:
+                command.kill()
+            command.wait()
+        self._spawned.clear()
+        self._told.close()
+
+
+def die_with_parent(parent: int | None = None) -> None:
+    """Ask the kernel to end this process when the one that started it ends, and end if it has ended already."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
+
+
+def is_stopped(process: int) -> bool:
+    """Whether a process is paused: it cannot end by itself."""
+    return state_of(process) in ("T", "t")
+
+
+def state_of(process: int) -> str:
+    """What the kernel says that a process does, as a letter; nothing if there is none."""
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""

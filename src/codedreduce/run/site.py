@@ -1,0 +1,41 @@
+"""Where the processes of a run are placed, if not simply on this machine: a lab's nodes, for one."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from codedreduce.process.addresses import free_port
+from codedreduce.process.secrets import Secret, find_secret, is_insecure
+from codedreduce.run.run import Meeting
+
+
+class Site(Protocol):
+    """Nodes with addresses of their own, to which a process of this machine can move."""
+
+    @property
+    def host(self) -> str:
+        """The root's address."""
+
+    def address(self, node: int) -> str:
+        """A node's address."""
+
+    def enter(self, node: int) -> None:
+        """Move the calling thread, and all it starts, to a node."""
+
+    def at(self, node: int) -> AbstractContextManager[None]:
+        """The calling thread is at a node for a while; sockets it opens stay there."""
+
+
+def meeting_at(site: Site, run: str = "") -> Meeting:
+    """Where a run on a site meets: by TCP, at a port that is free at its root."""
+    with site.at(0):
+        port = free_port()
+    run = run or f"codedreduce-{uuid.uuid4().hex[:8]}"
+    insecure = is_insecure(os.environ)
+    return Meeting(
+        run=run, host=site.host, port=port, same_machine=False, shared_memory=False, insecure=insecure,
+        secret=None if insecure else find_secret(os.environ) or Secret.fresh(),
+    )  # fmt: skip

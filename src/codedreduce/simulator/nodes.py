@@ -1,0 +1,406 @@
+"""The nodes of a simulated cluster: each has a machine, handles events while it lives, and has its actions done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from codedreduce.protocol import Machine, Settings, machine_for
+from codedreduce.protocol.core.events import (
+    Drained,
+    Event,
+    EveryoneIn,
+    HandOver,
+    Leave,
+    Note,
+    PeerFound,
+    PeerLost,
+    SetTimer,
+    Started,
+    TimerFired,
+)
+from codedreduce.schemes import Plan, StripedPlan, TreePlan
+from codedreduce.simulator.kernel import Kernel
+from codedreduce.simulator.obedience import Obedience
+from codedreduce.simulator.record import Recorder
+
+#: How many times longer than a message takes it is until a process that has left is seen to be gone.
+AFTER_LAST_WORDS = 3.0
+
+
+class Node:
+    """What the world keeps of a node beside its machine."""
+
+    __slots__ = (
+        "alive",
+        "cuts",
+        "epoch",
+        "going",
+        "held",
+        "is_lost",
+        "leaves",
+        "machine",
+        "pauses",
+        "returns",
+        "timers",
+        "tokens",
+    )
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.alive = True
+        self.epoch = 0  # of its connections: another one with every process that goes or comes
+        self.pauses = 0
+        self.is_lost = False  # the others have counted it as lost during a pause, and another is not over
+        self.held: list[tuple[Event, int]] = []  # events that came during a pause
+        self.cuts = 0
+        self.going = False  # its machine has left, and what it said last is under way
+        self.leaves = self.returns = False  # it was told to go; and another comes in its place as soon as it has
+        self.timers: dict[str, int] = {}  # the token of the timer that counts
+        self.tokens = 0  # only grows, also when a process takes another's place
+
+
+class Ways:
+    """From whom what is said does not reach whom; when that is noticed, nothing goes the other way, either."""
+
+    def __init__(self, sender: int, receivers: Iterable[int]) -> None:
+        self.pairs = {(sender, receiver) for receiver in receivers if receiver != sender}
+
+    def notice(self) -> None:
+        """Both ends of every connection count it as lost."""
+        self.pairs |= {(receiver, sender) for sender, receiver in self.pairs}
+
+
+class Nodes:
+    """All nodes of a plan; what happens to them, whether by the protocol or by a fault, happens here."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        settings: Settings,
+        kernel: Kernel,
+        recorder: Recorder,
+        *,
+        latency: float,
+        checking: bool,
+        root_computes: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.kernel = kernel
+        self.recorder = recorder
+        self.rooted = isinstance(plan, TreePlan)
+        self.numbers = plan.nodes
+        self.checkpoint = settings.after  # the round after which a root that is started again goes on
+        self._settings = settings
+        self._root_computes = root_computes
+        self._latency = latency
+        self._checking = checking
+        self._nodes = {number: Node(self._machine(number, 1)) for number in self.numbers}
+        self.joined: set[int] = set()  # nodes that have said so
+        self._parted: list[frozenset[int]] = []  # groups of nodes that cannot reach the others
+        self._mute: list[Ways] = []  # from whom nothing reaches whom
+        self._obedience = Obedience() if checking and isinstance(plan, StripedPlan) else None
+        self._performers: dict[type, Callable[[int, Any], None]] = {
+            SetTimer: self._set_timer,
+            EveryoneIn: self._joined,
+            Note: self.note,
+        }
+
+    def _machine(self, number: int, process: int) -> Machine:
+        settings = self._settings
+        if isinstance(self.plan, StripedPlan):
+            settings = replace(settings, process=process)
+        if self.rooted and number == 0:
+            settings = replace(settings, after=self.checkpoint)
+        return machine_for(number, self.plan, settings, computes=self._root_computes)
+
+    def have_done(self, performers: Mapping[type, Callable[[int, Any], None]]) -> None:
+        """Who does actions of these types."""
+        self._performers.update(performers)
+
+    def machine(self, number: int) -> Machine:
+        """The machine of a node."""
+        return self._nodes[number].machine
+
+    def dispatch(self, number: int, event: Event, drained: int = -1) -> None:
+        """Let a machine handle an event, and do what it says; then acknowledge it to `drained`, if somebody asked."""
+        node = self._nodes[number]
+        if not node.alive:
+            return
+        if node.pauses:
+            node.held.append((event, drained))
+            return
+        now = self.kernel.now
+        actions = node.machine.handle(event, now)
+        if self.recorder.tracing:
+            self.recorder.trace(now, number, event, actions)
+        if self._checking:
+            node.machine.check_invariants()
+            if self._obedience is not None:
+                alive = {one: each for one, each in self._nodes.items() if each.alive}
+                machines = {one: each.machine for one, each in alive.items()}
+                self._obedience.check(number, machines, {one: each.epoch for one, each in alive.items()})
+        performers = self._performers
+        for action in actions:
+            performers[type(action)](number, action)
+        if drained >= 0:
+            self.kernel.at(now + self._latency, self.dispatch, drained, Drained(peer=number))
+
+    # -- what machines ask for
+
+    def _set_timer(self, number: int, action: SetTimer) -> None:
+        node = self._nodes[number]
+        node.tokens += 1
+        node.timers[action.name] = node.tokens
+        self.kernel.at(action.at, self._fire, number, action.name, node.tokens)
+
+    def _fire(self, number: int, name: str, token: int) -> None:
+        if self._nodes[number].timers.get(name) == token:
+            self.dispatch(number, TimerFired(name=name))
+
+    def _joined(self, number: int, action: EveryoneIn) -> None:
+        self.joined.add(number)
+
+    def note(self, number: int, action: Note) -> None:
+        """A node has something to tell."""
+        self.recorder.note(self.kernel.now, number, action)
+
+    def finished(self, number: int) -> None:
+        """The process of a node that has left ends; one that was told to go may come back."""
+        node = self._nodes[number]
+        if node.leaves and isinstance(self.plan, StripedPlan):  # what it said last arrives before it is gone
+            node.alive, node.going = False, True
+            self.kernel.at(self.kernel.now + AFTER_LAST_WORDS * self._latency, self._is_gone, number)
+            return
+        if node.leaves:
+            left = self.crash(number)
+            if node.returns and left is not None:
+                self.kernel.at(self.kernel.now, self.come_back, number, left)
+            return
+        node.alive = False
+        if isinstance(self.plan, StripedPlan):  # what it said last arrives before that
+            self.kernel.at(self.kernel.now + AFTER_LAST_WORDS * self._latency, self._tell_dead, number, node.epoch)
+
+    def _is_gone(self, number: int) -> None:
+        """The process of a rank that was told to go has ended; another may come in its place."""
+        node = self._nodes[number]
+        node.alive, node.going = True, False
+        left = self.crash(number)
+        if node.returns and left is not None:
+            self.kernel.at(self.kernel.now, self.come_back, number, left)
+
+    # -- connections
+
+    def connection(self, one: int, other: int) -> tuple[int, int]:
+        """The connection that two nodes have now; it ends with either of their processes."""
+        return self._nodes[one].epoch, self._nodes[other].epoch
+
+    def carries(self, connection: tuple[int, int], sender: int, receiver: int) -> bool:
+        """Whether what was sent over a connection arrives: it is the one they still have, and is not cut."""
+        one, other = self._nodes[sender], self._nodes[receiver]
+        if one.epoch != connection[0] or other.epoch != connection[1]:
+            return False
+        if any((sender in group) != (receiver in group) for group in self._parted):
+            return False
+        if any((sender, receiver) in ways.pairs for ways in self._mute):
+            return False
+        if not (one.cuts or other.cuts):
+            return True
+        if isinstance(self.plan, StripedPlan):
+            return False
+        child = max(sender, receiver) if self.rooted else sender  # a cut is on the link from a node to its parent
+        return not self._nodes[child].cuts
+
+    def _neighbours(self, number: int) -> list[int]:
+        """A node's parent, then its children; of a rank all others, rank 0 first."""
+        if isinstance(self.plan, StripedPlan):
+            return [peer for peer in self.numbers if peer != number]
+        return [*self._above(number), *self._below(number)]
+
+    def _above(self, number: int) -> list[int]:
+        """A node's parent, if it has one."""
+        assert isinstance(self.plan, TreePlan)
+        return [self.plan.tree.parent(number)] if number else []
+
+    def _below(self, number: int) -> list[int]:
+        """A node's children; of a rank all others but rank 0."""
+        if isinstance(self.plan, TreePlan):
+            return list(self.plan.tree.children(number))
+        return self._neighbours(number)[1:]
+
+    # -- what faults do
+
+    def crash(self, number: int) -> int | None:
+        """Take a process away; which crash of it this was, or None if there was no process."""
+        node = self._nodes[number]
+        if not node.alive:
+            return None
+        node.alive = False
+        node.epoch += 1
+        if isinstance(self.plan, StripedPlan):
+            self.kernel.at(self.kernel.now + self._latency, self._tell_dead, number, node.epoch)
+        else:
+            for peer in self._neighbours(number):
+                self.kernel.at(self.kernel.now + self._latency, self.dispatch, peer, PeerLost(peer=number))
+        return node.epoch
+
+    def _tell_dead(self, number: int, epoch: int) -> None:
+        """All that can reach a rank's machine see that its process is gone; the others only lose it."""
+        for peer in self._neighbours(number):
+            self.dispatch(peer, PeerLost(peer=number, dead=self._can_reach(peer, number)))
+
+    def _can_reach(self, one: int, other: int) -> bool:
+        """Whether two nodes can have a connection."""
+        if self._nodes[one].cuts or self._nodes[other].cuts:
+            return False
+        if any((one, other) in ways.pairs or (other, one) in ways.pairs for ways in self._mute):
+            return False
+        return not any((one in group) != (other in group) for group in self._parted)
+
+    def come_back(self, number: int, crash: int) -> None:
+        """Start a new process in place of one that is gone, unless one has been since that crash."""
+        node = self._nodes[number]
+        if node.epoch != crash:
+            return
+        node.epoch += 1
+        node.alive = True
+        node.machine = self._machine(number, node.epoch + 1)
+        node.leaves = node.returns = False
+        node.held.clear()
+        node.timers.clear()
+        self.dispatch(number, Started())
+        if not isinstance(self.plan, StripedPlan):
+            for peer in self._below(number):
+                self.dispatch(peer, PeerFound(peer=number))
+            return
+        for peer in self._neighbours(number):
+            if not self._nodes[peer].alive:
+                self.dispatch(number, PeerLost(peer=peer, dead=self._can_reach(number, peer)))
+            elif not self._can_reach(number, peer):
+                self.dispatch(number, PeerLost(peer=peer))
+            else:  # not before it has heard that the old process is lost
+                self.kernel.at(self.kernel.now + self._latency, self._meet, peer, number)
+
+    def stay_away(self, number: int) -> None:
+        """A rank is not there when the run begins."""
+        self._nodes[number].alive = False
+
+    def present(self) -> list[int]:
+        """The nodes that have a process."""
+        return [number for number in self.numbers if self._nodes[number].alive]
+
+    def come(self, number: int) -> None:
+        """A rank comes that was not there, unless it has come."""
+        if not self._nodes[number].alive:
+            self.come_back(number, self._nodes[number].epoch)
+
+    def mute(self, number: int, others: Iterable[int]) -> Ways:
+        """What a rank says does not reach others; what they say reaches it."""
+        ways = Ways(number, others)
+        self._mute.append(ways)
+        return ways
+
+    def lose_ways(self, ways: Ways) -> None:
+        """It is noticed, at both ends."""
+        ways.notice()
+        for one, other in sorted(ways.pairs):
+            self.dispatch(one, PeerLost(peer=other))
+
+    def unmute(self, ways: Ways) -> None:
+        """Both can be heard again, and have a new connection."""
+        self._mute.remove(ways)
+        ways.notice()
+        for one, other in sorted(ways.pairs):
+            if self._nodes[one].alive:
+                self._meet(one, other)
+
+    def _meet(self, one: int, other: int) -> None:
+        """One rank finds another, if it is there and can be reached."""
+        if self._nodes[other].alive and self._can_reach(one, other):
+            self.dispatch(one, PeerFound(peer=other))
+
+    def leave(self, number: int) -> None:
+        """Tell a node to go after its round; a rank, when others have taken what it does for all."""
+        self._nodes[number].leaves = True
+        reason = "somebody wants its machine"
+        self.dispatch(number, HandOver(reason=reason) if isinstance(self.plan, StripedPlan) else Leave(reason=reason))
+
+    def stay(self) -> None:
+        """Nobody who is there has to go any more: all end together."""
+        for node in self._nodes.values():
+            node.leaves = node.leaves and not node.alive
+
+    def return_(self, number: int) -> None:
+        """Start a new process in place of one that has left, or will have."""
+        node = self._nodes[number]
+        if node.alive or node.going:
+            node.returns = node.leaves
+        else:
+            self.come_back(number, node.epoch)
+
+    def is_alive(self, number: int) -> bool:
+        """Whether a node has a process."""
+        return self._nodes[number].alive
+
+    def pause(self, number: int) -> None:
+        """Let a node handle nothing for now."""
+        self._nodes[number].pauses += 1
+
+    def lose(self, number: int) -> None:
+        """A rank and all others count each other as lost."""
+        for peer in self._neighbours(number):
+            if self._nodes[number].pauses or self._nodes[number].cuts:
+                self.dispatch(peer, PeerLost(peer=number))
+                self.dispatch(number, PeerLost(peer=peer))
+
+    def part(self, apart: frozenset[int]) -> None:
+        """Some ranks cannot reach the others any more, and all are told so."""
+        self._parted.append(apart)
+        self._across(apart, lambda one, other: self.dispatch(one, PeerLost(peer=other)))
+
+    def join(self, apart: frozenset[int]) -> None:
+        """They can again."""
+        self._parted.remove(apart)
+        self._across(apart, self._meet)
+
+    def _across(self, apart: frozenset[int], then: Callable[[int, int], None]) -> None:
+        for one in self.numbers:
+            for other in self.numbers:
+                if (one in apart) != (other in apart):
+                    self.kernel.at(self.kernel.now + self._latency, then, one, other)
+
+    def resume(self, number: int, *, is_known: bool = False) -> None:
+        """End one pause; after the last, the node handles what came meanwhile, and finds all others if it was lost."""
+        node = self._nodes[number]
+        node.pauses -= 1
+        node.is_lost = node.is_lost or is_known
+        if not node.pauses:
+            is_known, node.is_lost = node.is_lost, False
+            held, node.held = node.held, []
+            for event, drained in held:
+                self.dispatch(number, event, drained)
+            if is_known:
+                self._find_all(number)
+
+    def cut(self, number: int) -> None:
+        """Lose whatever goes over the link to a node's parent."""
+        self._nodes[number].cuts += 1
+
+    def mend(self, number: int) -> None:
+        """End one cut; after the last, the node finds its parent again, or a rank all others."""
+        node = self._nodes[number]
+        node.cuts -= 1
+        if node.cuts or not node.alive:
+            return
+        if not isinstance(self.plan, StripedPlan):
+            self.dispatch(number, PeerFound(peer=self._neighbours(number)[0]))
+            return
+        self._find_all(number)
+
+    def _find_all(self, number: int) -> None:
+        """A rank and all that it can reach have new connections."""
+        for peer in self._neighbours(number):
+            if self._nodes[number].alive and self._nodes[peer].alive and self._can_reach(number, peer):
+                self.dispatch(peer, PeerFound(peer=number))
+                self.dispatch(number, PeerFound(peer=peer))

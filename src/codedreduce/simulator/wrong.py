@@ -1,0 +1,86 @@
+"""Nodes that compute wrongly and do not know it: a bit of what they computed is another."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from codedreduce.digests import digest
+from codedreduce.errors import UsageError
+from codedreduce.schemes.work import Piece
+from codedreduce.simulator.damage import flipped_anywhere
+from codedreduce.simulator.gradients import Gradients
+from codedreduce.vectors import Vector
+
+
+class Wrong(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that computes such a part of all pieces wrongly, in these rounds.
+
+    `sticky`: the same pieces whenever they are computed, and in the same way; else now and then, another one each time.
+    `where_audited`: only pieces that are looked at.
+    """
+
+    node: int
+    part: float = 1.0
+    sticky: bool = True
+    where_audited: bool = False
+    first: int = 1
+    last: int = 1 << 53
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.part <= 1:
+            raise UsageError(f"above 0 and up to 1 of what a node computes can be wrong, got {self.part}")
+
+
+#: Of pieces of a computation, by place.
+Digests = tuple[tuple[int, bytes], ...]
+
+
+class Slip(NamedTuple):
+    """A piece that was computed wrongly: by whom, and in which round."""
+
+    node: int
+    round: int
+    piece: Piece
+
+
+class Wrongs:
+    """What nodes compute, right or wrong; `slips` has what was wrong."""
+
+    def __init__(self, gradients: Gradients, wrongs: tuple[Wrong, ...] = ()) -> None:
+        self._gradients = gradients
+        self._wrongs = {wrong.node: wrong for wrong in wrongs}
+        self._count = 0
+        self.slips: list[Slip] = []
+
+    def of_pieces(
+        self, node: int, round_: int, pieces: tuple[Piece, ...], model: Vector, audited: tuple[int, ...] = ()
+    ) -> tuple[Vector, Digests]:  # fmt: skip
+        """The sum over pieces, as the node has it, and the digests of some of them, by place."""
+        if not audited and node not in self._wrongs:
+            return self._gradients.of_pieces(pieces, model), ()
+        total, digests = None, []
+        for place, piece in enumerate(pieces):
+            vector = self._of_piece(node, round_, piece, model, is_audited=place in audited)
+            if place in audited:
+                digests.append((place, digest(vector)))
+            total = vector if total is None else np.add(total, vector, out=total)
+        assert total is not None
+        return total, tuple(digests)
+
+    def _of_piece(self, node: int, round_: int, piece: Piece, model: Vector, *, is_audited: bool) -> Vector:
+        vector = self._gradients.of_piece(piece, model)
+        wrong = self._wrongs.get(node)
+        if wrong is None or (wrong.where_audited and not is_audited):
+            return vector
+        if wrong.first <= round_ <= wrong.last:
+            self._count += 1
+            draw = random.Random(repr((wrong.seed, node, piece, None if wrong.sticky else self._count)))
+            if draw.random() < wrong.part:
+                self.slips.append(Slip(node, round_, piece))
+                return flipped_anywhere(vector, draw)
+        return vector

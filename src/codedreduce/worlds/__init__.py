@@ -1,1 +1,0 @@
-"""Worlds: what runs the machines of the protocol."""
