@@ -71,7 +71,6 @@ MISTAKES = [
     ("train --say-waiting-after 1e400s", "1e400s"),
     ("train --audit 2", "`--audit 2`: must be at most 1"),
     ("train --quarantine 0", "`--quarantine 0`: must be at least 1"),
-    ("train --wire pigeon", "pigeon"),
     ("train --scheme ''", "unknown scheme ''"),
     ("train --scheme striped --on-excess approximate", "`--on-excess approximate`: stripes"),
     ("train --model softmax:²", "'softmax:²'"),

@@ -5,7 +5,7 @@ that is derived from the secret: who does not know it can neither talk to one no
 those who are in, by rank, and a node lets in only those, each as the rank that it was named as.
 
     a stranger    cannot make a first message that a book or a node can read: the connection is closed
-    at a book     whoever can is asked for a proof of the secret beside its key (`rendezvous`)
+    at a book     whoever can is asked for a proof of the secret beside its key (`rendezvous.directory`)
     at a node     a key that was named is let in as that rank; another waits a moment to be named, and is put off
 """
 
