@@ -20,7 +20,7 @@ class UnitParts(Generic[What]):
 
     It is complete when none of these is missing. What a longer sum of first blocks has in it is not needed any more.
 
-    >>> unit = Unit(blocks=4)
+    >>> unit = UnitParts(blocks=4)
     >>> unit.add(Part(0, 3, 4), "d"); unit.add(Part(0, 0, 2), "a+b"); unit.chain() is None
     True
     >>> unit.add(Part(0, 2, 3), "c"); unit.chain()

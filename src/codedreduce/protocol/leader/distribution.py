@@ -210,7 +210,7 @@ class Sending:
 def sending(load: Allotment, speed: Speed, vector: float) -> Sending:
     """When a rank sends what it is to do.
 
-    >>> sending(Load({0: 4, 1: 1}), Speed(block=1.0), 2.0)
+    >>> sending(Allotment({0: 4, 1: 1}), Speed(block=1.0), 2.0)
     Sending(ready=5.0, sent=8.0)
     """
     ready, sent = 0.0, 0.0
@@ -223,7 +223,7 @@ def sending(load: Allotment, speed: Speed, vector: float) -> Sending:
 def through_at(loads: Mapping[int, Allotment], speeds: Mapping[int, Speed], vector: float) -> float:
     """When all links are through, out and in, if stripes are cut as they should be.
 
-    >>> calm = {rank: Load({rank: 4}) for rank in range(4)}
+    >>> calm = {rank: Allotment({rank: 4}) for rank in range(4)}
     >>> through_at(calm, {rank: Speed(block=1.0) for rank in range(4)}, 1.0)
     5.75
     """
