@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from bench.measure import save
-from codedreduce.comparison.names import ALL
-from codedreduce.comparison.simulated import simulate_schemes
+from codedreduce.comparison.selection import ALL
+from codedreduce.comparison.simulated_runs import simulate_schemes
 from codedreduce.simulator.scenario import Scenario
 
 MODELS = ("calm", "exponential", "bursty", "sticky", "stalls:0.05:2s")

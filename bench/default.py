@@ -22,8 +22,8 @@ import msgspec
 
 from bench.conditions import COMPUTE, MODELS, conditions
 from bench.measure import save
-from codedreduce.comparison.names import scenario_for
-from codedreduce.comparison.simulated import run_scenario
+from codedreduce.comparison.selection import scenario_for
+from codedreduce.comparison.simulated_runs import run_scenario
 from codedreduce.schemes.choice import choose
 from codedreduce.simulator import network
 from codedreduce.simulator.gradients import Gradients

@@ -17,8 +17,8 @@ from typing import Any
 
 from bench.measure import save
 from codedreduce.errors import CodedReduceError
-from codedreduce.lab.chaos.running import Outcome, Progress, Setup, run
-from codedreduce.lab.chaos.schedule import Fault, Kind
+from codedreduce.lab.chaos.chaos_run import ChaosProgress, Outcome, Setup, run
+from codedreduce.lab.chaos.schedule import ChaosFault, Kind
 
 RATE = 100e6 / 8
 
@@ -50,7 +50,7 @@ def one(scheme: str, fault: str, place: str, *, early: bool = False) -> dict[str
     row: dict[str, Any] = {"scheme": scheme, "fault": fault, "place": place, "early": early}
     pauses: list[float] = []
 
-    def look(progress: Progress) -> None:
+    def look(progress: ChaosProgress) -> None:
         pauses[:] = progress.pauses()
 
     with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def one(scheme: str, fault: str, place: str, *, early: bool = False) -> dict[str
             workers=6, shape="2x2" if scheme == "tree" else None, kind="numpy", rate=RATE, folder=Path(folder),
             lab="faults", early=early,
         )  # fmt: skip
-        schedule = [Fault(at=1.0 if early else 4.0, kind=kind, nodes=(node,), seconds=lasts)]
+        schedule = [ChaosFault(at=1.0 if early else 4.0, kind=kind, nodes=(node,), seconds=lasts)]
         try:
             outcome = run(setup, schedule, seconds + 8.0 * early, look)
         except CodedReduceError as error:

@@ -33,7 +33,7 @@ from bench.measure import save
 from codedreduce import Striped
 from codedreduce.launch.gpu_sharing import sharing_gpus
 from codedreduce.process.addresses import free_port
-from codedreduce.torch.device.sums import add_up
+from codedreduce.torch.device.device_sums import add_up
 
 RANKS, BATCH, TOKENS, SAMPLES, VOCABULARY = 6, 48, 256, 960, 50257
 WARM = 3  # steps that are told apart: what is allocated and compiled at first

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from bench.measure import save
-from codedreduce.comparison.simulated import run_scenario
+from codedreduce.comparison.simulated_runs import run_scenario
 from codedreduce.simulator import Gradients
 from codedreduce.simulator.scenario import Scenario
 

@@ -28,7 +28,7 @@ from codedreduce import CodedReduce, MasterWorker, RingAllReduce, Scheme, Stripe
 from codedreduce.memory.arena import arenas_of
 from codedreduce.node.local import LocalCluster, new_meeting
 from codedreduce.protocol import Settings
-from codedreduce.run.run import Run
+from codedreduce.run.agreement import Run
 from codedreduce.run.tuning import LOCAL_CHUNK
 from codedreduce.run.world import Gradient, World
 from codedreduce.schemes import Piece

@@ -32,12 +32,12 @@ from codedreduce.lab import Lab
 from codedreduce.node.node import Node
 from codedreduce.process.nursery import Nursery
 from codedreduce.process.secrets import Secret
-from codedreduce.run.run import Run
+from codedreduce.run.agreement import Run
 from codedreduce.run.site import meeting_at
 from codedreduce.run.world import RoundResult
+from codedreduce.torch.gradient.unit_gradient import UnitGradient
 from codedreduce.torch.layout import Layout
-from codedreduce.torch.task import Training
-from codedreduce.torch.unit import UnitGradient
+from codedreduce.torch.training import Training
 
 torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()  # loads what optimizers need, once for all ranks
 

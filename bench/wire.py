@@ -27,7 +27,7 @@ from codedreduce.net.seals import Seal
 from codedreduce.node.local import LocalCluster
 from codedreduce.process.addresses import free_port
 from codedreduce.process.secrets import Secret
-from codedreduce.run.run import Meeting, Run
+from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.world import World
 from codedreduce.schemes import Piece
 

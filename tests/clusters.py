@@ -15,7 +15,7 @@ import pytest
 
 from codedreduce.errors import LabUnavailable
 from codedreduce.lab import Lab, check_available
-from codedreduce.lab.lab import labs
+from codedreduce.lab.laboratory import labs
 from codedreduce.lab.namespaces import processes_in
 
 RATE = 1e9 / 8

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import zmq
 
-from codedreduce.net.carrier import Carrier, Link
+from codedreduce.net.carrier import Carrier, PeerLink
 from codedreduce.net.frames import OPENS
 
 
-def sealed(carrier: Carrier, link: Link, plane: int, frames: Sequence[bytes]) -> list[bytes]:
+def sealed(carrier: Carrier, link: PeerLink, plane: int, frames: Sequence[bytes]) -> list[bytes]:
     """With the seal of whoever sends them; what is of its session counts as one of its messages."""
     if not frames or not carrier._has_seals(link, plane):
         return list(frames)
@@ -19,7 +19,7 @@ def sealed(carrier: Carrier, link: Link, plane: int, frames: Sequence[bytes]) ->
     return [link.seals[plane].put(first, others[0] if others else None, counts=counts), *others]
 
 
-def put(carrier: Carrier, link: Link, plane: int, frames: Sequence[bytes], *, seals: bool = True) -> None:
+def put(carrier: Carrier, link: PeerLink, plane: int, frames: Sequence[bytes], *, seals: bool = True) -> None:
     """Let a node send them; without a seal, if that is what shall be wrong with them."""
     socket, name = carrier._way(link, plane)
     assert socket is not None

@@ -22,7 +22,7 @@ from bench.paper.figure import draw, table
 from bench.paper.measured import Measuring
 from bench.paper.peers import run_gloo, run_mpi
 from bench.paper.simulated import Choice, best_schemes, scenario, simulate_all
-from codedreduce.comparison.names import ALL, scenario_for
+from codedreduce.comparison.selection import ALL, scenario_for
 from codedreduce.lab import Lab
 from codedreduce.simulator.scenario import Scenario
 from codedreduce.training.data import Arrays

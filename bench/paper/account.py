@@ -16,7 +16,7 @@ import msgspec
 from bench.paper.experiments import EXPERIMENTS, RATE, Experiment
 from bench.paper.measured import Measuring
 from bench.paper.simulated import mean_round, scenario
-from codedreduce.comparison.names import scenario_for
+from codedreduce.comparison.selection import scenario_for
 from codedreduce.lab import Lab
 from codedreduce.run.tuning import chunk_over_network
 

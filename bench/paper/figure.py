@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.paper.experiments import EXPERIMENTS
-from codedreduce.comparison.names import ALL
+from codedreduce.comparison.selection import ALL
 from codedreduce.report.palette import MUTED, group_colour
 
 #: The speed-ups of CodedReduce that the paper reports, "up to".

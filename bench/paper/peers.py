@@ -27,7 +27,7 @@ from bench.paper.experiments import EXPERIMENTS, WARM_UP, Experiment, delay_mode
 from bench.paper.measured import summed_up
 from codedreduce.lab import Lab
 from codedreduce.process.processes import die_with_parent
-from codedreduce.run.inject import Injector
+from codedreduce.run.injected_delays import DelayInjector
 from codedreduce.schemes import RingAllReduce
 from codedreduce.training.data import Arrays
 from codedreduce.training.gradient import BatchGradient
@@ -52,7 +52,7 @@ class Rank:
         (self._unit,) = plan.units(rank + 1)
         self._gradient = BatchGradient(self.job.objective, data, plan, batch=None, seed=0)
         injection = self.job.injection()
-        self._injector = None if injection is None else Injector(injection, rank)
+        self._injector = None if injection is None else DelayInjector(injection, rank)
         self._node = rank + 1
         self.model = self.job.model()
         self.vector = np.empty(len(self.model) + 1, dtype=np.float32)

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 import msgspec
 
 from bench.paper.experiments import LATENCY, PAYLOAD, RATE, TURN, UNIT, WARM_UP, Experiment, delay_model
-from codedreduce.comparison.names import gradient_coding_choices, scenario_for
+from codedreduce.comparison.selection import gradient_coding_choices, scenario_for
 from codedreduce.errors import UsageError
 from codedreduce.run.tuning import LEAST_HEAD_START, worth_announcing
 from codedreduce.simulator.gradients import Gradients

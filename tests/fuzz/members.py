@@ -35,11 +35,11 @@ from codedreduce.protocol.core.events import (
     EveryoneIn,
     Gathered,
     Pack,
-    Packed,
     Renewed,
+    StatePacked,
 )
 from codedreduce.protocol.rights import rights_at
-from codedreduce.run.run import Meeting, Run
+from codedreduce.run.agreement import Meeting, Run
 from codedreduce.schemes import Plan, StripedPlan, TreePlan
 from tests.fuzz.mutations import Mutations
 from tests.fuzz.runs import PLANS
@@ -143,7 +143,7 @@ class Two:
                 self._begin(told.round + 1)
             elif isinstance(told, Pack):
                 state = np.zeros(self.settings.state_chunk + 5, np.uint8)
-                post(Packed(round=max(0, machine.round - 1), state=state, digest="x"))
+                post(StatePacked(round=max(0, machine.round - 1), state=state, digest="x"))
 
     # -- the neighbour
 

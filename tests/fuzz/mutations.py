@@ -15,7 +15,7 @@ from codedreduce.net.keys import Guard
 from codedreduce.net.rendezvous.directory import Registration, Standing
 from codedreduce.protocol.core.messages import DATA, AnyMessage
 from codedreduce.protocol.core.wire import encode
-from codedreduce.run.run import Meeting
+from codedreduce.run.agreement import Meeting
 from tests.unit.peers import MESSAGES
 
 #: Numbers at which something may be one off.

@@ -14,8 +14,8 @@ from codedreduce.node.local import LocalCluster, new_meeting
 from codedreduce.process.addresses import free_port
 from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings
+from codedreduce.run.agreement import FLOAT32, Dtype, Meeting, Run
 from codedreduce.run.journal import Journal
-from codedreduce.run.run import FLOAT32, Dtype, Meeting, Run
 from codedreduce.run.world import Over, RoundResult, World
 from codedreduce.schemes import Piece, Plan, StripedPlan, TreePlan
 from codedreduce.simulator import Gradients

@@ -14,7 +14,7 @@ import time
 import msgspec
 
 from codedreduce.net.carrier import name_of
-from codedreduce.run.run import Meeting
+from codedreduce.run.agreement import Meeting
 from tests.fuzz.mutations import Mutations
 from tests.fuzz.strangers import BOOK, Raw
 

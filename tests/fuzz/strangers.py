@@ -10,7 +10,7 @@ from pathlib import Path
 import zmq
 
 from codedreduce.net.rendezvous.meeting import neighbours
-from codedreduce.run.run import Run
+from codedreduce.run.agreement import Run
 from codedreduce.schemes import Plan, RingPlan, StripedPlan
 
 Context = zmq.Context[zmq.Socket[bytes]]

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from codedreduce.memory.arena import Arena, Reference
-from codedreduce.torch.device.memory import DeviceMemory
+from codedreduce.torch.device.device_memory import DeviceMemory
 from codedreduce.vectors import Vector
 
 HERE = torch.device("cpu")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import codedreduce.torch as cr
-import codedreduce.torch.arithmetic as of_torch
+import codedreduce.torch.gradient.torch_arithmetic as of_torch
 from codedreduce.process.arithmetic import Arithmetic, of_numpy
 
 from .test_torch_striped import bits_of, digest, run

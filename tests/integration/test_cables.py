@@ -19,12 +19,12 @@ import pytest
 
 from codedreduce import CodedReduce, Striped, Tree
 from codedreduce.lab import Lab
-from codedreduce.lab.lab import labs
+from codedreduce.lab.laboratory import labs
 from codedreduce.node.local import LocalCluster, new_meeting
 from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings
+from codedreduce.run.agreement import Run
 from codedreduce.run.journal import Journal
-from codedreduce.run.run import Run
 from codedreduce.run.world import RoundResult, World
 from codedreduce.schemes import Piece, Plan, Scheme, StripedPlan
 from codedreduce.simulator import Gradients

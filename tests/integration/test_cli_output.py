@@ -75,7 +75,7 @@ def test_a_narrow_terminal_shows_all_columns(monkeypatch: pytest.MonkeyPatch) ->
 
     from rich.console import Console
 
-    from codedreduce.cli.console import print_whole
+    from codedreduce.cli.terminal.console import print_whole
     from codedreduce.report.comparison import comparison_table
     from tests.unit.test_comparison_report import compared
     from tests.unit.test_comparison_report import run as one

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from codedreduce.cli.files import check_writable, write_whole
+from codedreduce.cli.terminal.output_files import check_writable, write_whole
 from codedreduce.errors import UsageError
 from tests.command import codedreduce
 from tests.waiting import PATIENCE

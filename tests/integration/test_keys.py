@@ -36,8 +36,8 @@ from codedreduce.protocol import Settings
 from codedreduce.protocol.core.messages import Goodbye
 from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import rights_at
+from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.journal import Journal
-from codedreduce.run.run import Meeting, Run
 from codedreduce.run.world import World
 from codedreduce.schemes import Piece, Plan
 from tests.sums import sums

@@ -11,7 +11,7 @@ import pytest
 
 from codedreduce.errors import LabUnavailable, UsageError
 from codedreduce.lab import Lab, check_available
-from codedreduce.lab.lab import labs
+from codedreduce.lab.laboratory import labs
 from codedreduce.lab.namespaces import processes_in
 from tests.command import codedreduce
 from tests.waiting import wait_until

@@ -78,7 +78,7 @@ def test_errors_and_interrupts_end_all_processes(tmp_path: Path) -> None:
     assert "[1] RuntimeError: my own bug with 3" in out, "with where it was, above that"
     assert "raised CodedReduceError rank 1: RuntimeError: my own bug with 3 (script.py, line 8)" in out
     assert out.endswith("interrupted\n")
-    assert nobody_runs("codedreduce.torch.launched")
+    assert nobody_runs("codedreduce.torch.launched_process")
 
 
 def test_a_notebook_shows_a_mistake_as_one_line() -> None:

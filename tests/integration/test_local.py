@@ -23,9 +23,9 @@ from codedreduce.node.local import LocalCluster
 from codedreduce.node.node import Node
 from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings
-from codedreduce.run.inject import Injection
+from codedreduce.run.agreement import Meeting, Run
+from codedreduce.run.injected_delays import Injection
 from codedreduce.run.journal import Journal, Lateness, listening
-from codedreduce.run.run import Meeting, Run
 from codedreduce.run.world import World
 from codedreduce.schemes import Piece
 from codedreduce.simulator import parse_delays

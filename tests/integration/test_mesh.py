@@ -28,8 +28,8 @@ from codedreduce.protocol.core.events import Transmit
 from codedreduce.protocol.core.messages import Offer, ShareChunk
 from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import Rights
+from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.quorum import Gathering
-from codedreduce.run.run import Meeting, Run
 from tests.raw import put
 from tests.waiting import PATIENCE
 

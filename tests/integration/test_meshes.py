@@ -23,7 +23,7 @@ from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import Transmit
 from codedreduce.protocol.core.messages import PartChunk
 from codedreduce.protocol.rights import rights_at
-from codedreduce.run.run import Meeting, Run
+from codedreduce.run.agreement import Meeting, Run
 from codedreduce.schemes import Piece
 from tests.proxies import Message, Proxy, flipped
 from tests.waiting import PATIENCE

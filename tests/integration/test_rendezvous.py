@@ -25,8 +25,8 @@ from codedreduce.net.rendezvous.visiting import Visitor
 from codedreduce.node.driver import Driver
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.rights import rights_at
+from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.quorum import Gathering, sufficient
-from codedreduce.run.run import Meeting, Run
 from tests.waiting import PATIENCE, wait_until
 
 from .test_mesh import opened, where

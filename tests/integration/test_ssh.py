@@ -15,9 +15,9 @@ import pytest
 from codedreduce import Striped
 from codedreduce.errors import UsageError
 from codedreduce.lab import Lab
-from codedreduce.launch.ssh import Host, parse_hosts
+from codedreduce.launch.ssh import SshHost, parse_hosts
+from codedreduce.launch.ssh.host_errors import why_not
 from codedreduce.launch.ssh.hosts import laid_out
-from codedreduce.launch.ssh.mistakes import why_not
 from tests.clusters import Sshd, a_lab, commands_in, launched, needs, start
 from tests.command import codedreduce
 from tests.waiting import wait_until
@@ -260,7 +260,7 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
 def test_hosts_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text("# ours\nann@a:2\n\nb slots=3 # a fast one\n")
-    assert parse_hosts(str(path)) == (Host("ann@a", 2), Host("b", 3))
+    assert parse_hosts(str(path)) == (SshHost("ann@a", 2), SshHost("b", 3))
     assert laid_out(parse_hosts(str(path)), 4) == (0, 0, 1, 1)
 
 

@@ -19,7 +19,7 @@ from codedreduce.errors import SchemeError, TooManyStragglers, UsageError
 from codedreduce.node.local import LocalCluster
 from codedreduce.protocol import Settings
 from codedreduce.protocol.rank import catch_up as behind
-from codedreduce.run.inject import Injection
+from codedreduce.run.injected_delays import Injection
 from codedreduce.run.journal import Journal
 from codedreduce.run.world import Renewal, RoundResult, World
 from codedreduce.schemes import Piece

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from codedreduce.torch.device.sums import add_up
+from codedreduce.torch.device.device_sums import add_up
 
 if not torch.cuda.is_available():
     pytest.skip("there is no GPU", allow_module_level=True)

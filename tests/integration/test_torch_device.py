@@ -11,9 +11,9 @@ import torch
 
 import codedreduce.torch as cr
 from codedreduce import CodedReduce, Scheme, Striped, Tree
-from codedreduce.torch import places
 from codedreduce.torch.device import pinned
-from codedreduce.torch.device.sums import add_up
+from codedreduce.torch.device.device_sums import add_up
+from codedreduce.torch.rounds import roles
 from codedreduce.vectors import combine, empty_like, is_finite, on_host, round_off
 
 from .tensors import HERE, TensorMemory
@@ -36,7 +36,7 @@ def test_in_stripes(inject: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert run_forked(lambda: trained(tmp_path, Striped(3)), 3, {}).codes == {0: 0, 1: 0, 2: 0}
     expected = (tmp_path / "0").read_text()
     os.unlink(tmp_path / "0")
-    monkeypatch.setattr(places, "memory_for", lambda device, run: TensorMemory())
+    monkeypatch.setattr(roles, "memory_for", lambda device, run: TensorMemory())
     outcome = run_forked(lambda: trained(tmp_path, Striped(3)), 3, said)
     assert outcome.codes == {0: 0, 1: 0, 2: 0}, outcome.errors
     assert [(tmp_path / f"{rank}").read_text() for rank in range(3)] == [expected] * 3
@@ -46,7 +46,7 @@ def test_in_stripes(inject: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_alone(scheme: Scheme | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(tmp_path, scheme)
     expected = (tmp_path / "0").read_text()
-    monkeypatch.setattr(places, "memory_alone", lambda device: TensorMemory())
+    monkeypatch.setattr(roles, "memory_alone", lambda device: TensorMemory())
     trained(tmp_path, scheme)
     assert (tmp_path / "0").read_text() == expected
 
@@ -141,7 +141,7 @@ def test_types_and_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert run_forked(lambda: mixed(tmp_path), 3, {}).codes == {0: 0, 1: 0, 2: 0}
     expected = (tmp_path / "0").read_text()
     os.unlink(tmp_path / "0")
-    monkeypatch.setattr(places, "memory_for", lambda device, run: TensorMemory())
+    monkeypatch.setattr(roles, "memory_for", lambda device, run: TensorMemory())
     outcome = run_forked(lambda: mixed(tmp_path), 3, {})
     assert outcome.codes == {0: 0, 1: 0, 2: 0}, outcome.errors
     assert [(tmp_path / f"{rank}").read_text() for rank in range(3)] == [expected] * 3

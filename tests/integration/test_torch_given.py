@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 import codedreduce.torch as cr
 from codedreduce import CodedReduce, GradientCoding, MasterWorker, Scheme, Striped, Tree
 from codedreduce.errors import Diverged, UsageError
-from codedreduce.torch.given import takes_step
+from codedreduce.torch.gradient.loss_output import takes_step
 
 from .test_torch_striped import bits_of, digest
 from .torch_model import Model, data, run_forked

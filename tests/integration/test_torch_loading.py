@@ -18,8 +18,8 @@ from torch.utils.data import default_collate
 import codedreduce.torch as cr
 from codedreduce import CodedReduce, MasterWorker, Scheme, Striped, Tree
 from codedreduce.errors import UsageError
-from codedreduce.torch.loading import STOPPED, Ahead, Loader
-from codedreduce.torch.reading import Name, Order, Reading
+from codedreduce.torch.data.prefetch import STOPPED, Loader, Prefetch
+from codedreduce.torch.data.samples import Name, Order, Reading
 from tests.waiting import PATIENCE
 
 from .test_torch_striped import bits_of, digest
@@ -148,7 +148,7 @@ def test_any_order_at_any_time(tmp_path: Path) -> None:
     reading = Reading(Augmented(tmp_path), None, SEED, draws=True)
     at_first = [(1, 0), (1, 1), (2, 1), (2, 0), (2, 0), (3, 0)]
     skipped = [(40, 0), (40, 1), (39, 0), (41, 1), (41, 2), (60, 0), (60, 1)]
-    with Loader(reading, lambda one: [order(one, 0), order(one, 1)], range(1, 61), Ahead(2, 3)) as loader:
+    with Loader(reading, lambda one: [order(one, 0), order(one, 1)], range(1, 61), Prefetch(2, 3)) as loader:
         for one in (*at_first, *skipped, (61, 0), (60, 0)):
             found = loader(order(*one), lambda: False)
             assert all(map(torch.equal, found, reading(order(*one)))), one
@@ -163,7 +163,7 @@ def test_who_waits_can_be_stopped(tmp_path: Path) -> None:
             return super().__getitem__(index)
 
     order = Order(Name(1, range(60)), tuple(range(60)))
-    with Loader(Reading(Slow(tmp_path), None, SEED, draws=True), lambda _: [order], range(1, 3), Ahead(1)) as loader:
+    with Loader(Reading(Slow(tmp_path), None, SEED, draws=True), lambda _: [order], range(1, 3), Prefetch(1)) as loader:
         asked = iter([False, True])
         assert loader(order, lambda: next(asked)) is STOPPED
         (tmp_path / "go").touch()

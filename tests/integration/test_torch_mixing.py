@@ -14,8 +14,8 @@ from torch.utils.data import default_collate
 
 import codedreduce.torch as cr
 from codedreduce.errors import UsageError
+from codedreduce.torch.checks.fixed_rng import compute_with_fixed_rng
 from codedreduce.torch.seeding import random_state_kept, seed_everything
-from codedreduce.torch.still import computed_still
 
 from .torch_model import BATCH, Model, data, losses
 
@@ -248,7 +248,7 @@ def test_augmentation_of_each_sample_passes_without_a_word(caplog: pytest.LogCap
 def test_generators_draw_as_before_when_it_is_over() -> None:
     functions = {**vars(random)}, {**vars(np.random)}
     with pytest.raises(ZeroDivisionError):
-        computed_still(lambda: 1 // 0)
+        compute_with_fixed_rng(lambda: 1 // 0)
     assert ({**vars(random)}, {**vars(np.random)}) == functions
 
 
@@ -258,7 +258,7 @@ def test_a_loop_that_waits_for_another_number_ends() -> None:
         def wait(draw: Callable[[], float] = draw) -> int:
             return next(count for count in itertools.count() if draw() < 0.4)
 
-        assert computed_still(wait).found >= 0
+        assert compute_with_fixed_rng(wait).found >= 0
 
 
 @pytest.mark.parametrize("level", [0.02, 0.5, 0.98])
@@ -280,7 +280,7 @@ def test_fixed_numbers_are_some_that_might_be_drawn(level: float) -> None:
             (int(torch.multinomial(torch.tensor([0.0, 1.0]), 1)), 1, 1), (float(torch.normal(5.0, 1.0, ())), 2, 8),
         ]  # fmt: skip
 
-    found, _, is_still, has_drawn = computed_still(drawn, level)
+    found, _, is_still, has_drawn = compute_with_fixed_rng(drawn, level)
     assert is_still
     assert has_drawn
     for place, (number, low, high) in enumerate(found):
@@ -289,7 +289,7 @@ def test_fixed_numbers_are_some_that_might_be_drawn(level: float) -> None:
 
 def test_sorting_is_what_it_was_where_numbers_differ() -> None:
     x = torch.tensor([[3.0, 1.0, 2.0], [1.0, 1.0, 0.0]])
-    found = computed_still(lambda: (x.sort(1), x.topk(2, 1), torch.sort(x, dim=1, stable=True))).found
+    found = compute_with_fixed_rng(lambda: (x.sort(1), x.topk(2, 1), torch.sort(x, dim=1, stable=True))).found
     assert found[0][0].tolist() == [[1, 2, 3], [0, 1, 1]]
     assert found[0][1].tolist() == [[1, 2, 0], [2, 1, 0]]
     assert found[1][0].tolist() == [[3, 2], [1, 1]]

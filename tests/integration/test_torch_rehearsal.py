@@ -17,9 +17,9 @@ from torch.utils.data import Dataset, TensorDataset, default_collate, random_spl
 import codedreduce.torch as cr
 from codedreduce import CodedReduce, MasterWorker, Scheme, Striped, Tree
 from codedreduce.errors import PlanError, UsageError
-from codedreduce.torch.fingerprint import fingerprint
-from codedreduce.torch.still import computed_still
-from codedreduce.torch.task import Training
+from codedreduce.torch.checks.fingerprint import fingerprint
+from codedreduce.torch.checks.fixed_rng import compute_with_fixed_rng
+from codedreduce.torch.training import Training
 
 from .test_torch_given import LanguageModel, Sentences, by_token, padded
 from .test_torch_striped import bits_of, digest
@@ -342,22 +342,25 @@ def test_draws_that_are_held_still_do_not_depend_on_how_many_there_are() -> None
             torch.empty(count).exponential_(), torch.bernoulli(torch.full((count,), 0.3)),
         ]  # fmt: skip
 
-    few, precision, is_still, has_drawn = computed_still(drawn(3))
-    many, *_ = computed_still(drawn(50))
+    few, precision, is_still, has_drawn = compute_with_fixed_rng(drawn(3))
+    many, *_ = compute_with_fixed_rng(drawn(50))
     assert is_still
     assert has_drawn
     assert precision == torch.finfo(torch.float32).eps
     for one, other in zip(few, many, strict=True):
         assert len(set(other.tolist())) == 1
         assert one[0] == other[0]
-    assert not computed_still(lambda: F.rrelu(-torch.ones(3), training=True)).is_still
+    assert not compute_with_fixed_rng(lambda: F.rrelu(-torch.ones(3), training=True)).is_still
     assert few[2][0] == 2.0, "nothing is dropped, and what is left is scaled"
 
 
 def test_precision_is_that_of_the_narrowest_numbers() -> None:
     x = torch.ones(3, 3, dtype=torch.float64)
-    assert computed_still(lambda: x @ x).precision == torch.finfo(torch.float64).eps
-    assert computed_still(lambda: (x.bfloat16() @ x.bfloat16()).double()).precision == torch.finfo(torch.bfloat16).eps
+    assert compute_with_fixed_rng(lambda: x @ x).precision == torch.finfo(torch.float64).eps
+    assert (
+        compute_with_fixed_rng(lambda: (x.bfloat16() @ x.bfloat16()).double()).precision
+        == torch.finfo(torch.bfloat16).eps
+    )
 
 
 def test_samples_that_differ_have_other_fingerprints() -> None:

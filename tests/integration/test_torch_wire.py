@@ -14,8 +14,8 @@ from torch import nn
 import codedreduce.torch as cr
 from codedreduce import CodedReduce, Scheme, Striped, Tree
 from codedreduce.memory.arena import Arena
-from codedreduce.torch import places
 from codedreduce.torch.device.pinned import PinnedMemory
+from codedreduce.torch.rounds import roles
 
 from .tensors import HERE, TensorMemory
 from .test_torch_striped import digest
@@ -103,7 +103,7 @@ def test_in_stripes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_beside(exact["first"], lent["first"])
     assert run(tmp_path, scheme, "bfloat16", shared_memory="0") == lent, "through sockets they have other bits"
     for memory in (TensorMemory, PagedMemory):
-        monkeypatch.setattr(places, "memory_for", lambda device, run, memory=memory: memory())
+        monkeypatch.setattr(roles, "memory_for", lambda device, run, memory=memory: memory())
         assert run(tmp_path, scheme, "bfloat16", inject="worker:2:0.5:0.2s") == lent, memory
 
 

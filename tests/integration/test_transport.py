@@ -24,7 +24,7 @@ from codedreduce.protocol.core.events import Transmit
 from codedreduce.protocol.core.messages import Goodbye, Hello, ModelChunk, Offer, Settle, ShareChunk
 from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import rights_at
-from codedreduce.run.run import Meeting, Run
+from codedreduce.run.agreement import Meeting, Run
 from tests.raw import put
 from tests.waiting import PATIENCE
 

@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 
 from codedreduce import CodedReduce, Striped, Tree
-from codedreduce.net.carrier import Carrier, Endpoints, Link
-from codedreduce.net.sessions import DATA, Step
+from codedreduce.net.carrier import Carrier, Endpoints, PeerLink
+from codedreduce.net.sessions import DATA, SessionStep
 from codedreduce.node.local import LocalCluster
 from codedreduce.process.addresses import free_port
 from codedreduce.process.secrets import Secret
+from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.journal import Journal
-from codedreduce.run.run import Meeting, Run
 from codedreduce.run.world import World
 from codedreduce.schemes import Piece, Plan
 from tests.proxies import Act, Message, Proxy, flipped
@@ -179,7 +179,7 @@ class Between:
             write(path, f"told: {why}")
             complain(carrier, sender, why)
 
-        def followed(carrier: Carrier, link: Link, step: Step) -> None:
+        def followed(carrier: Carrier, link: PeerLink, step: SessionStep) -> None:
             if step.gone:
                 write(path, "gone")
             follow(carrier, link, step)

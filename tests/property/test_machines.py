@@ -146,7 +146,7 @@ class GoingOn(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([-1.0, 0.0, 2.0]), which=st.integers(0, 9))
     def interrupted(self, seconds: float, which: int) -> None:
         task = self.talk.asked.pop(which % len(self.talk.asked))
-        self.talk.happens(happening.Interrupted(round=task.round, task=task.task, seconds=seconds))
+        self.talk.happens(happening.ComputationStopped(round=task.round, task=task.task, seconds=seconds))
 
     @precondition(lambda self: self.machine.state.name not in ENDS)
     @rule(sure=st.integers(0, 19))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codedreduce.errors import WireError
-from codedreduce.net.sessions import CONTROL, DATA, PLANES, Session, Step
+from codedreduce.net.sessions import CONTROL, DATA, PLANES, Session, SessionStep
 
 A, B = 0, 1
 ENDS = (A, B)
@@ -140,7 +140,7 @@ class Pair:
         if self.is_connected[plane] or self.makers[plane] == sender:
             self.ways[plane, 1 - sender].append(frame)
 
-    def _follow(self, end: int, step: Step) -> None:
+    def _follow(self, end: int, step: SessionStep) -> None:
         here = self.ends[end]
         if step.gone:
             here.heard.append(False)
@@ -305,18 +305,18 @@ def test_one_plane_is_not_enough() -> None:
     one, other = Session(3), Session(4)
     one.opened(CONTROL, other.outgoing, asks=True)
     step = other.opened(CONTROL, one.outgoing, asks=True)
-    assert step == Step((CONTROL, DATA))
+    assert step == SessionStep((CONTROL, DATA))
     one.opened(CONTROL, other.outgoing, asks=True)
     assert not one.is_up
     step = one.opened(DATA, other.outgoing, asks=True)
-    assert step == Step((DATA,), up=True)
+    assert step == SessionStep((DATA,), up=True)
 
 
 @pytest.mark.parametrize("plane", PLANES)
 def test_a_break_on_either_plane_ends_it_at_both_ends(plane: int) -> None:
     one, other = up()
     old = one.outgoing
-    assert one.broke(plane) == Step((CONTROL, DATA), gone=True)
+    assert one.broke(plane) == SessionStep((CONTROL, DATA), gone=True)
     assert not one.is_up
     assert other.is_of_it(old)
     step = other.opened(1 - plane, one.outgoing, asks=True)
@@ -350,7 +350,7 @@ def test_what_comes_on_one_plane_shows_that_the_other_side_is_up() -> None:
     assert other.heard()
     assert other.is_up
     assert not other.heard(), "no news"
-    assert other.opened(DATA, one.outgoing, asks=False) == Step()
+    assert other.opened(DATA, one.outgoing, asks=False) == SessionStep()
 
 
 def test_an_open_that_was_left_lying_on_one_plane_changes_nothing() -> None:
@@ -360,7 +360,7 @@ def test_an_open_that_was_left_lying_on_one_plane_changes_nothing() -> None:
     one.end()
     other.opened(CONTROL, one.outgoing, asks=True)
     expected = other.incoming
-    assert other.opened(DATA, first, asks=True) == Step()
+    assert other.opened(DATA, first, asks=True) == SessionStep()
     assert other.incoming == expected
 
 

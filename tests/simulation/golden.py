@@ -48,7 +48,11 @@ RUNS = 20
 FIRST = {kind: 100 * index for index, kind in enumerate(KINDS)}
 
 #: What a class is called in golden.txt, if it is called otherwise now.
-NAMES: dict[str, str] = {}
+NAMES: dict[str, str] = {
+    "ComputationStopped": "Interrupted",
+    "DamagedChunk": "Damaged",
+    "StatePacked": "Packed",
+}
 
 
 class Course(Recorder):

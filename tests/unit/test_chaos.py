@@ -8,9 +8,9 @@ import pytest
 
 from codedreduce.errors import UsageError
 from codedreduce.lab.chaos import schedule
-from codedreduce.lab.chaos.diary import Diaries, Diary, Done
-from codedreduce.lab.chaos.running import Progress
-from codedreduce.lab.chaos.schedule import KINDS, Fault, drawn
+from codedreduce.lab.chaos.chaos_run import ChaosProgress
+from codedreduce.lab.chaos.diary import Diaries, Diary, RoundDone
+from codedreduce.lab.chaos.schedule import KINDS, ChaosFault, drawn
 
 
 def test_the_same_seed_draws_the_same_and_another_does_not() -> None:
@@ -69,11 +69,11 @@ def test_what_processes_wrote_is_read_as_it_grows(tmp_path: Path, monkeypatch: p
 
 
 def test_rounds_that_nobody_finished_are_lost_and_pauses_are_between_first_ends() -> None:
-    progress = Progress(planned=0, seconds=1.0)
+    progress = ChaosProgress(planned=0, seconds=1.0)
     for round_, at, rank in [(1, 1.0, 0), (1, 1.5, 1), (2, 2.0, 1), (4, 7.0, 0)]:
-        progress.add(Done(round_, at, False, rank))
+        progress.add(RoundDone(round_, at, False, rank))
     assert progress.rounds == 4
     assert progress.lost == 1
     assert progress.pauses() == [1.0, 5.0]
     assert progress.after(2.5) == 4.5
-    assert Fault(at=1.0, kind="kill", nodes=(1,), seconds=2.0).until == 3.0
+    assert ChaosFault(at=1.0, kind="kill", nodes=(1,), seconds=2.0).until == 3.0

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from codedreduce.cli.compared import show_comparison
-from codedreduce.cli.console import make_console
-from codedreduce.comparison.result import Comparison, Result, Run, run_in_turn
+from codedreduce.cli.terminal.comparison_output import show_comparison
+from codedreduce.cli.terminal.console import make_console
+from codedreduce.comparison.result import Comparison, Result, SchemeRun, run_in_turn
 from codedreduce.errors import CodedReduceError
 from codedreduce.report.comparison import comparison_table, write_comparison
 from codedreduce.report.figures import delay_map, timelines
@@ -22,7 +22,7 @@ WORKERS, ROUNDS = 5, 30
 DELAYS = np.random.default_rng(0).random((ROUNDS, WORKERS))
 
 
-def run(name: str, mean: float) -> Run:
+def run(name: str, mean: float) -> SchemeRun:
     result = Result(
         scheme=name, name=name, mean=mean, median=mean, p95=2 * mean, p99=2 * mean, work=1.0, max_work=1.0,
         busiest_bytes=None, max_error=0.0, bit_identical=True, round_seconds=(mean,) * ROUNDS, final_loss=0.5,
@@ -33,10 +33,10 @@ def run(name: str, mean: float) -> Run:
     for round_ in range(1, ROUNDS + 1):
         for node in range(first, first + WORKERS):
             journal.add(Interval(round_, node, "compute", round_ + 0.1 * node, round_ + 0.1 * node + mean, 1))
-    return Run(result, journal)
+    return SchemeRun(result, journal)
 
 
-def compared(*runs: Run, **more: Any) -> Comparison:
+def compared(*runs: SchemeRun, **more: Any) -> Comparison:
     return Comparison(runs=runs, delays=DELAYS, **more)
 
 
@@ -104,7 +104,7 @@ def test_a_root_is_spoken_of_where_there_is_one(
 
 
 def test_a_page_of_many_intervals_is_small_and_wide_parts_scroll(tmp_path: Path) -> None:
-    def crowded(name: str) -> Run:
+    def crowded(name: str) -> SchemeRun:
         one = run(name, 0.1)
         for index in range(20_000):
             begin = 1e-4 * index
@@ -124,7 +124,7 @@ def test_a_page_of_many_intervals_is_small_and_wide_parts_scroll(tmp_path: Path)
 def test_what_is_finished_is_written_before_the_error_goes_on(
     error: BaseException, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def one(name: str) -> Run:
+    def one(name: str) -> SchemeRun:
         if name == "ring":
             raise error
         return run(name, 0.1)

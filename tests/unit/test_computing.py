@@ -8,7 +8,7 @@ from codedreduce.net.buffers import Buffers
 from codedreduce.node.computing import Computing
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import Compute, Computed, Event, Finished, Note
-from codedreduce.run.run import Meeting, Run
+from codedreduce.run.agreement import Meeting, Run
 from codedreduce.schemes import Range
 
 RUN = Run(

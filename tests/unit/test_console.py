@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.table import Table
 
-from codedreduce.cli.console import complain, make_console
+from codedreduce.cli.terminal.console import complain, make_console
 from codedreduce.errors import UsageError
 
 #: What rich would turn into a red cross, bold type, a link, and several lines.

@@ -14,8 +14,8 @@ from codedreduce.run.journal import (
     Interval,
     Journal,
     Lateness,
+    NoteTaken,
     RoundLog,
-    Told,
     listening,
 )
 
@@ -72,7 +72,7 @@ def test_notes_are_counted_by_kind_and_kept_up_to_a_bound() -> None:
     assert journal.counts == Counter(redundant=5000, waiting=7)
     assert len(journal.of_kind("redundant")) == KEPT_OF_A_KIND
     assert [one.reason for one in journal.of_kind("waiting")] == [f"waiting {number}" for number in range(7)]
-    assert journal.notes[-1] == Told(0.0, 2, note("waiting", 6))
+    assert journal.notes[-1] == NoteTaken(0.0, 2, note("waiting", 6))
 
 
 def rounds(journal: Journal, count: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from codedreduce.process.termination import TOLD_TO_END, Leaving
+from codedreduce.process.termination import TOLD_TO_END, Terminated
 from codedreduce.run.journal import Journal
 from codedreduce.training.checkpoints import saving_to
 from codedreduce.training.kept import Kept
@@ -29,7 +29,7 @@ def test_a_rank_that_came_to_lead_a_moment_ago_writes_if_the_run_ends_with_it(
     """It has not led a round yet, so that it does not have the folder; and whom it hands over to, will."""
     saving = saving_to(tmp_path / "kept", 10**6, resume=False)
     assert saving is not None
-    with contextlib.suppress(Leaving), Kept(saving, {}, Replica(), Journal(), is_first=False) as kept:
+    with contextlib.suppress(Terminated), Kept(saving, {}, Replica(), Journal(), is_first=False) as kept:
         kept.after(7, is_last=False, leads=False)
-        raise Leaving(code)
+        raise Terminated(code)
     assert [path.name for path in (tmp_path / "kept").glob("*.json")] == written

@@ -19,7 +19,7 @@ from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.protocol.rank.reducer import Reducer
-from codedreduce.run.run import Meeting, Run
+from codedreduce.run.agreement import Meeting, Run
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector
 from tests.unit.conversation import led_to, sent

@@ -1,4 +1,5 @@
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,15 @@ def test_nothing_depends_on_the_time_of_day() -> None:
         if re.search(r"\btime\.time(_ns)?\(|datetime|from time import|CLOCK_REALTIME", line)
     ]
     assert found == []
+
+
+def test_a_name_occurs_once() -> None:
+    """Neither two classes nor two files have the same name, and no folder has more than 15 files."""
+    root = Path(codedreduce.__file__).parent
+    files = [path for path in root.rglob("*.py") if path.name not in ("__init__.py", "__main__.py")]
+    classes = [name for path in files for name in re.findall(r"(?m)^ *class (\w+)", path.read_text())]
+    for names in ([path.name for path in files], classes):
+        assert len(names) > 200
+        assert {name: count for name, count in Counter(names).items() if count > 1} == {}
+    folders = Counter(path.parent.relative_to(root) for path in root.rglob("*.py"))
+    assert {folder: count for folder, count in folders.items() if count > 15} == {}

@@ -16,7 +16,7 @@ from codedreduce.memory.arena import arenas_of
 from codedreduce.net.buffers import Buffers
 from codedreduce.packed import Packed
 from codedreduce.protocol import Settings
-from codedreduce.run.run import Meeting, Run
+from codedreduce.run.agreement import Meeting, Run
 from codedreduce.torch.device.tensors import convert_arrays
 from codedreduce.vectors import Vector, combine, convert, copied, empty_like, is_finite, on_host, round_off
 

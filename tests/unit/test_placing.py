@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codedreduce import CodedReduce, Striped, Tree
-from codedreduce.ray.placing import assign, clashes, evenly, groups_of
+from codedreduce.ray.spots import assign, clashes, evenly, groups_of
 
 pytest.importorskip("ray")
 

@@ -203,7 +203,7 @@ def test_a_rank_takes_the_state_from_two_and_tells_them_when_it_has_it() -> None
 def test_a_giver_forgets_what_nobody_takes_any_more() -> None:
     talk = led_to("rank", RankState.WORKING)
     assert of_type(talk.hears(0, said.Give(round=1, to=1)), happening.Pack)
-    talk.happens(happening.Packed(round=0, state=np.arange(5, dtype=np.float32), digest="x"))
+    talk.happens(happening.StatePacked(round=0, state=np.arange(5, dtype=np.float32), digest="x"))
     assert talk.machine.states_held == 1
     (chunk,) = sent(talk.hears(1, said.Take(round=0, pieces=(2, 7))), said.StateChunk)
     assert chunk.data.tolist() == [4.0]
@@ -211,7 +211,7 @@ def test_a_giver_forgets_what_nobody_takes_any_more() -> None:
     assert talk.machine.states_held == 0
     assert sent(talk.hears(1, said.Take(round=0, pieces=(0,))), said.Past)
     talk.hears(0, said.Give(round=1, to=1))
-    talk.happens(happening.Packed(round=0, state=np.arange(5, dtype=np.float32), digest="x"))
+    talk.happens(happening.StatePacked(round=0, state=np.arange(5, dtype=np.float32), digest="x"))
     talk.happens(happening.PeerLost(peer=1))
     assert talk.machine.states_held == 0
 

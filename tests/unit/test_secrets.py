@@ -18,7 +18,7 @@ from codedreduce.process.error_lines import say
 from codedreduce.process.private_folder import alone_in_it, is_listened_at, place_for, run_folder, tidy
 from codedreduce.process.secrets import Secret, default_file, find_secret, read_secret, write_secret
 from codedreduce.process.telling import PIPE
-from codedreduce.run.run import Meeting
+from codedreduce.run.agreement import Meeting
 
 TEXT = "0123456789abcdefghijklmnopqrstuvwxyz"
 LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from codedreduce.torch.shipping import SHORT, packed, unpacked
+from codedreduce.torch.data.batch_bytes import SHORT, packed, unpacked
 
 KINDS: dict[str, Callable[[], torch.Tensor]] = {
     "float32": lambda: torch.arange(12.0).reshape(3, 4),

@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from codedreduce.comparison.names import gradient_coding_choices, scheme_names
-from codedreduce.comparison.simulated import simulate_schemes
+from codedreduce.comparison.selection import gradient_coding_choices, scheme_names
+from codedreduce.comparison.simulated_runs import simulate_schemes
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import Aggregated, Cancel, Compute, SetTimer, Transmit

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from codedreduce.torch.unwinding import is_unwinding
+from codedreduce.torch.rounds.loop_exit import is_unwinding
 
 found: list[bool] = []
 kept: list[ValueError] = []

@@ -153,7 +153,7 @@ def test_before_the_first_round_all_take_rank_0_s_state() -> None:
     actions = talk.happens(happening.Begin(round=1, model=np.zeros(10, np.float32), digest="a"))
     assert drifts(actions) == [(1,)]
     assert of_type(talk.hears(1, said.Renew(round=1)), happening.Pack), "rank 0 itself gives it"
-    talk.happens(happening.Packed(round=0, state=np.arange(3, dtype=np.float32)))
+    talk.happens(happening.StatePacked(round=0, state=np.arange(3, dtype=np.float32)))
     (offer,) = sent(talk.done, said.StateOffer)
     assert (offer.to, offer.message.round, offer.message.of) == (1, 0, 2)
     chunks = sent(talk.hears(1, said.Take(round=0, pieces=(1, 0))), said.StateChunk)

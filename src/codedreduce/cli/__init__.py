@@ -1,4 +1,4 @@
-"""The command line: one file a command."""
+"""The command line: one file per command; `on_hosts` and `on_ray` belong to `run`, `terminal/` to all of them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import typer
 
 from codedreduce.cli import lab
 from codedreduce.cli.chaos import chaos
-from codedreduce.cli.console import WIDEST, complain
 from codedreduce.cli.draw import draw
 from codedreduce.cli.race import race
 from codedreduce.cli.replay import replay
 from codedreduce.cli.run import run
-from codedreduce.cli.screen import open_what_is_closed
 from codedreduce.cli.secret import secret
 from codedreduce.cli.simulate import simulate
+from codedreduce.cli.terminal.console import WIDEST, complain
+from codedreduce.cli.terminal.screen import open_what_is_closed
+from codedreduce.cli.terminal.typer_errors import COMMAND_LINE_ERROR, is_help, typer_error_text
 from codedreduce.cli.train import train
-from codedreduce.cli.typer_errors import COMMAND_LINE_ERROR, is_help, typer_error_text
 from codedreduce.errors import CodedReduceError, Interrupted, UsageError
 from codedreduce.process.error_lines import is_plain, wants_tracebacks
 from codedreduce.process.termination import TOLD_BY

@@ -13,15 +13,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from codedreduce.cli.console import make_lasting_console
-from codedreduce.cli.files import check_writable, open_to_write
-from codedreduce.cli.options import parse_shape
+from codedreduce.cli.terminal.console import make_lasting_console
+from codedreduce.cli.terminal.options import parse_shape
+from codedreduce.cli.terminal.output_files import check_writable, open_to_write
 from codedreduce.errors import CodedReduceError, UsageError
 from codedreduce.lab import check_available
-from codedreduce.lab.chaos import running, schedule
-from codedreduce.lab.chaos.running import Outcome, Progress, Setup
-from codedreduce.lab.chaos.schedule import KINDS, Fault, Kind
-from codedreduce.lab.lab import MOST_NODES
+from codedreduce.lab.chaos import chaos_run, schedule
+from codedreduce.lab.chaos.chaos_run import ChaosProgress, Outcome, Setup
+from codedreduce.lab.chaos.schedule import KINDS, ChaosFault, Kind
+from codedreduce.lab.laboratory import MOST_NODES
 from codedreduce.units import human_seconds
 from codedreduce.units import rate as parse_rate
 from codedreduce.units import seconds as parse_seconds
@@ -93,7 +93,7 @@ def _kinds(only: str | None) -> tuple[Kind, ...]:
 
 def _faults(
     setup: Setup, replay: Path | None, seconds: float, seed: int, every: float, kinds: tuple[Kind, ...]
-) -> list[Fault]:
+) -> list[ChaosFault]:
     if not every > 0:
         raise UsageError("faults need some time between them: --every 1s")
     if seconds / every > MOST_FAULTS:
@@ -109,17 +109,17 @@ def _faults(
     return found
 
 
-def _run(setup: Setup, faults: list[Fault], seconds: float) -> Outcome:
+def _run(setup: Setup, faults: list[ChaosFault], seconds: float) -> Outcome:
     console = make_lasting_console()
     with Live(console=console, refresh_per_second=4, transient=True) as live:
 
-        def look(progress: Progress) -> None:
+        def look(progress: ChaosProgress) -> None:
             live.update(_view(setup, progress))
 
-        return running.run(setup, faults, seconds, look)
+        return chaos_run.run(setup, faults, seconds, look)
 
 
-def _view(setup: Setup, progress: Progress) -> Group:
+def _view(setup: Setup, progress: ChaosProgress) -> Group:
     """How it stands: a line of figures, and a letter for every node."""
     last = progress.pauses()[-20:]
     line = (

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from codedreduce.cli.console import make_console
-from codedreduce.cli.options import TOLERATED, Order, Stragglers, Units, check_scheme_options, parse_shape
+from codedreduce.cli.terminal.console import make_console
+from codedreduce.cli.terminal.options import TOLERATED, Order, Stragglers, Units, check_scheme_options, parse_shape
 from codedreduce.errors import UsageError
 from codedreduce.report.plan_text import plan_text
 from codedreduce.schemes.names import SCHEMES, parse_scheme

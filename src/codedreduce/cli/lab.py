@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from codedreduce.cli.console import make_console
+from codedreduce.cli.terminal.console import make_console
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME, Lab, NodeStatus, check_available
-from codedreduce.lab.lab import labs, only_lab, remove_probes
+from codedreduce.lab.laboratory import labs, only_lab, remove_probes
 from codedreduce.units import rate as parse_rate
 from codedreduce.units import seconds as parse_seconds
 

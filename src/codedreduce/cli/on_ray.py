@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from codedreduce._extras import require
-from codedreduce.cli.console import make_console
+from codedreduce.cli.terminal.console import make_console
 from codedreduce.errors import UsageError
 from codedreduce.launch.launcher import Launch
 from codedreduce.launch.showing import Show
@@ -71,8 +71,8 @@ def parse_resources(text: str | None) -> dict[str, float]:
 def launch_on_ray(said: SaidOfRay, what: Launch, plan: Plan, least: int, show: Show) -> None:
     """Start them on the cluster, or show where they would be."""
     require("ray", extra="ray")
-    from codedreduce.ray.launching import OnRay, launch_on, placement_of, portable
-    from codedreduce.ray.reserving import Wanted
+    from codedreduce.ray.launch_on_ray import OnRay, launch_on, placement_of, portable
+    from codedreduce.ray.reservations import Wanted
 
     wanted = Wanted(
         least=least, count=what.count, resources=parse_resources(said.resources), spread_over=said.spread_over,

@@ -11,11 +11,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from codedreduce.cli.compared import show_comparison
-from codedreduce.cli.console import make_lasting_console
-from codedreduce.cli.files import check_folder, check_writable
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
-from codedreduce.cli.options import (
+from codedreduce.cli.terminal.comparison_output import show_comparison
+from codedreduce.cli.terminal.console import make_lasting_console
+from codedreduce.cli.terminal.options import (
     MOST_PROCESSES,
     MOST_ROUNDS,
     TOLERATED,
@@ -25,9 +24,10 @@ from codedreduce.cli.options import (
     check_scheme_options,
     parse_shape,
 )
-from codedreduce.comparison.names import ALL, scenario_for, scheme_names
-from codedreduce.comparison.raced import race_schemes, racing_schemes
+from codedreduce.cli.terminal.output_files import check_folder, check_writable
+from codedreduce.comparison.race_runs import race_schemes, racing_schemes
 from codedreduce.comparison.result import Comparison
+from codedreduce.comparison.selection import ALL, scenario_for, scheme_names
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.run.delays import parse_delays
 from codedreduce.run.journal import RoundLog

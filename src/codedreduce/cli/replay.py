@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from codedreduce.cli.console import make_console
+from codedreduce.cli.terminal.console import make_console
 from codedreduce.errors import CodedReduceError, UsageError
 from codedreduce.simulator.scenario import ENDLESS, Scenario, write_trace
 

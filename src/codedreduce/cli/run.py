@@ -10,11 +10,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from codedreduce.cli.console import make_console
-from codedreduce.cli.hosts import Hosts, OnHosts, Python, Ssh
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
+from codedreduce.cli.on_hosts import Hosts, OnHosts, Python, Ssh
 from codedreduce.cli.on_ray import Address, DryRun, On, Resources, SaidOfRay, SpreadOver, Within, launch_on_ray
-from codedreduce.cli.options import (
+from codedreduce.cli.terminal.console import make_console
+from codedreduce.cli.terminal.options import (
     MOST_PROCESSES,
     MOST_SIMULATED,
     TOLERATED,
@@ -29,7 +29,7 @@ from codedreduce.cli.options import (
     parse_shape,
     parse_workers,
 )
-from codedreduce.cli.screen import Screen
+from codedreduce.cli.terminal.screen import Screen
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.launch.launcher import Launch, launch

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from codedreduce.cli.console import make_console
+from codedreduce.cli.terminal.console import make_console
 from codedreduce.errors import UsageError
 from codedreduce.process.secrets import FILE_VARIABLE, VARIABLE, Secret, default_file, read_secret, write_secret
 

@@ -10,10 +10,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from codedreduce.cli.compared import show_comparison
-from codedreduce.cli.console import make_lasting_console
-from codedreduce.cli.files import check_folder, check_writable, write_whole
-from codedreduce.cli.options import (
+from codedreduce.cli.terminal.comparison_output import show_comparison
+from codedreduce.cli.terminal.console import make_lasting_console
+from codedreduce.cli.terminal.options import (
     MOST_ROUNDS,
     MOST_SIMULATED,
     TOLERATED,
@@ -23,9 +22,10 @@ from codedreduce.cli.options import (
     check_scheme_options,
     parse_shape,
 )
-from codedreduce.comparison.names import ALL, scenario_for, scheme_names
+from codedreduce.cli.terminal.output_files import check_folder, check_writable, write_whole
 from codedreduce.comparison.result import Comparison
-from codedreduce.comparison.simulated import simulate_schemes
+from codedreduce.comparison.selection import ALL, scenario_for, scheme_names
+from codedreduce.comparison.simulated_runs import simulate_schemes
 from codedreduce.simulator.scenario import Scenario, write_trace
 from codedreduce.units import rate as parse_rate
 from codedreduce.units import seconds as parse_seconds

@@ -15,10 +15,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from codedreduce.cli.console import make_lasting_console
-from codedreduce.cli.files import check_writable, write_whole
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
-from codedreduce.cli.options import (
+from codedreduce.cli.terminal.console import make_lasting_console
+from codedreduce.cli.terminal.options import (
     MOST_PROCESSES,
     TOLERATED,
     Audit,
@@ -33,6 +32,7 @@ from codedreduce.cli.options import (
     check_scheme_options,
     parse_shape,
 )
+from codedreduce.cli.terminal.output_files import check_writable, write_whole
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.protocol.core.audits import QUARANTINE, Auditing

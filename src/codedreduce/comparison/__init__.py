@@ -1,5 +1,5 @@
 """Schemes side by side, in virtual time or in real processes: the same delays, the same data, one kind of result.
 
-What lives here: schemes side by side: `names` which, `simulated` in virtual time, `raced` in real processes, `result`
-what both give.
+`selection` names the schemes, `simulated_runs` runs them in virtual time, `race_runs` in real processes; `result` is
+what both return.
 """

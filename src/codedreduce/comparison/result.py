@@ -36,7 +36,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     losses: tuple[float, ...] | None = None
 
 
-class Run(NamedTuple):
+class SchemeRun(NamedTuple):
     """A scheme's result, and all that happened on the way to it."""
 
     result: Result
@@ -50,7 +50,7 @@ class Comparison:
     `stopped_by` is the error or the interrupt after which the remaining schemes were not run.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[SchemeRun, ...]
     delays: Floats
     stopped_by: BaseException | None = None
 
@@ -77,9 +77,11 @@ class Comparison:
         }
 
 
-def run_in_turn(names: Iterable[str], run: Callable[[str], Run]) -> tuple[tuple[Run, ...], BaseException | None]:
+def run_in_turn(
+    names: Iterable[str], run: Callable[[str], SchemeRun]
+) -> tuple[tuple[SchemeRun, ...], BaseException | None]:
     """Run schemes one after the other; what is finished is kept if one of them fails or is interrupted."""
-    finished: list[Run] = []
+    finished: list[SchemeRun] = []
     try:
         for name in names:
             finished.append(run(name))

@@ -13,8 +13,8 @@ from codedreduce.process.addresses import is_loopback, numeric
 from codedreduce.process.secrets import find_secret, is_insecure
 from codedreduce.protocol.core.audits import NO_AUDITS, QUARANTINE, Auditing
 from codedreduce.protocol.core.settings import WAIT_ON, Excess
+from codedreduce.run.agreement import Meeting
 from codedreduce.run.failures import REFUSE, check_nonfinite
-from codedreduce.run.run import Meeting
 from codedreduce.schemes import Plan, RingPlan, Scheme, Striped, StripedPlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
 

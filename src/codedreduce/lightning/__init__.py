@@ -7,8 +7,8 @@
 
 Started by `codedreduce run`, torchrun, mpiexec or srun. docs/pytorch.md tells more.
 
-What lives here: `strategy` what a `Trainer` is given, `rounds` its loader, `logged` what a training step logs,
-`place` where loops stand, `refused` what cannot be had.
+`strategy` is passed to the `Trainer`, `round_loader` replaces its loader, `logged` has what a training step logs,
+`fit_state` the counters of its loops; `refused` lists what is not supported.
 """
 
 from codedreduce._extras import require

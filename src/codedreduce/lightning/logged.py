@@ -16,7 +16,7 @@ from lightning.pytorch import LightningModule
 from torchmetrics import Metric
 
 from codedreduce.errors import UsageError
-from codedreduce.torch.given import Sum
+from codedreduce.torch.gradient.loss_output import Sum
 
 
 class Logged:

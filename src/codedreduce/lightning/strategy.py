@@ -1,9 +1,9 @@
 """The strategy: every process runs the `Trainer`, and gradients come from rounds of the whole run.
 
-Lightning's loops stay as they are. The train loader is replaced by one whose batches are rounds (`Rounds`): when one is
-asked for, this rank computes its part of the batch, by the module's `training_step`, and others'; then the gradient of
-the whole batch is here. The training step that Lightning calls afterwards only logs, and `backward` has the gradient
-where the optimizer looks for it.
+Lightning's loops stay as they are. The train loader is replaced by one whose batches are rounds (`RoundLoader`): when
+one is asked for, this rank computes its part of the batch, by the module's `training_step`, and others'; then the
+gradient of the whole batch is here. The training step that Lightning calls afterwards only logs, and `backward` has
+the gradient where the optimizer looks for it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 
 import codedreduce.torch as cr
 from codedreduce.errors import UsageError
+from codedreduce.lightning.fit_state import FitState, save_where
 from codedreduce.lightning.logged import Logged
-from codedreduce.lightning.place import Place, save_where
 from codedreduce.lightning.refused import check, refuse_metrics
-from codedreduce.lightning.rounds import Rounds, Taken
+from codedreduce.lightning.round_loader import RoundLoader, SummedBatch
 from codedreduce.schemes import Scheme, Striped
-from codedreduce.torch.given import At, Sum
-from codedreduce.torch.loaders import Counted, Counting, Source, read_loader
-from codedreduce.torch.sharing import share
+from codedreduce.torch.broadcast import share
+from codedreduce.torch.data.data_loader import Counted, Counting, LoaderSource, read_loader
+from codedreduce.torch.gradient.loss_output import At, Sum
 from codedreduce.training.batches import Function
 from codedreduce.training.samplers import Sampler
 
@@ -61,11 +61,11 @@ class CodedReduceStrategy(Strategy):
                 f"{self._cluster.scheme} has its state at the root, and every rank runs the Trainer: use stripes"
             )
         self._batch_size, self._sampler, self._seed, self._options = batch_size, sampler, seed, options
-        self._source: Source | None = None
+        self._source: LoaderSource | None = None
         self._steps: Generator[cr.Step] | None = None
-        self._place: Place | None = None
+        self._place: FitState | None = None
         self._logged = Logged()
-        self._taken: Taken | None = None
+        self._taken: SummedBatch | None = None
         self._gradients: list[tuple[torch.nn.Parameter, torch.Tensor | None]] = []
         self._round = self._total = 0
         self.local_rank = int(os.environ.get("LOCAL_RANK", self._cluster.rank))
@@ -143,9 +143,9 @@ class CodedReduceStrategy(Strategy):
                 "CodedReduceStrategy(batch_size=...)"
             )
         self._source = source
-        return Rounds(self._take, source.dataset, source.batches)
+        return RoundLoader(self._take, source.dataset, source.batches)
 
-    def _take(self) -> Taken:
+    def _take(self) -> SummedBatch:
         """A round, when Lightning asks for a batch: the gradient of a whole batch."""
         assert self.lightning_module is not None
         trainer = self.lightning_module.trainer
@@ -160,7 +160,7 @@ class CodedReduceStrategy(Strategy):
         fetcher = trainer.fit_loop._data_fetcher
         assert fetcher is not None
         fetcher.fetched = trainer.fit_loop.epoch_loop.batch_progress.current.ready  # as if it had fetched all before
-        self._round, self._taken = step.round, Taken(step, self._batches.size(step.round))
+        self._round, self._taken = step.round, SummedBatch(step, self._batches.size(step.round))
         return self._taken
 
     def _begin(self, trainer: pl.Trainer) -> Generator[cr.Step]:
@@ -172,7 +172,7 @@ class CodedReduceStrategy(Strategy):
         seed = int(os.environ.get("PL_GLOBAL_SEED", 0)) if self._seed is None else self._seed
         source = source.limited(length, seed)
         self._length, self._batches = length, source.drawn(seed)
-        self._place = Place(trainer)
+        self._place = FitState(trainer)
         self._leave_rounds_alone(module)
         state = [*self.optimizers, *(one.scheduler for one in self.lr_scheduler_configs), self._place]
         self._total = min(
@@ -211,7 +211,7 @@ class CodedReduceStrategy(Strategy):
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Log what was found, and give the loss of the whole batch."""
         taken, module = args[0], self.lightning_module
-        assert isinstance(taken, Taken)
+        assert isinstance(taken, SummedBatch)
         assert module is not None
         if taken is not self._taken:
             raise UsageError(
@@ -238,14 +238,14 @@ class CodedReduceStrategy(Strategy):
 
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
         """Move a batch; a round has nothing to move."""
-        return batch if isinstance(batch, Taken) else super().batch_to_device(batch, device, dataloader_idx)
+        return batch if isinstance(batch, SummedBatch) else super().batch_to_device(batch, device, dataloader_idx)
 
     def _leave_rounds_alone(self, module: pl.LightningModule) -> None:
         """What a module does to batches before they are moved it does where they are computed."""
         before = type(module)._on_before_batch_transfer
 
         def only_batches(batch: Any, dataloader_idx: int = 0) -> Any:
-            return batch if isinstance(batch, Taken) else before(module, batch, dataloader_idx)
+            return batch if isinstance(batch, SummedBatch) else before(module, batch, dataloader_idx)
 
         module._on_before_batch_transfer = only_batches  # type: ignore[method-assign]
 

@@ -38,7 +38,7 @@ class Reference(NamedTuple):
     size: int
 
 
-class Place(NamedTuple):
+class MappedArena(NamedTuple):
     """Where an arena is mapped, and open as which file; that of a node's latest process, or of an earlier one."""
 
     address: int
@@ -77,7 +77,7 @@ class Arena:
         self._round = -1
         self._further = 0
         self._maps: dict[int, mmap.mmap] = {}  # by node, of its latest process
-        self._places: list[Place] = []
+        self._places: list[MappedArena] = []
         self._file = -1
         at_once = self._header + 2 * self._stride
         try:
@@ -109,7 +109,7 @@ class Arena:
                 os.close(place.file)
         left = [place for place in self._places if place.memory() is not None]
         # At once: another thread looks.
-        self._places = [*left, Place(address, len(memory), node, key, file, weakref.ref(memory))]
+        self._places = [*left, MappedArena(address, len(memory), node, key, file, weakref.ref(memory))]
 
     def slot(self, round_: int) -> Vector | None:
         """The next vector to write into, in a round; None if there is no memory for one more."""
@@ -156,7 +156,7 @@ class Arena:
         slot, end = ((start + more - self._header) // self._stride for more in (0, max(0, chunk.nbytes - 1)))
         return slot == end and 0 <= slot < self._slots and int(self._stamps_of(memory)[slot]) == stamp
 
-    def _place_of(self, chunk: Vector) -> Place | None:
+    def _place_of(self, chunk: Vector) -> MappedArena | None:
         address = chunk.__array_interface__["data"][0]
         for place in self._places:
             if place.address <= address < place.address + place.size and place.memory() is not None:

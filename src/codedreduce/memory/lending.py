@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
-from codedreduce.memory.shapes import AsTheyAre, Shape
+from codedreduce.memory.shapes import AsTheyAre, SlotShape
 from codedreduce.packed import raw_of
 from codedreduce.protocol import Settings
 from codedreduce.vectors import Vector
@@ -37,7 +37,7 @@ class Lending:
     lends: ClassVar[bool] = True
 
     def __init__(
-        self, arena: SharedMemory, settings: Settings, rounds_held: int, parts: int, shape: Shape | None = None
+        self, arena: SharedMemory, settings: Settings, rounds_held: int, parts: int, shape: SlotShape | None = None
     ) -> None:
         self._arena = arena
         self._shape = shape if shape is not None else AsTheyAre(settings)

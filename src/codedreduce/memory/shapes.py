@@ -12,7 +12,7 @@ from codedreduce.protocol import Settings
 from codedreduce.vectors import Vector
 
 
-class Shape(Protocol):
+class SlotShape(Protocol):
     """What a slot is made of, and where its chunks are."""
 
     dtype: np.dtype[Any]
@@ -69,6 +69,6 @@ class AsTheyTravel:
         return vector
 
 
-def shape_of(settings: Settings, dtype: npt.DTypeLike) -> Shape:
+def shape_of(settings: Settings, dtype: npt.DTypeLike) -> SlotShape:
     """How a run's vectors lie, of numbers of this type."""
     return AsTheyAre(settings, dtype) if settings.wire is None else AsTheyTravel(settings, settings.wire, dtype)

@@ -3,7 +3,8 @@
 Imports `run`, `memory`, `process` and what is below; nothing of `node`.
 
 - `carrier`: what all sockets of a node have in common; `mesh` (all to all), `transport` (tree, ring): which there are
-- `sessions`, `frames`, `seals`, `limits`, `doors`, `sockets`: from two connections to messages that are what was sent
+- `sessions`, `frames`, `seals`, `limits`, `sockets`: from two connections to messages that are what was sent
+- `pending_connections`: connections that have not proved whose they are
 - `keys`: who is let in; `buffers`: where vectors lie, and what they are on the wire
 - `rendezvous/`: how nodes find each other
 """

@@ -25,7 +25,7 @@ from codedreduce.memory.shapes import shape_of
 from codedreduce.packed import Packed, raw_of
 from codedreduce.protocol.core.events import Gathered
 from codedreduce.protocol.rank.sum_buffers import OWN_SUM_BUFFERS, SumBuffers
-from codedreduce.run.run import Run
+from codedreduce.run.agreement import Run
 from codedreduce.schemes import StripedPlan, TreePlan
 from codedreduce.vectors import Vector, convert, copied, on_host, round_off
 

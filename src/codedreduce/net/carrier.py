@@ -20,7 +20,6 @@ import zmq
 
 from codedreduce.errors import MemoryGone, WireError
 from codedreduce.net.buffers import Buffers
-from codedreduce.net.doors import Door, cut_to
 from codedreduce.net.frames import (
     ACKNOWLEDGEMENT,
     MARKS,
@@ -36,8 +35,9 @@ from codedreduce.net.frames import (
 )
 from codedreduce.net.keys import Guard, user_of
 from codedreduce.net.limits import of_control, of_data
+from codedreduce.net.pending_connections import PendingConnections, cut_to
 from codedreduce.net.seals import Damaged, OutOfOrder, Seal, fresh_name
-from codedreduce.net.sessions import CONTROL, DATA, PLANES, Session, Step
+from codedreduce.net.sessions import CONTROL, DATA, PLANES, Session, SessionStep
 from codedreduce.net.sockets import LAST_WORDS, Context, Socket, comings_and_goings, is_local
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import Transmit
@@ -105,7 +105,7 @@ class Reached(NamedTuple):
 News = Arrived | Gone | Reached
 
 
-class Link:
+class PeerLink:
     """A neighbour, the session with it, and the connections below that."""
 
     def __init__(self, node: int, peer: int, process: int, may_say: Kinds) -> None:
@@ -146,7 +146,7 @@ class Carrier(ABC):
     ) -> None:  # fmt: skip
         self.node = node
         self._here = ["", ""]  # where it listens on each plane, if it does
-        self._names: dict[tuple[int, bytes], Link] = {}  # of connections of which it is known whose they are
+        self._names: dict[tuple[int, bytes], PeerLink] = {}  # of connections of which it is known whose they are
         self._rights = rights
         self._limits = (of_control(), of_data(settings))
         self._guard = guard
@@ -159,15 +159,17 @@ class Carrier(ABC):
         self.process = int.from_bytes(os.urandom(4), "big") | 1  # of this node's processes, which one this is
         self.sockets: list[Socket] = []
         #: Small messages first, each with its plane and who is at its other end, if only one is.
-        self._readers: list[tuple[Socket, int, Link | None]] = []
+        self._readers: list[tuple[Socket, int, PeerLink | None]] = []
         self._monitors: dict[Socket, Socket] = {}  # they tell of the connections of others
-        self._makes: dict[str, tuple[Link, int]] = {}  # connections that this side makes, by where they lead
+        self._makes: dict[str, tuple[PeerLink, int]] = {}  # connections that this side makes, by where they lead
         self._lost: dict[str, float] = {}  # those of them that are gone, since when
-        self._made_by_others: dict[int, tuple[Link, int]] = {}  # those it does not, by what they are to the kernel
-        self._doors: dict[Socket, Door] = {}  # of those that listen
+        self._made_by_others: dict[int, tuple[PeerLink, int]] = {}  # those it does not, by what they are to the kernel
+        self._doors: dict[Socket, PendingConnections] = {}  # of those that listen
         self._news: deque[News] = deque()
         self._bad: Counter[int | None] = Counter()  # how often who has sent what is none
-        self._owed: tuple[Link, bytes] | None = None  # whose marked message is to be acknowledged, and of which session
+        self._owed: tuple[PeerLink, bytes] | None = (
+            None  # whose marked message is to be acknowledged, and of which session
+        )
         #: Who sent what is no message, or not its to say, if it is a neighbour, and that in words, since last asked; of
         #: each the first, the tenth, the hundredth time.
         self.unreadable: list[tuple[int | None, str]] = []
@@ -200,28 +202,28 @@ class Carrier(ABC):
         """The planes on which this side makes the connection to a neighbour."""
 
     @abstractmethod
-    def _link_to(self, peer: int) -> Link:
+    def _link_to(self, peer: int) -> PeerLink:
         """The link over which a neighbour is sent something."""
 
     @abstractmethod
-    def _link_called(self, name: bytes) -> Link | None:
+    def _link_called(self, name: bytes) -> PeerLink | None:
         """The link of whoever is called this, if it may be a neighbour."""
 
     @abstractmethod
-    def _way(self, link: Link, plane: int) -> tuple[Socket | None, bytes | None]:
+    def _way(self, link: PeerLink, plane: int) -> tuple[Socket | None, bytes | None]:
         """The socket that leads to a neighbour, and the name to put ahead if it leads to others too."""
 
-    def _link(self, peer: int, may_say: Kinds) -> Link:
+    def _link(self, peer: int, may_say: Kinds) -> PeerLink:
         """A neighbour of which nothing has been heard."""
-        link = Link(self.node, peer, self.process, may_say)
+        link = PeerLink(self.node, peer, self.process, may_say)
         if self._own_key:
             link.called = [b"", b""]
         return link
 
-    def _is_by_tcp(self, link: Link, plane: int) -> bool:
+    def _is_by_tcp(self, link: PeerLink, plane: int) -> bool:
         return (link.leads_to[plane] or self._here[plane]).startswith("tcp://")
 
-    def _has_seals(self, link: Link, plane: int) -> bool:
+    def _has_seals(self, link: PeerLink, plane: int) -> bool:
         """Whether what travels there does so in the clear, where it could be damaged."""
         found = link.has_seals[plane]
         if found is None:
@@ -232,9 +234,9 @@ class Carrier(ABC):
         """Others connect to this one."""
         self._here[plane] = address
         self._monitors[monitor] = socket
-        self._doors[socket] = Door((address,))
+        self._doors[socket] = PendingConnections((address,))
 
-    def _reads(self, sockets: Iterable[Socket], link: Link | None = None) -> None:
+    def _reads(self, sockets: Iterable[Socket], link: PeerLink | None = None) -> None:
         """These are to be read, one for each plane."""
         self.sockets += sockets
         self._readers += [(socket, plane, link) for plane, socket in enumerate(sockets)]
@@ -286,7 +288,9 @@ class Carrier(ABC):
             # Let ZeroMQ's thread write all of it, or everyone is sent their first 8 KiB before any has the rest.
             os.sched_yield()
 
-    def _put(self, link: Link, plane: int, kind: bytes, body: bytes, payload: bytes | memoryview | None = None) -> None:
+    def _put(
+        self, link: PeerLink, plane: int, kind: bytes, body: bytes, payload: bytes | memoryview | None = None
+    ) -> None:
         """Send something of the session; that it cannot be sent is the first sign that a connection is gone."""
         if self._try(link, plane, kind + link.session.outgoing + body, payload):
             if kind in MARKS:
@@ -294,7 +298,7 @@ class Carrier(ABC):
         elif link.session.is_up:
             self._follow(link, link.session.end())
 
-    def _try(self, link: Link, plane: int, first: bytes, payload: bytes | memoryview | None = None) -> bool:
+    def _try(self, link: PeerLink, plane: int, first: bytes, payload: bytes | memoryview | None = None) -> bool:
         socket, name = self._way(link, plane)
         if socket is None:
             return False
@@ -316,7 +320,7 @@ class Carrier(ABC):
 
     # -- sessions
 
-    def _follow(self, link: Link, step: Step) -> None:
+    def _follow(self, link: PeerLink, step: SessionStep) -> None:
         """Do and tell what follows from what happened to a session."""
         if step.gone:
             self._news.append(Gone(link.peer))
@@ -325,11 +329,11 @@ class Carrier(ABC):
         if step.up:
             self._is_reached(link)
 
-    def _say_open(self, link: Link, plane: int, *, asks: bool) -> None:
+    def _say_open(self, link: PeerLink, plane: int, *, asks: bool) -> None:
         """Without a connection it is not heard: whoever makes it speaks first."""
         self._try(link, plane, (OPEN_ASKING if asks else OPEN) + link.session.outgoing)
 
-    def _is_reached(self, link: Link) -> None:
+    def _is_reached(self, link: PeerLink) -> None:
         self._news.append(Reached(link.peer))
         waiting, link.waiting = link.waiting, []
         for plane, kind, body, payload in waiting:
@@ -374,7 +378,7 @@ class Carrier(ABC):
             self._lost[address] = now
             self._reach(link, plane, address)
 
-    def _reach(self, link: Link, plane: int, address: str) -> None:
+    def _reach(self, link: PeerLink, plane: int, address: str) -> None:
         """Make a connection; it is made again whenever it is lost."""
         socket = self._way(link, plane)[0]
         assert socket is not None
@@ -391,7 +395,7 @@ class Carrier(ABC):
         link.has_seals[plane] = None
         self._makes[address] = (link, plane)
 
-    def _show(self, link: Link, plane: int, socket: Socket, guard: Guard) -> None:
+    def _show(self, link: PeerLink, plane: int, socket: Socket, guard: Guard) -> None:
         """Say by which key the next connection is known at its other end, and give it a name of its own here.
 
         Whoever is there cannot then speak as another, whatever it calls itself.
@@ -401,7 +405,7 @@ class Carrier(ABC):
             self._is_called(link, plane, fresh_name())
             socket.setsockopt(zmq.CONNECT_ROUTING_ID, link.called[plane])
 
-    def _is_called(self, link: Link, plane: int, name: bytes) -> None:
+    def _is_called(self, link: PeerLink, plane: int, name: bytes) -> None:
         """A neighbour's connection has this name now, and none that it had before."""
         self._names.pop((plane, link.called[plane]), None)
         link.called[plane] = name
@@ -437,7 +441,7 @@ class Carrier(ABC):
         """Where a neighbour listens that this node connects to; one of the two addresses that it has."""
         return next((address for address in self._link_to(peer).leads_to if address is not None), None)
 
-    def _remember_connection(self, link: Link, plane: int, descriptor: int) -> None:
+    def _remember_connection(self, link: PeerLink, plane: int, descriptor: int) -> None:
         """A neighbour speaks by this connection: when it is told to be gone, it is known whose it was.
 
         What is left over of one that is gone is not of another that is the same to the kernel by now.
@@ -481,7 +485,7 @@ class Carrier(ABC):
         while self._news:
             yield self._news.popleft()
 
-    def _next(self, socket: Socket, plane: int, link: Link | None) -> Arrived | None:
+    def _next(self, socket: Socket, plane: int, link: PeerLink | None) -> Arrived | None:
         """The next message of a socket, if it is one; if it is not from one only, the first frame says from whom."""
         try:
             frames = [socket.recv(_NOW, copy=False)]
@@ -506,7 +510,7 @@ class Carrier(ABC):
             self._object(error, socket, plane, link, frames)
         return None
 
-    def _object(self, error: WireError, socket: Socket, plane: int, link: Link, frames: list[zmq.Frame]) -> None:
+    def _object(self, error: WireError, socket: Socket, plane: int, link: PeerLink, frames: list[zmq.Frame]) -> None:
         """A neighbour has sent what is none: it loses the connection, unless that may be left over of an earlier one.
 
         What was damaged on its way is missing in any case: a session ends, and an OPEN is asked for again.
@@ -528,7 +532,7 @@ class Carrier(ABC):
         if str(self._bad[sender]).strip("0") == "1":
             self.unreadable.append((sender, why))
 
-    def _cut(self, socket: Socket, plane: int, link: Link, frames: list[zmq.Frame]) -> None:
+    def _cut(self, socket: Socket, plane: int, link: PeerLink, frames: list[zmq.Frame]) -> None:
         """End the connection by which this came, and at once the session: of what is left of it nothing is heard.
 
         What came before it ended may still be read when it has, and a new one may be the same to the kernel: that is
@@ -545,7 +549,7 @@ class Carrier(ABC):
         if is_cut:
             self._follow(link, link.session.end())
 
-    def _may_be_left_over(self, link: Link, plane: int) -> bool:
+    def _may_be_left_over(self, link: PeerLink, plane: int) -> bool:
         """Whether what is read may have come before the neighbour's connection was cut."""
         since = time.monotonic() - link.cut_at
         return since < (NOT_UNHEARD_FOR if link.session.asks_on(plane) else NOT_CUT_AGAIN_FOR)
@@ -562,7 +566,7 @@ class Carrier(ABC):
             self._complain(None, f"somebody not of this run, called {name[:16].hex()}, sent something")
         door.cut(descriptor)
 
-    def _link_of(self, name: bytes, frame: zmq.Frame, plane: int) -> Link | None:
+    def _link_of(self, name: bytes, frame: zmq.Frame, plane: int) -> PeerLink | None:
         """Who is at the other end of the connection by which a frame came.
 
         Where keys are that is who was let in with its key, or is called what nobody else can be.
@@ -572,14 +576,14 @@ class Carrier(ABC):
         known, user = self._names.get((plane, name)), user_of(frame)
         return known if known is not None or not user else self._link_called(name_of(int(user)))
 
-    def _unsealed(self, link: Link, plane: int, frames: list[zmq.Frame]) -> tuple[int, bytes]:
+    def _unsealed(self, link: PeerLink, plane: int, frames: list[zmq.Frame]) -> tuple[int, bytes]:
         """Which message of its session it says to be, and its first frame, if it is what was sent."""
         if not self._has_seals(link, plane):
             return 0, frames[0].bytes if frames else b""
         first, payload = frames[0].bytes if frames else b"", frames[1].buffer if len(frames) > 1 else None
         return link.unsealing[plane].take_off(first, payload)
 
-    def _read(self, link: Link, plane: int, frames: list[zmq.Frame], name: bytes | None = None) -> Arrived | None:
+    def _read(self, link: PeerLink, plane: int, frames: list[zmq.Frame], name: bytes | None = None) -> Arrived | None:
         """A message for the machine. What is for the session is done, and what follows from it is news."""
         session = link.session
         place, first = self._unsealed(link, plane, frames)
@@ -606,17 +610,17 @@ class Carrier(ABC):
             return self._last_words(link, body)
         return None
 
-    def _acknowledge(self, link: Link, tag: bytes) -> None:
+    def _acknowledge(self, link: PeerLink, tag: bytes) -> None:
         self._owed = None
         if link.session.is_of_it(tag):
             self._put(link, CONTROL, ACKNOWLEDGEMENT, count_to_bytes(link.session.marked_came()))
 
-    def _last_words(self, link: Link, body: bytes) -> Arrived | None:
+    def _last_words(self, link: PeerLink, body: bytes) -> Arrived | None:
         """Of a session that is over only a goodbye is heard: who said it broke the other connection by leaving."""
         message = decode(body)
         return Arrived(link.peer, message) if isinstance(message, Goodbye) and Goodbye in link.may_say else None
 
-    def _message(self, link: Link, plane: int, kind: bytes, header: bytes, frames: list[zmq.Frame]) -> Arrived:
+    def _message(self, link: PeerLink, plane: int, kind: bytes, header: bytes, frames: list[zmq.Frame]) -> Arrived:
         """What the machine is to hear, when all has been looked at that can be before memory is taken for it."""
         if plane == CONTROL:
             message = decode(header)
@@ -644,7 +648,7 @@ class Carrier(ABC):
             return 0
         return self._settings.exact_in(message.index)
 
-    def _check(self, link: Link, plane: int, message: AnyMessage) -> None:
+    def _check(self, link: PeerLink, plane: int, message: AnyMessage) -> None:
         """Whether a message is said where it is to be said, and by whom it may be."""
         if isinstance(message, CHUNKS) != (plane == DATA):
             where = "among small messages" if plane == CONTROL else "among chunks"

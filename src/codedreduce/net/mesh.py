@@ -15,7 +15,7 @@ import zmq
 
 from codedreduce.errors import CodedReduceError
 from codedreduce.net.buffers import Buffers
-from codedreduce.net.carrier import Carrier, Endpoints, Gone, Link, name_of
+from codedreduce.net.carrier import Carrier, Endpoints, Gone, PeerLink, name_of
 from codedreduce.net.keys import Guard
 from codedreduce.net.sessions import CONTROL, DATA
 from codedreduce.net.sockets import Context, Socket, mutual
@@ -38,7 +38,7 @@ class Mesh(Carrier):
         guard: Guard | None = None,
     ) -> None:  # fmt: skip
         super().__init__(context, node, settings, buffers, rights, guard)
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, PeerLink] = {}
 
     @property
     def needs(self) -> int | None:
@@ -92,11 +92,11 @@ class Mesh(Carrier):
             return ()
         return (CONTROL,) if peer < self.node else (DATA,)
 
-    def _link_to(self, peer: int) -> Link:
+    def _link_to(self, peer: int) -> PeerLink:
         return self._links[peer]
 
-    def _link_called(self, name: bytes) -> Link | None:
+    def _link_called(self, name: bytes) -> PeerLink | None:
         return self._links.get(int.from_bytes(name, "big")) if len(name) == 4 else None
 
-    def _way(self, link: Link, plane: int) -> tuple[Socket | None, bytes | None]:
+    def _way(self, link: PeerLink, plane: int) -> tuple[Socket | None, bytes | None]:
         return self.sockets[plane], link.called[plane]

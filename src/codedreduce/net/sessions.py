@@ -40,7 +40,7 @@ TAG_BYTES = _TAG.size
 _COUNTED = 32
 
 
-class Step(NamedTuple):
+class SessionStep(NamedTuple):
     """What follows: on which planes OPEN is to be said, and whether the session has come up or gone down."""
 
     open_on: tuple[int, ...] = ()
@@ -48,7 +48,7 @@ class Step(NamedTuple):
     up: bool = False
 
 
-_NOTHING = Step()
+_NOTHING = SessionStep()
 
 
 class Session:
@@ -91,26 +91,26 @@ class Session:
 
     # -- what happens
 
-    def connected(self, plane: int) -> Step:
+    def connected(self, plane: int) -> SessionStep:
         """A connection that this side makes is there."""
-        return Step((plane,)) if plane not in self._confirmed else _NOTHING
+        return SessionStep((plane,)) if plane not in self._confirmed else _NOTHING
 
-    def broke(self, plane: int) -> Step:
+    def broke(self, plane: int) -> SessionStep:
         """A connection that was there is gone. If no OPEN of this session came by it, the other side counts it, if any:
         of two sides one has had such an OPEN on both planes before anything else is sent.
         """
         return self.end() if plane in self._confirmed else _NOTHING
 
-    def end(self) -> Step:
+    def end(self) -> SessionStep:
         """This side wants no more of this session."""
         self._mine += 1
         return self._start_anew()
 
-    def opened(self, plane: int, tag: bytes, *, asks: bool) -> Step:
+    def opened(self, plane: int, tag: bytes, *, asks: bool) -> SessionStep:
         """The other side has said OPEN."""
         theirs, mine = _TAG.unpack(tag)
         if theirs == self._theirs:
-            step = Step((plane,)) if asks else _NOTHING
+            step = SessionStep((plane,)) if asks else _NOTHING
         elif self._is_past(theirs):
             return _NOTHING
         else:
@@ -147,10 +147,10 @@ class Session:
     def _is_another_process(self, theirs: int) -> bool:
         return self._theirs > 0 and theirs >> _COUNTED != self._theirs >> _COUNTED
 
-    def _start_anew(self) -> Step:
+    def _start_anew(self) -> SessionStep:
         gone, self._is_up = self._is_up, False
         self._begin()
-        return Step(PLANES, gone=gone)
+        return SessionStep(PLANES, gone=gone)
 
     def _come_up(self) -> bool:
         is_news = not self._is_up

@@ -48,7 +48,7 @@ _NOT_LET_IN = int(NOT_LET_IN)
 LAST_WORDS = 200
 
 
-class Told(NamedTuple):
+class SocketEvent(NamedTuple):
     """A connection is there, or gone: one that this side made by where it leads, another by where this side listens.
 
     The descriptor is of one that is gone, or that somebody has just made (`has_come`), who has not said a word;
@@ -147,7 +147,7 @@ def listen_at_too(socket: Socket, address: str, keys: Keys | None = None) -> int
     return 0
 
 
-def comings_and_goings(monitor: Socket) -> Iterator[Told]:
+def comings_and_goings(monitor: Socket) -> Iterator[SocketEvent]:
     """What has happened to the connections of a watched socket since it was last asked."""
     while True:
         try:
@@ -156,7 +156,7 @@ def comings_and_goings(monitor: Socket) -> Iterator[Told]:
             return
         endpoint = monitor.recv()  # both parts of a message are there
         event, value = _EVENT.unpack(what)
-        yield Told(endpoint.decode(), event == _THERE, value, event == _ACCEPTED, bool(event & _NOT_LET_IN))
+        yield SocketEvent(endpoint.decode(), event == _THERE, value, event == _ACCEPTED, bool(event & _NOT_LET_IN))
 
 
 def _monitor_of(socket: Socket, events: int = COMES_AND_GOES) -> Socket:

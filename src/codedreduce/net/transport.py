@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from codedreduce.net.buffers import Buffers
-from codedreduce.net.carrier import Carrier, Endpoints, Link
+from codedreduce.net.carrier import Carrier, Endpoints, PeerLink
 from codedreduce.net.keys import Guard
 from codedreduce.net.sessions import PLANES
 from codedreduce.net.sockets import Context, Socket, bound, connecting
@@ -28,8 +28,8 @@ class Transport(Carrier):
         super().__init__(context, node, settings, buffers, rights, guard)
         self._down: list[Socket] = []
         self._up: list[Socket] = []
-        self._parent: Link | None = None
-        self._children: dict[int, Link] = {}
+        self._parent: PeerLink | None = None
+        self._children: dict[int, PeerLink] = {}
 
     @property
     def needs(self) -> int | None:
@@ -67,15 +67,15 @@ class Transport(Carrier):
     def _planes_to(self, peer: int) -> tuple[int, ...]:
         return PLANES if peer == self.needs else ()
 
-    def _link_to(self, peer: int) -> Link:
+    def _link_to(self, peer: int) -> PeerLink:
         if self._parent is not None and peer == self._parent.peer:
             return self._parent
         return self._children[peer]
 
-    def _link_called(self, name: bytes) -> Link | None:
+    def _link_called(self, name: bytes) -> PeerLink | None:
         return self._children.get(int.from_bytes(name, "big")) if len(name) == 4 else None
 
-    def _way(self, link: Link, plane: int) -> tuple[Socket | None, bytes | None]:
+    def _way(self, link: PeerLink, plane: int) -> tuple[Socket | None, bytes | None]:
         if link is self._parent:
             return self._up[plane], None
         return (self._down[plane], link.called[plane]) if self._down else (None, None)

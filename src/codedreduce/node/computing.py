@@ -17,6 +17,7 @@ from codedreduce.protocol.core.events import (
     Advanced,
     Aggregated,
     Cancel,
+    ComputationStopped,
     Compute,
     Computed,
     Digested,
@@ -26,13 +27,12 @@ from codedreduce.protocol.core.events import (
     Failed,
     Finished,
     Gathered,
-    Interrupted,
     Note,
     Pack,
     Renewed,
 )
 from codedreduce.run.failures import NOT_FINITE
-from codedreduce.run.inject import Injector
+from codedreduce.run.injected_delays import DelayInjector
 from codedreduce.run.journal import Interval
 from codedreduce.run.world import Gradient
 from codedreduce.schemes.work import Piece, samples_in
@@ -61,7 +61,7 @@ class Computing:
         node: int,
         buffers: Buffers,
         gradient: Gradient | None = None,
-        injector: Injector | None = None,
+        injector: DelayInjector | None = None,
         record: Callable[[Interval], None] | None = None,
         *,
         reports_failures: bool = False,
@@ -167,7 +167,7 @@ class Computing:
             late = ended - self._stopped_at
             if self._injector is not None:
                 late += self._injector.left(order.round)
-            post(Interrupted(round=order.round, task=order.task, seconds=late))
+            post(ComputationStopped(round=order.round, task=order.task, seconds=late))
         is_refused = self._reports_failures and self._refuses_nonfinite and not order.digest_only
         if finished and is_refused and not self._is_finite(out):
             post(Failed(round=order.round, task=order.task, reason=NOT_FINITE))

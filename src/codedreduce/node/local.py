@@ -25,9 +25,9 @@ from codedreduce.process.restarts import Restarts, ordinal
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import Note
 from codedreduce.protocol.tree.standing_in import can_stand_in
-from codedreduce.run.inject import Injection
+from codedreduce.run.agreement import FLOAT32, Dtype, Meeting, Run
+from codedreduce.run.injected_delays import Injection
 from codedreduce.run.journal import Interval, Journal
-from codedreduce.run.run import FLOAT32, Dtype, Meeting, Run
 from codedreduce.run.site import Site, meeting_at
 from codedreduce.run.world import Gradient, Outcome, Replica, RoundResult, World
 from codedreduce.schemes import Piece, Plan, RingPlan, StripedPlan, TreePlan

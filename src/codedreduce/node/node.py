@@ -27,7 +27,7 @@ from codedreduce.node.computing import Computing, News
 from codedreduce.node.driver import Driver
 from codedreduce.process.private_folder import leave
 from codedreduce.process.telling import What, Word, own_rank, tell
-from codedreduce.process.termination import TOLD_TO_END, Asked, Leaving, say_farewell
+from codedreduce.process.termination import TOLD_TO_END, Asked, Terminated, say_farewell
 from codedreduce.protocol import Machine, Rank, Root, TreeWorker, machine_for
 from codedreduce.protocol.core.events import (
     Aggregated,
@@ -41,14 +41,14 @@ from codedreduce.protocol.core.events import (
     Note,
     Overtaken,
     Pack,
-    Packed,
     Renewed,
+    StatePacked,
 )
 from codedreduce.protocol.rights import rights_at
+from codedreduce.run.agreement import Run
 from codedreduce.run.failures import REFUSE, error_of
-from codedreduce.run.inject import Injection, Injector
+from codedreduce.run.injected_delays import DelayInjector, Injection
 from codedreduce.run.journal import Interval, Journal
-from codedreduce.run.run import Run
 from codedreduce.run.world import Gradient, Outcome, Over, Renewal, Replica, RoundResult
 from codedreduce.schemes import RingPlan, StripedPlan
 from codedreduce.vectors import Vector
@@ -99,7 +99,7 @@ class Node:
         self._number = number
         self._replica = replica
         self._gradient = gradient
-        self._injector = Injector(injection, number - run.plan.computing.start) if injection is not None else None
+        self._injector = DelayInjector(injection, number - run.plan.computing.start) if injection is not None else None
         self._journal = journal or Journal()
         self._record = record
         self._look = look
@@ -191,7 +191,7 @@ class Node:
         if goes_on:
             say_farewell(self._number)
         self._vanishes = True  # whom it concerns has been told
-        raise Leaving(0 if goes_on else TOLD_TO_END)
+        raise Terminated(0 if goes_on else TOLD_TO_END)
 
     def _close_context(self) -> None:
         """Tell everyone that it is over, and see to it that the words leave before this process may end."""
@@ -392,7 +392,7 @@ class Node:
         """Give the machine the state that this rank has after a round."""
         self._owes_since = None
         state = self._replica.pack() if self._replica is not None else NOTHING
-        self._talking.post(Packed(round=after, state=state, digest=digest_of(state)))
+        self._talking.post(StatePacked(round=after, state=state, digest=digest_of(state)))
 
     def _hear(self, news: News) -> None:
         if isinstance(news, Note):
@@ -438,7 +438,7 @@ def is_failure(error: BaseException | None) -> bool:
     [True, True, False, False, False]
     """
     if isinstance(error, SystemExit):
-        return not isinstance(error, Leaving) and error.code not in (None, 0)
+        return not isinstance(error, Terminated) and error.code not in (None, 0)
     return isinstance(error, Exception) and not isinstance(error, CodedReduceError)
 
 

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from codedreduce.errors import CodedReduceError, WorkerFailed
 from codedreduce.process.error_lines import wants_tracebacks
 from codedreduce.process.processes import Place, die_with_parent
-from codedreduce.process.termination import Leaving
+from codedreduce.process.termination import Terminated
 
 #: Seconds that the nursery has to end its workers and itself; that it has to fork one, on a machine that is very busy.
 ENDS_WITHIN, FORKS_WITHIN = 5.0, 60.0
@@ -205,7 +205,7 @@ class _Minding:
             with threadpool_limits(1):  # one core a worker, or all of them fight for all
                 self._live(number)
             code = 0
-        except Leaving as leaving:
+        except Terminated as leaving:
             code = int(leaving.code or 0)
         except BaseException as error:
             if wants_tracebacks():

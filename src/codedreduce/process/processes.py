@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from codedreduce.errors import UsageError
-from codedreduce.process.telling import PIPE, Told, Word
+from codedreduce.process.telling import PIPE, ReportPipe, Word
 
 #: Moves the calling process to its place, given its number.
 Place = Callable[[int], None]
@@ -25,7 +25,7 @@ class Processes:
         self._place = place
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._seen_end: set[int] = set()
-        self._told = Told()  # what commands tell beside what they print
+        self._told = ReportPipe()  # what commands tell beside what they print
 
     @property
     def pids(self) -> dict[int, int]:

@@ -113,7 +113,7 @@ class Said(NamedTuple):
         return f"{self.subject}s {', '.join(map(str, sorted(self.ranks)))} have {self.rest.removeprefix('has ')}"
 
 
-class Told:
+class ReportPipe:
     """The launcher's end of the pipe."""
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ def signals_to_leave(environment: Mapping[str, str]) -> tuple[signal.Signals, ..
     return (*TOLD_BY, signal.SIGUSR1) if "SLURM_JOB_ID" in environment else TOLD_BY
 
 
-class Leaving(SystemExit):
+class Terminated(SystemExit):
     """Ends this process, which was told to leave."""
 
 
@@ -74,7 +74,7 @@ class Asked:
             return
         self.to_leave = True
         if not self.is_in:
-            raise Leaving(TOLD_TO_END)
+            raise Terminated(TOLD_TO_END)
         threading.Thread(target=self._hand_over, daemon=True).start()  # what it does needs locks
 
     def _hand_over(self) -> None:

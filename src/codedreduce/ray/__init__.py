@@ -7,9 +7,9 @@
 or `codedreduce run --on ray SCRIPT`. docs/clusters.md tells more. What `launch` needs is loaded when it is first asked
 for: an actor does without.
 
-What lives here: `launching` a function or a script on a cluster, `cluster` coming to it, `reserving` places that Ray
-sets aside, `placing` which rank has which, `actors` what an actor does, `starter` what a launcher asks of them,
-`there` what a rank is told of its node, `metrics` rounds as Ray's metrics.
+`launch_on_ray` runs a function or a script on a cluster, `ray_cluster` connects to it, `reservations` has Ray reserve
+resources, `spots` assigns them to ranks, `actors` is what an actor does, `starter` what a launcher asks of actors,
+`there` what a rank is told of its node, `metrics` reports rounds as Ray's metrics.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from codedreduce.ray.launching import launch
+    from codedreduce.ray.launch_on_ray import launch
 
 __all__ = ["launch"]
 
@@ -25,6 +25,6 @@ __all__ = ["launch"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from codedreduce.ray import launching
+    from codedreduce.ray import launch_on_ray
 
-    return getattr(launching, name)
+    return getattr(launch_on_ray, name)

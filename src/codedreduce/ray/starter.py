@@ -20,7 +20,7 @@ from typing import IO, Any
 from codedreduce.errors import UsageError
 from codedreduce.process.telling import What, Word
 from codedreduce.ray.actors import About, Brought, RankActor, Report
-from codedreduce.ray.reserving import Reservation
+from codedreduce.ray.reservations import Reservation
 from codedreduce.ray.there import cannot_be_there, check_versions, local_names
 
 #: Seconds that are waited for an answer at a time, that actors have to come up where a place is set aside, and to end.

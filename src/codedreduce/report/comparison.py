@@ -9,8 +9,8 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from codedreduce.comparison.names import ROOTLESS
 from codedreduce.comparison.result import Comparison, Result
+from codedreduce.comparison.selection import ROOTLESS
 from codedreduce.report.page import HtmlTable, Section, write_page
 from codedreduce.units import human_bytes, human_seconds
 

@@ -2,7 +2,8 @@
 
 Imports `memory`, `process`, `protocol` and what is below.
 
-- `run`, `tuning`, `trainings`, `site`, `quorum`: where nodes meet, what they do, and when they may begin
+- `agreement`, `tuning`, `trainings`, `site`, `quorum`: where nodes meet, what they do, and when they may begin
 - `world`, `alone`: what training needs of a world, and the world of one process
-- `journal`: one stream of what happened; `delays`, `inject`: how late workers are; `failures`: computations that fail
+- `journal`: one stream of what happened; `delays`, `injected_delays`: how late workers are; `failures`: computations
+  that fail
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from codedreduce.memory.memory import HostMemory, Memory
-from codedreduce.run.run import Dtype
+from codedreduce.run.agreement import Dtype
 from codedreduce.run.world import Gradient, RoundResult
 from codedreduce.schemes import Piece, Plan
 from codedreduce.vectors import Vector

@@ -40,7 +40,7 @@ class Interval(NamedTuple):
     samples: int = 0
 
 
-class Told(NamedTuple):
+class NoteTaken(NamedTuple):
     """A node had something to tell, at a time of its world's clock."""
 
     at: float
@@ -79,7 +79,7 @@ class RoundLog:
         return max(self.lateness.values(), default=0.0)
 
 
-Entry = RoundLog | Told | Interval | Lateness
+Entry = RoundLog | NoteTaken | Interval | Lateness
 Reader = Callable[[Entry], None]
 OnRound = Callable[[RoundLog], None]
 OnNote = Callable[[Note], None]
@@ -95,7 +95,7 @@ class Journal:
         self.readers = readers
         self.timeline = timeline
         self.rounds: deque[RoundLog] = deque(maxlen=remember)
-        self.notes: list[Told] = []
+        self.notes: list[NoteTaken] = []
         self.counts: Counter[str] = Counter()  # notes by kind, also of those that are not kept
         self.intervals: list[Interval] = []
         self.saved = 0.0  # seconds saved against waiting for all, as far as it is known
@@ -105,7 +105,7 @@ class Journal:
         match entry:
             case RoundLog():
                 self.rounds.append(entry)
-            case Told(note=note):
+            case NoteTaken(note=note):
                 self.counts[note.kind] += 1
                 if self.counts[note.kind] <= KEPT_OF_A_KIND:
                     self.notes.append(entry)
@@ -134,7 +134,7 @@ class Journal:
             if node == 0:  # everyone's lateness is told to the root in the end
                 self.add(Lateness(round=note.round, node=note.nodes[0], seconds=note.seconds))
         else:
-            self.add(Told(at, node, note))
+            self.add(NoteTaken(at, node, note))
 
     def of_kind(self, kind: str) -> list[Note]:
         """The notes of a kind, as far as they are kept."""
@@ -148,7 +148,7 @@ def listening(on_round: OnRound | None = None, on_note: OnNote | None = None) ->
     def read(entry: Entry) -> None:
         if isinstance(entry, RoundLog) and on_round is not None:
             on_round(entry)
-        elif isinstance(entry, Told) and on_note is not None:
+        elif isinstance(entry, NoteTaken) and on_note is not None:
             kind = entry.note.kind
             heard[kind] += 1
             if kind in MUST_BE_HEARD or (kind in WORTH_SAYING and _is_power_of_ten(heard[kind])):

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from codedreduce.process.addresses import free_port
 from codedreduce.process.secrets import Secret, find_secret, is_insecure
-from codedreduce.run.run import Meeting
+from codedreduce.run.agreement import Meeting
 
 
 class Site(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from codedreduce.run.run import Meeting
+from codedreduce.run.agreement import Meeting
 
 #: Seconds that processes wait for each other between two trainings: one may evaluate for long meanwhile, and whoever
 #: started them ends them when it dies.

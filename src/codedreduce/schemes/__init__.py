@@ -1,11 +1,12 @@
 """Schemes, and the plans that say who computes what.
 
-What lives here: `scheme` what a scheme is, `allocation` and `coded` who computes what, `tree_plan`, `ring` and
-`striped` the result, `names` schemes as people write them, `choice` which one is taken when none is named, and why.
+`scheme` defines what a scheme is, `allocation` and `coded` assign samples to workers; `plan` is the result, which
+`tree_plan`, `ring_plan` and `striped` implement in terms of `work`. `names` parses schemes as people write them,
+`choice` takes one when none is named, and says why.
 """
 
 from codedreduce.schemes.plan import NodeWork, Plan, Unit
-from codedreduce.schemes.ring import RingPlan
+from codedreduce.schemes.ring_plan import RingPlan
 from codedreduce.schemes.scheme import (
     CodedReduce,
     GradientCoding,
@@ -18,13 +19,14 @@ from codedreduce.schemes.scheme import (
 )
 from codedreduce.schemes.striped import Part, StripedPlan
 from codedreduce.schemes.tree_plan import TreePlan
-from codedreduce.schemes.work import Needs, Piece, Range, Share
+from codedreduce.schemes.work import NeededTask, Needs, Piece, Range
 
 __all__ = [
     "CodedReduce",
     "GradientCoding",
     "LiveCompensation",
     "MasterWorker",
+    "NeededTask",
     "Needs",
     "NodeWork",
     "Part",
@@ -34,7 +36,6 @@ __all__ = [
     "RingAllReduce",
     "RingPlan",
     "Scheme",
-    "Share",
     "Striped",
     "StripedPlan",
     "TreePlan",

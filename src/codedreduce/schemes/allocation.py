@@ -21,7 +21,7 @@ from typing import Protocol
 
 from codedreduce.codes.repetition import split_evenly
 from codedreduce.errors import PlanError, SchemeError
-from codedreduce.schemes.work import Needs, Piece, Range, Share
+from codedreduce.schemes.work import NeededTask, Needs, Piece, Range
 from codedreduce.topology import Tree
 
 
@@ -162,7 +162,7 @@ class Owned:
         if not self.tree.children(node) or not self.tree.children(task):
             return Needs()
         pairs = zip(self.groups.under(task), self.groups.under(node), strict=True)
-        return Needs(tuple(Share(owner, tuple(members)) for owners, members in pairs for owner in owners))
+        return Needs(tuple(NeededTask(owner, tuple(members)) for owners, members in pairs for owner in owners))
 
     def path(self, task: int) -> tuple[int, ...]:
         """The owner's index within its group, at each level."""
@@ -251,7 +251,7 @@ class Replicated:
     def needs(self, node: int, task: int) -> Needs:
         """One copy of each group's task."""
         pairs = zip(self.collapsed.children(task), self.groups.under(node), strict=True)
-        return Needs(tuple(Share(below, tuple(members)) for below, members in pairs))
+        return Needs(tuple(NeededTask(below, tuple(members)) for below, members in pairs))
 
     def path(self, task: int) -> tuple[int, ...]:
         """A group has one share at each level."""

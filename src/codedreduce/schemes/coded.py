@@ -9,7 +9,7 @@ from fractions import Fraction
 from codedreduce.codes import GradientCode
 from codedreduce.codes.repetition import split_evenly
 from codedreduce.errors import PlanError, SchemeError
-from codedreduce.schemes.work import Needs, Piece, Range, Share, samples_in
+from codedreduce.schemes.work import NeededTask, Needs, Piece, Range, samples_in
 from codedreduce.topology import Tree
 
 
@@ -57,7 +57,7 @@ class Coded:
         children = self.tree.children(node)
         if not children:
             return Needs()
-        shares = tuple(Share(child, (child,)) for child in children)
+        shares = tuple(NeededTask(child, (child,)) for child in children)
         return Needs(shares, self.code(len(children), self.stragglers))
 
     def path(self, task: int) -> tuple[int, ...]:

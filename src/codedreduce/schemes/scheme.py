@@ -15,7 +15,7 @@ from codedreduce.errors import PlanError, SchemeError
 from codedreduce.schemes.allocation import Allocation, Owned, Replicated, check_capacity
 from codedreduce.schemes.coded import Coded
 from codedreduce.schemes.plan import Array, Plan
-from codedreduce.schemes.ring import RingPlan
+from codedreduce.schemes.ring_plan import RingPlan
 from codedreduce.schemes.striped import StripedPlan
 from codedreduce.schemes.tree_plan import TreePlan
 from codedreduce.schemes.work import samples_in

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from codedreduce.codes.repetition import split_evenly
 from codedreduce.errors import PlanError, TooManyStragglers
 from codedreduce.schemes.plan import Array, Gradients, Plan, Unit, evaluate
-from codedreduce.schemes.work import Needs, Piece, Range, Share
+from codedreduce.schemes.work import NeededTask, Needs, Piece, Range
 
 if TYPE_CHECKING:
     from codedreduce.schemes.scheme import Striped
@@ -139,7 +139,7 @@ class StripedPlan(Plan):
 
     def needs(self, node: int, task: int) -> Needs:
         """A keeper needs every unit, from whoever computed it."""
-        return Needs(tuple(Share(unit, tuple(self.readers(unit))) for unit in self.all_units))
+        return Needs(tuple(NeededTask(unit, tuple(self.readers(unit))) for unit in self.all_units))
 
     def tolerates(self, stragglers: Collection[int]) -> bool:
         """Of those that can read a unit's samples one must be there; whoever leads can be another."""

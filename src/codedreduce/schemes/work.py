@@ -30,7 +30,7 @@ def samples_in(pieces: Sequence[Piece]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class NeededTask:
     """Something a parent needs one copy of, and the children that can deliver it."""
 
     task: int
@@ -45,5 +45,5 @@ class Needs:
     weighted by the code's decoding vector; share i is then child i's message.
     """
 
-    shares: tuple[Share, ...] = ()
+    shares: tuple[NeededTask, ...] = ()
     code: GradientCode | None = None

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from codedreduce.errors import UsageError
-from codedreduce.simulator.computing import Computing
+from codedreduce.simulator.computations import Computations
 from codedreduce.simulator.network import Network
 from codedreduce.simulator.nodes import Nodes
 from codedreduce.simulator.post import Tampering
@@ -123,11 +123,11 @@ def random_faults_of_the_root(rounds: int, unit: float, seed: int) -> list[Fault
     ]  # fmt: skip
 
 
-class Injector:
+class FaultInjector:
     """Asks those whom faults befall to fail, so long after their round began, and to recover when it is time."""
 
     def __init__(
-        self, faults: Sequence[Fault], nodes: Nodes, computing: Computing, network: Network, tampering: Tampering
+        self, faults: Sequence[Fault], nodes: Nodes, computing: Computations, network: Network, tampering: Tampering
     ) -> None:
         self._faults = faults
         self._nodes = nodes

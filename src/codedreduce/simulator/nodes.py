@@ -29,7 +29,7 @@ from codedreduce.simulator.record import Recorder
 AFTER_LAST_WORDS = 3.0
 
 
-class Node:
+class SimulatedNode:
     """What the world keeps of a node beside its machine."""
 
     __slots__ = (
@@ -96,7 +96,7 @@ class Nodes:
         self._root_computes = root_computes
         self._latency = latency
         self._checking = checking
-        self._nodes = {number: Node(self._machine(number, 1)) for number in self.numbers}
+        self._nodes = {number: SimulatedNode(self._machine(number, 1)) for number in self.numbers}
         self.joined: set[int] = set()  # nodes that have said so
         self._parted: list[frozenset[int]] = []  # groups of nodes that cannot reach the others
         self._mute: list[Ways] = []  # from whom nothing reaches whom

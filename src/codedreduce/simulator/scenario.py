@@ -15,7 +15,6 @@ from codedreduce.protocol.core.settings import Excess
 from codedreduce.run.delays import Delays, parse_delays
 from codedreduce.schemes import Plan, Scheme, Striped, StripedPlan, TreePlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
-from codedreduce.simulator.cluster import Conditions, SimulatedCluster
 from codedreduce.simulator.faults import (
     KNOWN_AFTER,
     Fault,
@@ -27,6 +26,7 @@ from codedreduce.simulator.faults import (
 from codedreduce.simulator.gradients import Gradients
 from codedreduce.simulator.network import Host, Link
 from codedreduce.simulator.record import Recorder
+from codedreduce.simulator.simulated_cluster import Conditions, SimulatedCluster
 from codedreduce.simulator.wrong import Wrong
 
 #: Longer than any run: a fault that lasts so long is one that nothing may wait for.

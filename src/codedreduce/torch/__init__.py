@@ -12,15 +12,16 @@
 
 Started by `codedreduce run`, torchrun, mpiexec or srun. docs/pytorch.md tells more.
 
-What lives here: `cluster` what a script sees, `step` what a loop body is given, `shared` a run that trainings share,
-`member` one of them, `places` where it takes place, `book` which round is for what, `marks` how that is said in
-vectors, `asked` computing whatever it is, `task` what is trained, `given` what losses may give, `rehearsal` what is
-tried before the first round, with `still` randomness held still and `fingerprint` whether samples are the same,
-`reading` samples made a batch of, `loading` the same in other processes, ahead, `shipping` how batches come from
-there, `compiling` what `torch.compile` makes, once a machine, `seeding` random generators, `stepping` optimizers that
-find no gradients, `unit` a forward and a backward pass, `layout` a model as a vector, `running` what batch
-normalisation remembers, `replica` a model and its optimizer as bytes, `loaders` what a `DataLoader` says, `sharing`
-what one rank knows, on all.
+`cluster` is what a script uses, `step` what its loop body is given, `epochs` groups steps by epoch. `training` has what
+is trained, `layout` a model as a vector, `model_replica` a model and its optimizer as bytes, `seeding` random
+generators. `broadcast` copies an object from one rank to all; `launch_function` starts processes from a notebook,
+`live_table` shows rounds there.
+
+- `data/`: batches, from a dataset or a `DataLoader`
+- `gradient/`: the gradient of a unit
+- `checks/`: what is checked before the first round
+- `rounds/`: the trainings of one run, and which round is for which of them
+- `device/`: vectors that stay on a GPU
 """
 
 from codedreduce._extras import require
@@ -29,7 +30,7 @@ require("torch", extra="torch")
 
 from codedreduce.torch.cluster import Cluster, join  # noqa: E402
 from codedreduce.torch.epochs import by_epoch  # noqa: E402
-from codedreduce.torch.launching import launch  # noqa: E402
+from codedreduce.torch.launch_function import launch  # noqa: E402
 from codedreduce.torch.step import Step  # noqa: E402
 from codedreduce.training.batches import batch_indices  # noqa: E402
 from codedreduce.training.samplers import Sequential, Shuffled, Weighted, WithReplacement  # noqa: E402

@@ -26,16 +26,16 @@ from codedreduce.run.trainings import trainings_of
 from codedreduce.run.world import World, leads
 from codedreduce.schemes import MasterWorker, Plan, Scheme, Striped
 from codedreduce.schemes.choice import choose_to_replicate
-from codedreduce.torch.given import Losses
+from codedreduce.torch.checks.argument_checks import Loops, check_not_wrapped, device_of, noticing_loops
+from codedreduce.torch.data.prefetch import Prefetch
+from codedreduce.torch.gradient.loss_output import Losses
 from codedreduce.torch.layout import Layout
-from codedreduce.torch.loading import Ahead
-from codedreduce.torch.member import Member, Members
-from codedreduce.torch.mistakes import Loops, check_not_wrapped, device_of, noticing_loops
-from codedreduce.torch.places import AtWorker, place_of
-from codedreduce.torch.replica import TorchReplica
-from codedreduce.torch.shared import SharedRun
+from codedreduce.torch.model_replica import TorchReplica
+from codedreduce.torch.rounds.roles import AtWorker, role_of
+from codedreduce.torch.rounds.run_trainings import RunTraining, RunTrainings
+from codedreduce.torch.rounds.shared_run import SharedRun
 from codedreduce.torch.step import Step
-from codedreduce.torch.task import Training
+from codedreduce.torch.training import Training
 from codedreduce.training.batches import Function
 from codedreduce.training.checkpoints import Saving, saving_to
 from codedreduce.training.samplers import Sampler
@@ -105,7 +105,7 @@ class Cluster:
         self._scheme = scheme
         self._on_note = on_note
         self.loops = Loops()
-        self._made: list[weakref.ref[Member]] = []  # trainings whose first round has not been asked for
+        self._made: list[weakref.ref[RunTraining]] = []  # trainings whose first round has not been asked for
         self._trainings = 0  # that were made so far
         self._running: SharedRun | None = None
         self._world: World | None = None
@@ -219,7 +219,7 @@ class Cluster:
         training = Training(
             model=model, dataset=dataset, losses=losses, batch_size=batch_size, steps=steps, seed=seed,
             collate_fn=collate_fn, micro_batch=micro_batch, device=where, sampler=sampler, drop_last=drop_last,
-            coupled=coupled, first_round=first_round, epochs=epochs, ahead=Ahead(num_workers, prefetch),
+            coupled=coupled, first_round=first_round, epochs=epochs, ahead=Prefetch(num_workers, prefetch),
         )  # fmt: skip
         layout = Layout(model, training.form)
         if wire is not None and layout.dtype != np.float32:
@@ -227,38 +227,38 @@ class Cluster:
         if self.rank == 0:
             for warning in training.rehearsal.warnings:
                 log.warning(warning)
-        member = Member(
+        run_training = RunTraining(
             training=training, layout=layout, plan=_planned(_scheme_for(self._scheme, wire, layout.device), training),
             replica=TorchReplica(model, state), wire=wire, nonfinite=check_nonfinite(nonfinite or said),
             saving=self._saving(checkpoint, every, resume), state=state, stream=self._trainings,
         )  # fmt: skip
         self._trainings += 1
-        member.stepping.says = self.rank == 0
-        member.stepping.outside = training.rehearsal.outside
+        run_training.stepping.says = self.rank == 0
+        run_training.stepping.outside = training.rehearsal.outside
         if self._membership is not None:
-            self._membership.check(member.plan)
-            member.check_place()
-        self._made.append(weakref.ref(member))
-        return self._train(member)
+            self._membership.check(run_training.plan)
+            run_training.check_place()
+        self._made.append(weakref.ref(run_training))
+        return self._train(run_training)
 
-    def _train(self, member: Member) -> Iterator[Step]:
+    def _train(self, run_training: RunTraining) -> Iterator[Step]:
         """When its first round is asked for, a training shares a run with all that were made by then."""
         if self._running is not None and self._running.is_left:
             self._running.close()  # by an error that the script has caught
-        if member.run is None:
+        if run_training.run is None:
             made = [one for one in (made() for made in self._made) if one is not None]
-            made, self._made = made if member in made else [member], []
+            made, self._made = made if run_training in made else [run_training], []
             if self._running is None or self._running.is_over:
-                members = Members(made)
-                place = place_of(members, self._membership, self._watch, self._look_how_it_left)
-                if isinstance(place, AtWorker):
-                    place.serve(members)
+                trainings = RunTrainings(made)
+                role = role_of(trainings, self._membership, self._watch, self._look_how_it_left)
+                if isinstance(role, AtWorker):
+                    role.serve(trainings)
                     return
-                self._running = SharedRun(place, members, self._journal())
+                self._running = SharedRun(role, trainings, self._journal())
             else:
                 self._running.join(made)
-        assert member.run is not None
-        yield from member.run.steps(member)
+        assert run_training.run is not None
+        yield from run_training.run.steps(run_training)
 
     def _journal(self) -> Journal:
         return Journal(listening(on_note=self._on_note), remember=REMEMBERED)

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from codedreduce.errors import UsageError
-from codedreduce.torch.given import Form
-from codedreduce.torch.running import RunningStatistics
+from codedreduce.torch.gradient.batch_norm import RunningStatistics
+from codedreduce.torch.gradient.loss_output import Form
 
 PLAIN = Form()
 

@@ -1,8 +1,8 @@
 """Training on the root: objectives in NumPy, optimizers, data, and the loop.
 
-What lives here: `rounds` the one loop, `loop` a job and its world, `replica` what every rank has, as bytes, `batches`
-which samples, `samplers` and `permutation` in which order, `data` and `files` where they come from; objectives,
-optimizers.
+`rounds` is the loop, `loop` a job and its world, `gradient` computes an objective of `objectives` over some samples,
+`optimizers` step, `replica` packs what every rank has. `batches`, `samplers` and `permutation` say which samples a
+round has, `data` and `files` read them. `checkpoints` writes files, `kept` decides when.
 """
 
 from codedreduce.run.journal import RoundLog

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from codedreduce.errors import UsageError
-from codedreduce.process.termination import Leaving
+from codedreduce.process.termination import Terminated
 from codedreduce.protocol.core.events import Note
 from codedreduce.run.journal import Journal
 from codedreduce.training.checkpoints import Checkpoints, InUse, Saving, Subject
@@ -63,8 +63,8 @@ class Kept:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        is_leaving = isinstance(error, Leaving)
-        if isinstance(error, Leaving) and error.code and self._checkpoints is None:
+        is_leaving = isinstance(error, Terminated)
+        if isinstance(error, Terminated) and error.code and self._checkpoints is None:
             self._take_over()  # the run ends with this process, which came to lead a moment ago
         if is_leaving and self._checkpoints is not None and self._round > self._written:
             self.after(self._round, is_last=True)

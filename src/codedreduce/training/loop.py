@@ -22,11 +22,11 @@ from codedreduce.process.error_lines import speak_plainly
 from codedreduce.process.telling import What, Word, tell
 from codedreduce.protocol.core.audits import NO_AUDITS, Auditing
 from codedreduce.protocol.core.settings import WAIT_ON, Excess
+from codedreduce.run.agreement import APART, FLOAT32, Meeting, Run
 from codedreduce.run.alone import Alone
 from codedreduce.run.failures import REFUSE, check_nonfinite
-from codedreduce.run.inject import Injection
+from codedreduce.run.injected_delays import Injection
 from codedreduce.run.journal import Journal, OnNote, OnRound, RoundLog, listening
-from codedreduce.run.run import APART, FLOAT32, Meeting, Run
 from codedreduce.run.site import Site
 from codedreduce.run.trainings import trainings_of
 from codedreduce.run.world import World, leads

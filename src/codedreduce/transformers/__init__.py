@@ -7,8 +7,8 @@
 
 Started by `codedreduce run`, torchrun, mpiexec or srun. docs/pytorch.md tells more.
 
-What lives here: `trainer` what a script sees, `rounds` its loader, `losses` sums over items, `place` where it stands,
-`arguments` which rank this is.
+`trainer` is what a script uses, `round_batches` replaces its loader, `losses` sums over items, `trainer_state` has its
+counters, `arguments` its rank.
 """
 
 from codedreduce._extras import require

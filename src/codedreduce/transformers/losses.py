@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from codedreduce.errors import UsageError
-from codedreduce.torch.given import Sum
-from codedreduce.torch.loaders import Counted
+from codedreduce.torch.data.data_loader import Counted
+from codedreduce.torch.gradient.loss_output import Sum
 from codedreduce.torch.seeding import random_state_kept
 
 

@@ -1,8 +1,8 @@
 """The trainer: every process runs it, and gradients come from rounds of the whole run.
 
-The loop of Transformers stays as it is. It is given a loader whose inputs are rounds (`Rounds`): when some are asked
-for, this rank computes its part of the batch, by `compute_loss`, and others'; then the gradient of the whole batch is
-where the optimizer looks for it, and `training_step` has nothing left to do.
+The loop of Transformers stays as it is. It is given a loader whose inputs are rounds (`RoundBatches`): when some are
+asked for, this rank computes its part of the batch, by `compute_loss`, and others'; then the gradient of the whole
+batch is where the optimizer looks for it, and `training_step` has nothing left to do.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 import codedreduce.torch as cr
 from codedreduce.errors import UsageError
 from codedreduce.schemes import Scheme, Striped
-from codedreduce.torch.loaders import Counting, Source, read_loader
-from codedreduce.torch.sharing import share
+from codedreduce.torch.broadcast import share
+from codedreduce.torch.data.data_loader import Counting, LoaderSource, read_loader
 from codedreduce.training.batches import Function
 from codedreduce.training.samplers import Sampler
 from codedreduce.transformers.arguments import TrainingArguments as OwnArguments
 from codedreduce.transformers.arguments import adopt, lead
 from codedreduce.transformers.losses import ItemLosses
-from codedreduce.transformers.place import Place
-from codedreduce.transformers.rounds import Rounds, Taken
+from codedreduce.transformers.round_batches import RoundBatches, SummedInputs
+from codedreduce.transformers.trainer_state import TrainerProgress
 
 
 class _Counts(TrainerCallback):
@@ -65,8 +65,8 @@ class CodedReduceTrainer(Trainer):
             )
         self._sampler, self._options = sampler, options or {}
         self._steps: Generator[cr.Step] | None = None
-        self._source: Source | None = None
-        self._rounds: Rounds | None = None
+        self._source: LoaderSource | None = None
+        self._rounds: RoundBatches | None = None
         args = args if args is not None else OwnArguments(output_dir="tmp_trainer")
         adopt(args, self._cluster)
         super().__init__(model, args, *more, **named)
@@ -84,7 +84,7 @@ class CodedReduceTrainer(Trainer):
         if not self._source.batches:
             raise UsageError(f"a step has {size} samples over all ranks, and the dataset {source.each_epoch}")
         parts = self.args.gradient_accumulation_steps
-        self._rounds = Rounds(self._take, source.dataset, self._source.batches, parts)
+        self._rounds = RoundBatches(self._take, source.dataset, self._source.batches, parts)
         return self._rounds
 
     def _begin(self) -> Generator[cr.Step]:
@@ -101,7 +101,8 @@ class CodedReduceTrainer(Trainer):
             self.model_wrapped, source.dataset, ItemLosses(self), source.batch_size, self.state.max_steps,
             args.seed if args.data_seed is None else args.data_seed, sampler=source.sampler,
             drop_last=source.drop_last, collate_fn=Counting(source.collate_fn),
-            state=[self.optimizer, self.lr_scheduler, Place(self)], first_round=self.state.global_step + 1, **options,
+            state=[self.optimizer, self.lr_scheduler, TrainerProgress(self)],
+            first_round=self.state.global_step + 1, **options,
         )  # fmt: skip
         return begun  # type: ignore[no-any-return]
 
@@ -122,7 +123,7 @@ class CodedReduceTrainer(Trainer):
 
     def training_step(self, model: torch.nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """The gradient is there; the loss is that of the whole batch."""
-        assert isinstance(inputs, Taken)
+        assert isinstance(inputs, SummedInputs)
         set_to_train = getattr(self.optimizer, "train", None)  # optimizers without a schedule have two modes
         if callable(set_to_train):
             set_to_train()

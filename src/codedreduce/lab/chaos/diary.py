@@ -20,7 +20,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 
-class Done(NamedTuple):
+class RoundDone(NamedTuple):
     """A round was over at a rank, at a time of this machine's clock; whether the rank led."""
 
     round: int
@@ -81,7 +81,7 @@ class Diaries:
         """It is enough."""
         (self._folder / "stop").touch()
 
-    def news(self) -> Iterator[Done]:
+    def news(self) -> Iterator[RoundDone]:
         """What has been written since last asked."""
         for path in sorted(self._folder.glob("rounds-*")):
             with path.open("rb") as file:
@@ -93,7 +93,7 @@ class Diaries:
             for line in whole.decode().splitlines():
                 with contextlib.suppress(ValueError):  # a line that a kill cut short
                     number, at, leads = line.split()
-                    yield Done(int(number), float(at), leads == "1", rank)
+                    yield RoundDone(int(number), float(at), leads == "1", rank)
 
     def finals(self) -> dict[int, Array]:
         """The models that ranks ended with."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from codedreduce.lab import Lab
-from codedreduce.lab.chaos.schedule import Fault
+from codedreduce.lab.chaos.schedule import ChaosFault
 from codedreduce.lab.namespaces import processes_in
 from codedreduce.lab.tools import run
 
@@ -31,7 +31,7 @@ class Disturbing:
         self._lab = lab
         self._rate = rate
         self._random = np.random.default_rng([seed, 1])
-        self._on: list[Fault] = []
+        self._on: list[ChaosFault] = []
         self._started_as: dict[int, tuple[list[str], dict[str, str]]] = {}  # the processes that left, by node
         self._started: list[subprocess.Popen[bytes]] = []
         self._by_hand: set[int] = set()  # the nodes whose processes were started here
@@ -42,14 +42,14 @@ class Disturbing:
             for node in fault.nodes:
                 yield node, fault.kind
 
-    def begin(self, fault: Fault) -> bool:
+    def begin(self, fault: ChaosFault) -> bool:
         """Let it happen; whether there was anything to do it to."""
         happened = self._do(fault)
         if happened:
             self._on.append(fault)
         return happened
 
-    def end(self, fault: Fault) -> None:
+    def end(self, fault: ChaosFault) -> None:
         """It is over."""
         if fault in self._on:
             self._on.remove(fault)
@@ -60,7 +60,7 @@ class Disturbing:
         for fault in list(self._on):
             self.end(fault)
 
-    def _do(self, fault: Fault) -> bool:
+    def _do(self, fault: ChaosFault) -> bool:
         lab, node = self._lab, fault.nodes[0]
         match fault.kind:
             case "kill":
@@ -82,7 +82,7 @@ class Disturbing:
                 lab.part(fault.nodes)
         return True
 
-    def _undo(self, fault: Fault) -> None:
+    def _undo(self, fault: ChaosFault) -> None:
         lab, node = self._lab, fault.nodes[0]
         match fault.kind:
             case "stop":

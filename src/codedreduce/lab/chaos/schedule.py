@@ -31,7 +31,7 @@ _LASTS: dict[Kind, tuple[float, float]] = {
 AT_ONCE = 1 / 3
 
 
-class Fault(msgspec.Struct, frozen=True):
+class ChaosFault(msgspec.Struct, frozen=True):
     """Something happens to some nodes, so many seconds after the first round, and is over after so many more."""
 
     at: float
@@ -45,7 +45,9 @@ class Fault(msgspec.Struct, frozen=True):
         return self.at + self.seconds
 
 
-def drawn(nodes: int, seconds: float, seed: int, *, every: float = 1.0, kinds: Sequence[Kind] = KINDS) -> list[Fault]:
+def drawn(
+    nodes: int, seconds: float, seed: int, *, every: float = 1.0, kinds: Sequence[Kind] = KINDS
+) -> list[ChaosFault]:
     """A schedule for nodes 0, 1, ...: every so many seconds something, at a node with which nothing is wrong yet.
 
     >>> schedule = drawn(7, 60.0, seed=1)
@@ -55,7 +57,7 @@ def drawn(nodes: int, seconds: float, seed: int, *, every: float = 1.0, kinds: S
     random = np.random.default_rng([seed, nodes])
     most = max(1, int(AT_ONCE * nodes))
     weights = np.array([_WEIGHT[kind] for kind in kinds])
-    found: list[Fault] = []
+    found: list[ChaosFault] = []
     for at in np.arange(0.0, seconds, every):
         busy = {node for fault in found if fault.until > at for node in fault.nodes}
         free = [node for node in range(nodes) if node not in busy]
@@ -69,20 +71,22 @@ def drawn(nodes: int, seconds: float, seed: int, *, every: float = 1.0, kinds: S
         least, beyond = _LASTS[kind]
         lasts = least + (float(random.exponential(beyond)) if beyond else 0.0)
         chosen = tuple(sorted(int(node) for node in random.choice(free, size=count, replace=False)))
-        found.append(Fault(at=float(at), kind=kind, nodes=chosen, seconds=round(min(lasts, 6 * (least + beyond)), 2)))
+        found.append(
+            ChaosFault(at=float(at), kind=kind, nodes=chosen, seconds=round(min(lasts, 6 * (least + beyond)), 2))
+        )
     return found
 
 
-def write(path: Path, schedule: Iterable[Fault]) -> None:
+def write(path: Path, schedule: Iterable[ChaosFault]) -> None:
     """Write a schedule down, a line for each fault."""
     path.write_text("".join(msgspec.json.encode(fault).decode() + "\n" for fault in schedule))
 
 
-def read(path: Path) -> list[Fault]:
+def read(path: Path) -> list[ChaosFault]:
     """A schedule that was written down."""
     try:
         lines = path.read_text().splitlines()
-        return [msgspec.json.decode(line, type=Fault) for line in lines if line.strip()]
+        return [msgspec.json.decode(line, type=ChaosFault) for line in lines if line.strip()]
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -21,16 +21,16 @@ from codedreduce.launch.ssh.reaching import Listening, unreached
 from codedreduce.launch.ssh.words import (
     MARK,
     SILENCE,
-    Answer,
+    AgentAnswer,
+    AgentHello,
     Close,
     Enter,
     FromAgent,
     FromLauncher,
     Heard,
-    Hello,
     Listen,
-    Over,
     Printed,
+    ProcessEnded,
     Reach,
     Signal,
     Spawn,
@@ -60,7 +60,7 @@ class Agent:
 
     def run(self) -> None:
         """Until there is no launcher any more; then end all processes."""
-        self._say(Hello(own_version(), _address()), ahead=MARK)
+        self._say(AgentHello(own_version(), _address()), ahead=MARK)
         try:
             while True:
                 for key, _ in self._selector.select(timeout=LOOK_EVERY):
@@ -98,17 +98,17 @@ class Agent:
         elif isinstance(word, Listen):
             self._say(self._listening.at(word.port))
         elif isinstance(word, Reach):
-            self._say(Answer(unreached=unreached(word.places)))
+            self._say(AgentAnswer(unreached=unreached(word.places)))
         elif isinstance(word, Close):
             self._listening.close()
-            self._say(Answer())
+            self._say(AgentAnswer())
 
     def _spawn(self, word: Spawn) -> None:
         environment = {"OMP_NUM_THREADS": "1", **os.environ, **word.environment}
         try:
             printed = self._processes.spawn(word.number, word.command, environment)
         except UsageError as error:
-            self._say(Over(word.number, 1, str(error)))
+            self._say(ProcessEnded(word.number, 1, str(error)))
             return
         os.set_blocking(printed.fileno(), False)
         self._printed[word.number] = printed
@@ -129,7 +129,7 @@ class Agent:
             for word in self._processes.take_told():
                 self._say(Heard(word))
             self._forget(number)
-            self._say(Over(number, code))
+            self._say(ProcessEnded(number, code))
         for number in self._printed:
             is_stopped = self._processes.is_stopped(number)
             if is_stopped != (number in self._stopped):
@@ -148,12 +148,12 @@ class Agent:
         self._stopped.discard(number)
 
 
-def _enter(folder: str) -> Answer:
+def _enter(folder: str) -> AgentAnswer:
     try:
         os.chdir(folder)
     except OSError as error:
-        return Answer(refused=f"there is no folder {folder} to work in ({(error.strerror or '').lower()})")
-    return Answer()
+        return AgentAnswer(refused=f"there is no folder {folder} to work in ({(error.strerror or '').lower()})")
+    return AgentAnswer()
 
 
 def _address() -> str:

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 import msgspec
 
 from codedreduce.errors import UsageError
-from codedreduce.launch.ssh.hosts import Host
-from codedreduce.launch.ssh.mistakes import why_not
+from codedreduce.launch.ssh.host_errors import why_not
+from codedreduce.launch.ssh.hosts import SshHost
 from codedreduce.launch.ssh.words import (
     ALIVE_EVERY,
     MARK,
+    AgentAnswer,
+    AgentHello,
     Alive,
-    Answer,
     Enter,
     FromAgent,
     FromLauncher,
-    Hello,
     from_agent,
     line_of,
     own_version,
@@ -52,32 +52,32 @@ class Way:
     python: str
     folder: str
 
-    def command(self, host: Host) -> list[str]:
+    def command(self, host: SshHost) -> list[str]:
         """What is run here."""
         remote = f"exec {shlex.quote(self.python)} -m codedreduce.launch.ssh.agent"
         return [*self.ssh, *OPTIONS, host.name, remote]
 
 
-class Gone(msgspec.Struct, frozen=True):
+class ConnectionEnded(msgspec.Struct, frozen=True):
     """A connection has ended; with ssh's last words."""
 
     why: str
 
 
 #: Told what the agent of a connection says.
-Hear = Callable[["Connection", FromAgent | Gone], None]
+Hear = Callable[["Connection", FromAgent | ConnectionEnded], None]
 
 
 class Connection:
     """A host that is connected, or about to be. `hear` is told what its agent says, in a thread of the connection."""
 
-    def __init__(self, host: Host, way: Way, hear: Hear) -> None:
+    def __init__(self, host: SshHost, way: Way, hear: Hear) -> None:
         self.host = host
         self._way = way
         self._hear = hear
-        self.hello: Hello | None = None
+        self.hello: AgentHello | None = None
         self.is_gone = False
-        self._answers: queue.SimpleQueue[FromAgent | Gone] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[FromAgent | ConnectionEnded] = queue.SimpleQueue()
         self._words: deque[str] = deque(maxlen=20)  # the last ones of ssh itself, or of the far shell
         self._writing = threading.Lock()
         try:
@@ -94,10 +94,10 @@ class Connection:
 
     # Starting
 
-    def wait_for_hello(self) -> Hello:
+    def wait_for_hello(self) -> AgentHello:
         """Wait until the agent is there; an error says in a line why it is not."""
         word = self._next(HELLO_WITHIN)
-        if not isinstance(word, Hello):
+        if not isinstance(word, AgentHello):
             raise UsageError(self._why_not(word))
         if word.version != own_version():
             raise UsageError(
@@ -109,25 +109,25 @@ class Connection:
         self.ask(Enter(self._way.folder))
         return word
 
-    def ask(self, word: FromLauncher) -> Answer:
+    def ask(self, word: FromLauncher) -> AgentAnswer:
         """Say something, and wait for the answer; an error if it is refused."""
         self.say(word)
         answer = self._next(ANSWER_WITHIN)
-        if not isinstance(answer, Answer):
+        if not isinstance(answer, AgentAnswer):
             raise UsageError(self._why_not(answer))
         if answer.refused:
             raise UsageError(f"{self.host.name}: {answer.refused}")
         return answer
 
-    def _next(self, within: float) -> FromAgent | Gone:
+    def _next(self, within: float) -> FromAgent | ConnectionEnded:
         try:
             return self._answers.get(timeout=within)
         except queue.Empty:
-            return Gone(f"no answer within {within:g} s")
+            return ConnectionEnded(f"no answer within {within:g} s")
 
-    def _why_not(self, word: FromAgent | Gone) -> str:
+    def _why_not(self, word: FromAgent | ConnectionEnded) -> str:
         code = self._process.poll()
-        said = word.why if isinstance(word, Gone) else f"it says {type(word).__name__}"
+        said = word.why if isinstance(word, ConnectionEnded) else f"it says {type(word).__name__}"
         return why_not(self.host.name, self._way.python, own_version(), code, said)
 
     # Talking
@@ -159,13 +159,13 @@ class Connection:
                 word = from_agent(line)
             except msgspec.MsgspecError:
                 continue  # cut off
-            if isinstance(word, Hello | Answer):
+            if isinstance(word, AgentHello | AgentAnswer):
                 self._answers.put(word)
             else:
                 self._hear(self, word)
         self._process.wait()
         self._listener.join(timeout=1.0)
-        gone = Gone(next((word for word in reversed(self._words) if word), ""))
+        gone = ConnectionEnded(next((word for word in reversed(self._words) if word), ""))
         self._answers.put(gone)
         self._hear(self, gone)
         self.is_gone = True

@@ -12,7 +12,7 @@ _HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?[A-Za-z0-9_][A-Za-z0-9._-]
 
 
 @dataclass(frozen=True)
-class Host:
+class SshHost:
     """A machine as ssh is told of it, and how many processes it takes."""
 
     name: str
@@ -25,10 +25,10 @@ class Host:
             raise UsageError(f"a host takes one process at least, and {self.name} is given {self.slots}")
 
     @classmethod
-    def parse(cls, text: str) -> Host:
+    def parse(cls, text: str) -> SshHost:
         """One of them; a hostfile may say `slots=4`, as mpiexec's do.
 
-        >>> Host.parse("ann@gpu1:4"), Host.parse("gpu2 slots=2"), Host.parse("gpu3")
+        >>> SshHost.parse("ann@gpu1:4"), SshHost.parse("gpu2 slots=2"), SshHost.parse("gpu3")
         (Host(name='ann@gpu1', slots=4), Host(name='gpu2', slots=2), Host(name='gpu3', slots=1))
         """
         match = re.fullmatch(r"(\S+?)(?::(\d+)|\s+slots=(\d+))?", text.strip())
@@ -37,7 +37,7 @@ class Host:
         return cls(match[1], int(match[2] or match[3] or 1))
 
 
-def parse_hosts(text: str) -> tuple[Host, ...]:
+def parse_hosts(text: str) -> tuple[SshHost, ...]:
     """All of them, of a list or of a file; one that is named twice takes as many more.
 
     >>> parse_hosts("a:4,b,a")
@@ -45,11 +45,11 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
     """
     found: dict[str, int] = {}
     for one in _lines_of(text) if os.path.isfile(text) else text.split(","):
-        host = Host.parse(one)
+        host = SshHost.parse(one)
         found[host.name] = found.get(host.name, 0) + host.slots
     if not found:
         raise UsageError(f"{text!r} names no host; write --hosts a:4,b:4, or a file with one host a line")
-    return tuple(Host(name, slots) for name, slots in found.items())
+    return tuple(SshHost(name, slots) for name, slots in found.items())
 
 
 def _lines_of(path: str) -> list[str]:
@@ -62,10 +62,10 @@ def _lines_of(path: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def laid_out(hosts: tuple[Host, ...], processes: int) -> tuple[int, ...]:
+def laid_out(hosts: tuple[SshHost, ...], processes: int) -> tuple[int, ...]:
     """Which host each rank is on: the first takes the first ranks.
 
-    >>> laid_out((Host("a", 2), Host("b", 2)), 3)
+    >>> laid_out((SshHost("a", 2), SshHost("b", 2)), 3)
     (0, 0, 1)
     """
     slots = sum(host.slots for host in hosts)

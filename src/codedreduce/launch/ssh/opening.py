@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from codedreduce.errors import UsageError
 from codedreduce.launch.placement import Placement
 from codedreduce.launch.ssh.connection import Connection, Hear, Way
-from codedreduce.launch.ssh.hosts import Host, laid_out
-from codedreduce.launch.ssh.starter import OverSsh
+from codedreduce.launch.ssh.hosts import SshHost, laid_out
+from codedreduce.launch.ssh.over_ssh import OverSsh
 from codedreduce.launch.ssh.words import Close, Listen, Reach
 from codedreduce.process.addresses import FIRST_PORT, PORTS, is_loopback
 
@@ -19,7 +19,7 @@ TRIES = 8
 
 
 @contextmanager
-def open_hosts(hosts: tuple[Host, ...], processes: int, way: Way, port: int = 0) -> Iterator[Placement]:
+def open_hosts(hosts: tuple[SshHost, ...], processes: int, way: Way, port: int = 0) -> Iterator[Placement]:
     """So many processes can be placed on these hosts, as long as this is entered."""
     ranks = laid_out(hosts, processes)
 

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from codedreduce.launch.ssh.words import Answer
+from codedreduce.launch.ssh.words import AgentAnswer
 
 #: Seconds after which a machine that does not answer cannot be reached; how many are tried at a time.
 WITHIN, AT_A_TIME = 5.0, 32
@@ -20,14 +20,14 @@ class Listening:
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
 
-    def at(self, port: int) -> Answer:
+    def at(self, port: int) -> AgentAnswer:
         """Listen there, too, or at any port that is free if it is 0."""
         try:
             server = self._stack.enter_context(socket.create_server(("", port), backlog=128))
         except OSError as error:
             why = os.strerror(error.errno or 0).lower()
-            return Answer(refused=f"cannot listen at port {port}: {why}; choose another with --port")
-        return Answer(port=int(server.getsockname()[1]))
+            return AgentAnswer(refused=f"cannot listen at port {port}: {why}; choose another with --port")
+        return AgentAnswer(port=int(server.getsockname()[1]))
 
     def close(self) -> None:
         """At none any more."""

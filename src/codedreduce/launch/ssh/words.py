@@ -69,14 +69,14 @@ class Alive(_Said, frozen=True):
 # What an agent says
 
 
-class Hello(_Said, frozen=True):
+class AgentHello(_Said, frozen=True):
     """It is there: which version, and at which address of the machine ssh came in."""
 
     version: str
     address: str
 
 
-class Answer(_Said, frozen=True):
+class AgentAnswer(_Said, frozen=True):
     """What was asked for is done; or why it cannot be."""
 
     refused: str = ""
@@ -104,7 +104,7 @@ class Stopped(_Said, frozen=True):
     is_so: bool
 
 
-class Over(_Said, frozen=True):
+class ProcessEnded(_Said, frozen=True):
     """A process has ended, with an exit code; negative: the signal that killed it."""
 
     number: int
@@ -113,7 +113,7 @@ class Over(_Said, frozen=True):
 
 
 FromLauncher = Enter | Listen | Reach | Close | Spawn | Signal | Alive
-FromAgent = Hello | Answer | Printed | Heard | Stopped | Over
+FromAgent = AgentHello | AgentAnswer | Printed | Heard | Stopped | ProcessEnded
 
 _from_launcher: msgspec.json.Decoder[FromLauncher] = msgspec.json.Decoder(FromLauncher)
 _from_agent: msgspec.json.Decoder[FromAgent] = msgspec.json.Decoder(FromAgent)

@@ -17,9 +17,9 @@ import zmq
 
 from codedreduce.errors import CodedReduceError, JoinRefused, Outlived
 from codedreduce.net.carrier import Endpoints
-from codedreduce.net.doors import Door
 from codedreduce.net.keys import KEY_CHARACTERS, Guard, user_of
 from codedreduce.net.limits import of_books
+from codedreduce.net.pending_connections import PendingConnections
 from codedreduce.net.rendezvous.identity import Identity
 from codedreduce.net.sockets import (
     LAST_WORDS,
@@ -29,8 +29,8 @@ from codedreduce.net.sockets import (
     is_local,
     listen_at_too,
 )
+from codedreduce.run.agreement import Meeting, difference
 from codedreduce.run.quorum import Gathering
-from codedreduce.run.run import Meeting, difference
 
 #: Questions that are answered at a time; if there are more they wait so many seconds, in which others are heard.
 AT_ONCE = 16
@@ -159,7 +159,7 @@ class Directory:
         self.addresses: list[str] = []  # where it answers
         self.meets_at = meeting.address  # where one should
         self.socket, self.monitor = answering(context, of_books(len(nodes)))
-        self._door = Door(self.addresses)
+        self._door = PendingConnections(self.addresses)
         self._latest = meeting.training  # the training that somebody has come to
         self.rests_until = 0.0  # more have asked than are answered at a time
 

@@ -15,8 +15,8 @@ from codedreduce.net.rendezvous.directory import Directory, Opened, Registration
 from codedreduce.net.rendezvous.identity import Identity
 from codedreduce.net.rendezvous.visiting import Visitor
 from codedreduce.net.sockets import Context
+from codedreduce.run.agreement import Run
 from codedreduce.run.quorum import Gathering, sufficient
-from codedreduce.run.run import Run
 from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 
 #: Of a tree's further meeting places, as many are knocked at: its root can be at one of them only.

@@ -19,7 +19,7 @@ from codedreduce.net.limits import of_books
 from codedreduce.net.rendezvous.directory import ANY_NODES, Answer, Registration, Standing, named
 from codedreduce.net.rendezvous.identity import Identity
 from codedreduce.net.sockets import Context, Socket, comings_and_goings, knocking
-from codedreduce.run.run import Meeting
+from codedreduce.run.agreement import Meeting
 
 #: Seconds between two questions to one who belongs to another run, or has another process of this node: it may be about
 #: to end, or its end may not be known yet. And how long the latter is believed.

@@ -74,7 +74,7 @@ class Digested(Event, frozen=True, kw_only=True):
     digest: bytes
 
 
-class Packed(Event, frozen=True, kw_only=True):
+class StatePacked(Event, frozen=True, kw_only=True):
     """The state that was asked for, as it is after a round, packed into numbers; `digest` tells two of them apart."""
 
     round: int
@@ -82,7 +82,7 @@ class Packed(Event, frozen=True, kw_only=True):
     digest: str = ""
 
 
-class Interrupted(Event, frozen=True, kw_only=True):
+class ComputationStopped(Event, frozen=True, kw_only=True):
     """A computation was stopped before it was done; at least so much longer it would have taken."""
 
     round: int

@@ -272,7 +272,7 @@ class Mistaken(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     times: Count
 
 
-class Damaged(Message, frozen=True, kw_only=True, array_like=True, tag=True):
+class DamagedChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Keeper to rank: this chunk of what you computed is not what you said it is."""
 
     unit: Count
@@ -443,7 +443,7 @@ AnyMessage = (
     | Checked
     | Passed
     | Mistaken
-    | Damaged
+    | DamagedChunk
     | PartChunk
     | SumChunk
     | Want

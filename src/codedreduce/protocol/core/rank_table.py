@@ -5,18 +5,18 @@ from __future__ import annotations
 from codedreduce.protocol.core.events import (
     Advanced,
     Begin,
+    ComputationStopped,
     Computed,
     Digested,
     Drained,
     Failed,
     HandOver,
-    Interrupted,
     Leave,
     Overtaken,
-    Packed,
     PeerFound,
     PeerLost,
     Started,
+    StatePacked,
     TimerFired,
 )
 from codedreduce.protocol.core.machine import COORDINATOR, FOLLOWER, OWN, PEER, STAY, Row, State
@@ -24,7 +24,7 @@ from codedreduce.protocol.core.messages import (
     Check,
     Checked,
     Cut,
-    Damaged,
+    DamagedChunk,
     Do,
     Done,
     End,
@@ -95,14 +95,14 @@ ROWS = (
     Row(_IN, Check, COORDINATOR, "_worker.on_check"),
     Row((WORKING,), Passed, COORDINATOR, "_on_passed", (STAY, RESTING)),
     Row(_IN, Mistaken, COORDINATOR, "_worker.on_mistaken"),
-    *(Row(_IN, Damaged, who, "_worker.on_damaged") for who in _ANY_RANK),
+    *(Row(_IN, DamagedChunk, who, "_worker.on_damaged") for who in _ANY_RANK),
     Row((WORKING,), Keep, COORDINATOR, "_on_keep", (STAY, RESTING)),
     Row(_NOT_WORKING, Keep, COORDINATOR, "_on_keep"),
     Row((WORKING,), Computed, OWN, "_on_computed", (STAY, RESTING)),
     Row((WORKING,), Advanced, OWN, "_worker.on_advanced"),
     Row((WORKING,), Digested, OWN, "_worker.on_digested"),
     Row((WORKING,), Failed, OWN, "_on_failed", (STAY, LEFT)),
-    Row(_IN, Interrupted, OWN, "_worker.on_interrupted"),
+    Row(_IN, ComputationStopped, OWN, "_worker.on_interrupted"),
     *(Row((WORKING,), PartChunk, who, "_on_part", (STAY, RESTING)) for who in _ANY_RANK),
     *(Row(_NOT_WORKING, PartChunk, who, "_on_part") for who in _ANY_RANK),
     *(Row((WORKING,), SumChunk, who, "_on_sum", (STAY, RESTING)) for who in _ANY_RANK),
@@ -121,7 +121,7 @@ ROWS = (
     Row((RESTING,), Renew, COORDINATOR, "_catch_up.on_must_renew"),
     Row((READY, WORKING), Renew, COORDINATOR, "_catch_up.on_must_renew", (RENEWING,)),
     Row(_IN, Give, COORDINATOR, "_giving.on_give"),
-    Row(_IN, Packed, OWN, "_giving.on_packed"),
+    Row(_IN, StatePacked, OWN, "_giving.on_packed"),
     # what the coordinator hears
     Row((RESTING,), Hello, FOLLOWER, "_on_hello", (STAY, JOINING)),
     Row((READY, WORKING, RENEWING, ENDING), Hello, FOLLOWER, "_on_hello"),
@@ -170,8 +170,8 @@ ROWS = (
     *(
         Row((LEFT,), what, OWN)
         for what in (
-            Computed, Advanced, Digested, Failed, Interrupted, TimerFired, PeerFound, PeerLost, Drained, Packed, Leave,
-            HandOver, Overtaken,
+            Computed, Advanced, Digested, Failed, ComputationStopped, TimerFired, PeerFound, PeerLost, Drained,
+            StatePacked, Leave, HandOver, Overtaken,
         )
     ),
 )  # fmt: skip

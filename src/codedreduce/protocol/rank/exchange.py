@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from codedreduce.digests import digest
 from codedreduce.protocol.core.events import AnyAction, Transmit
-from codedreduce.protocol.core.messages import AnyChunk, Damaged, Go, Keep, PartChunk, StateChunk, SumChunk
+from codedreduce.protocol.core.messages import AnyChunk, DamagedChunk, Go, Keep, PartChunk, StateChunk, SumChunk
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.rank.reducer import ChunkDigest, Reducer
@@ -41,7 +41,7 @@ class Exchange:
             None  # the sum of the round that follows, if it comes before this one is through
         )
         self._past = PastSums(settings, rooms)
-        self.own_damage: list[Damaged] = []  # what of its own parts is not what it was when it was computed
+        self.own_damage: list[DamagedChunk] = []  # what of its own parts is not what it was when it was computed
         self._seals: dict[Part, tuple[bytes, ...]] = {}  # digests of chunks, of parts that are audited
         self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, int, Vector]] = OrderedDict()
         usual = -(-settings.chunks // settings.keepers(plan))
@@ -186,7 +186,7 @@ class Exchange:
     def _complain(self, seal: ChunkDigest, actions: list[AnyAction]) -> None:
         """Tell whoever sent a chunk that it is not what it should be."""
         unit, first, last = seal.part
-        damaged = Damaged(
+        damaged = DamagedChunk(
             generation=self._generation, round=self._round, unit=unit, first=first, last=last, index=seal.chunk
         )  # fmt: skip
         if seal.sender == self._node:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import NamedTuple
 
-from codedreduce.protocol.core.events import AnyAction, Pack, Packed, Transmit
+from codedreduce.protocol.core.events import AnyAction, Pack, StatePacked, Transmit
 from codedreduce.protocol.core.messages import Give, Past, StateChunk, StateOffer, Take
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
@@ -146,7 +146,7 @@ class StateGiving:
         self._piece = settings.state_chunk
         self._waiting: set[int] = set()
         self._later: dict[int, int] = {}  # to whom, and before which round this rank has not come to
-        self._offered: dict[int, Packed] = {}  # to whom, and not yet taken
+        self._offered: dict[int, StatePacked] = {}  # to whom, and not yet taken
 
     def promise(self, rank: int, actions: list[AnyAction], before: int = 0) -> None:
         """Give the state to a rank when it is packed; as it is before a round, if this rank has not come to that."""
@@ -169,7 +169,7 @@ class StateGiving:
         """The coordinator asks this rank to give its state to another."""
         self.promise(message.to, actions, before=message.round)
 
-    def on_packed(self, event: Packed, now: float, actions: list[AnyAction]) -> None:
+    def on_packed(self, event: StatePacked, now: float, actions: list[AnyAction]) -> None:
         """Offer it to those that wait for it."""
         offer = StateOffer(
             generation=self._position.generation, round=event.round, of=self._count(event), digest=event.digest
@@ -196,7 +196,7 @@ class StateGiving:
                 data = event.state[index * self._piece : (index + 1) * self._piece]
                 self._links.put(sender, chunk, data, actions)
 
-    def _count(self, event: Packed) -> int:
+    def _count(self, event: StatePacked) -> int:
         return -(-len(event.state) // self._piece)
 
     def lost(self, rank: int) -> None:

@@ -10,18 +10,18 @@ from codedreduce.protocol.core.events import (
     Advanced,
     AnyAction,
     Cancel,
+    ComputationStopped,
     Compute,
     Computed,
     Digested,
     Failed,
-    Interrupted,
     Note,
 )
 from codedreduce.protocol.core.messages import (
     Check,
     Checked,
     Cut,
-    Damaged,
+    DamagedChunk,
     Do,
     Done,
     Go,
@@ -297,7 +297,7 @@ class RankWorker:
             if is_busy:
                 actions.append(Cancel(reason="what this rank computes is wrong"))
 
-    def on_damaged(self, message: Damaged, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_damaged(self, message: DamagedChunk, sender: int, now: float, actions: list[AnyAction]) -> None:
         """A chunk is not what this rank said it is: it is sent again, if it is right here, or computed again."""
         part = Part(message.unit, message.first, message.last)
         vector = self._sent().get(part) if message.round == self._position.go.round else None
@@ -318,7 +318,7 @@ class RankWorker:
 
     # -- late, and again
 
-    def on_interrupted(self, event: Interrupted, now: float, actions: list[AnyAction]) -> None:
+    def on_interrupted(self, event: ComputationStopped, now: float, actions: list[AnyAction]) -> None:
         """A computation was stopped; if the round was over without it, so late it would have been."""
         position = self._position
         if event.round < position.round or position.state is RESTING:

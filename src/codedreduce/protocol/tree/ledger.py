@@ -9,7 +9,7 @@ from __future__ import annotations
 from codedreduce.protocol.core.messages import Trouble
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.tree.redundancy import Experience
-from codedreduce.protocol.tree.shares import Arrival, FirstShares, Share, Shares
+from codedreduce.protocol.tree.shares import Arrival, FirstShares, Shares, TreeShare
 from codedreduce.schemes import TreePlan
 from codedreduce.vectors import Vector
 
@@ -228,7 +228,7 @@ class Ledger:
         """Whether all shares are here or offered."""
         return all(share.missing == 0 or self._is_offered(share) for share in self.shares)
 
-    def _is_offered(self, share: Share) -> bool:
+    def _is_offered(self, share: TreeShare) -> bool:
         effort = self._efforts.get(share.task)
         return effort is not None and effort.offered_at is not None
 
@@ -264,7 +264,7 @@ class Ledger:
                     self._sooner(max(moment, now))
         return asked, self._wake
 
-    def _bet(self, share: Share, child: int, now: float, asked: list[tuple[int, int]]) -> float | None:
+    def _bet(self, share: TreeShare, child: int, now: float, asked: list[tuple[int, int]]) -> float | None:
         """Ask a child for a late share, unless too many such bets are open; when to look again."""
         if not (self._experience.is_needy(share.task) or self._abandoned(share)):
             open_bets = [until for one, until in self._bets.items() if one in self._assigned and until > now]
@@ -276,7 +276,7 @@ class Ledger:
         self.assign(child, share.task, now)
         return self._moment(share, now)[0]
 
-    def _moment(self, share: Share, now: float) -> tuple[float | None, int | None]:
+    def _moment(self, share: TreeShare, now: float) -> tuple[float | None, int | None]:
         """When a share that is missing should be asked of a replica, and of whom; None if there is none to ask."""
         effort = self._efforts.get(share.task) or _Effort()
         if effort.offered_at is not None:
@@ -306,12 +306,12 @@ class Ledger:
             moment = self.since + lag + allowed
         return (moment if effort.asked_at is None else max(moment, effort.asked_at + allowed)), child
 
-    def _allowed(self, share: Share, now: float) -> float:
+    def _allowed(self, share: TreeShare, now: float) -> float:
         """Seconds that whoever does a share may take for it, once it has what it needs."""
         took = min((self._worked[one] for one in share.providers if one in self._worked), default=now - self.since)
         return took + self._experience.head_start(took)
 
-    def _abandoned(self, share: Share) -> bool:
+    def _abandoned(self, share: TreeShare) -> bool:
         """Whether those at work on a share are known to be gone, or failed: then there is nothing to wait for."""
         failed = self._failed.get(share.task, {})
         if share is self.shares.own:

@@ -7,11 +7,11 @@ from codedreduce.protocol.core.events import (
     Aggregated,
     AnyAction,
     Begin,
+    ComputationStopped,
     Compute,
     Computed,
     Drained,
     Finished,
-    Interrupted,
     Leave,
     PeerFound,
     PeerLost,
@@ -58,8 +58,8 @@ class RingNode(Machine):
         Row(_IN, Leave, OWN, "_on_leave", (LEFT,)),
         Row((WAITING, COMPUTING), RingChunk, PREVIOUS, "_on_early_chunk"),
         Row(_IN, Drained, OWN, "_on_drained"),
-        *(Row(_IN, trigger, OWN) for trigger in (PeerFound, PeerLost, TimerFired, Interrupted)),
-        *(Row((LEFT,), what, OWN) for what in (Computed, TimerFired, Interrupted, PeerFound, PeerLost, Drained)),
+        *(Row(_IN, trigger, OWN) for trigger in (PeerFound, PeerLost, TimerFired, ComputationStopped)),
+        *(Row((LEFT,), what, OWN) for what in (Computed, TimerFired, ComputationStopped, PeerFound, PeerLost, Drained)),
     )
 
     def __init__(self, node: int, plan: RingPlan, settings: Settings) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from codedreduce.protocol.core.events import (
     Begin,
+    ComputationStopped,
     Computed,
     Drained,
     Failed,
-    Interrupted,
     Leave,
     PeerFound,
     PeerLost,
@@ -54,8 +54,8 @@ ROWS = (
     Row((IDLE,), Failure, CHILD, "_note_failure"),
     Row(IN_ROUND, Computed, OWN, "_on_computed", (STAY, IDLE)),
     Row(IN_ROUND, Failed, OWN, "_standing_in.on_failed"),
-    Row(IN_ROUND, Interrupted, OWN),
-    *(Row((IDLE, STOPPED), what, OWN) for what in (Computed, Failed, Interrupted)),
+    Row(IN_ROUND, ComputationStopped, OWN),
+    *(Row((IDLE, STOPPED), what, OWN) for what in (Computed, Failed, ComputationStopped)),
     Row((IDLE,), ShareChunk, CHILD, "_on_share_chunk"),
     Row((IDLE,), TimerFired, OWN, "_on_timer"),
     Row(_RUNNING, Offer, CHILD, "_on_offer"),

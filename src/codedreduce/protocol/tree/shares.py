@@ -21,7 +21,7 @@ class Arrival(Enum):
     COMPLETED = "the last part of a share"
 
 
-class Share:
+class TreeShare:
     """One thing a parent needs one copy of: which chunks of it are here. The first copy of each counts.
 
     `covered` is the part of the task that is in it; less than 1 if whoever sent it settled for less.
@@ -77,9 +77,9 @@ class Shares:
         self._node = node
         self._settings = settings
         self._needs: dict[int, Needs] = {}
-        self._shares: dict[int, Share] = {}
+        self._shares: dict[int, TreeShare] = {}
         self.task = -1
-        self.own: Share | None = None
+        self.own: TreeShare | None = None
         self._code = plan.needs(node, next(plan.tasks(node))).code
         self.spare = self._code.s if self._code else 0  # how many shares may be missing
 
@@ -90,23 +90,23 @@ class Shares:
         chunks = self._settings.chunks
         needed = self._needs[task].shares
         self.task = task
-        self._shares = {share.task: Share(share.task, share.providers, chunks) for share in needed}
+        self._shares = {share.task: TreeShare(share.task, share.providers, chunks) for share in needed}
         self.own = None
         if self._plan.has_redundancy and self._node > 0:
-            self.own = Share(self._plan.delegated(task), self._plan.tree.children(self._node), chunks)
+            self.own = TreeShare(self._plan.delegated(task), self._plan.tree.children(self._node), chunks)
 
     def clear(self) -> None:
         """Collect nothing."""
         self.task = -1
         self._shares, self.own = {}, None
 
-    def find(self, task: int) -> Share | None:
+    def find(self, task: int) -> TreeShare | None:
         """The share of that name, if it is one of this task."""
         if self.own is not None and self.own.task == task:
             return self.own
         return self._shares.get(task)
 
-    def wanted(self) -> Iterator[Share]:
+    def wanted(self) -> Iterator[TreeShare]:
         """What is not here yet; the node's own unit last, since any child can do it and a share only its replicas."""
         for share in self._shares.values():
             if not share.whole:
@@ -114,7 +114,7 @@ class Shares:
         if self.own is not None and not self.own.whole:
             yield self.own
 
-    def __iter__(self) -> Iterator[Share]:
+    def __iter__(self) -> Iterator[TreeShare]:
         return iter(self._shares.values())
 
     def __len__(self) -> int:
@@ -175,7 +175,7 @@ class Shares:
             result[where] = _sum(parts, weights, own[where].copy() if own is not None else None)
         return result, min(1.0, covered)
 
-    def _worth(self, shares: list[Share], here: list[bool], own: bool) -> tuple[list[float] | None, float]:
+    def _worth(self, shares: list[TreeShare], here: list[bool], own: bool) -> tuple[list[float] | None, float]:
         """How to weigh the shares that are here, and which part of the task they cover."""
         size = self._plan.size(self.task)
         own_size = self._plan.unit(self._node, self.task).samples if self._node else 0
@@ -203,7 +203,7 @@ class FirstShares(Shares):
         super().__init__(plan, node, settings)
         self._wait_for = wait_for
         self.spare = len(plan.tree.children(node)) - wait_for
-        self._last_round: dict[int, Share] = {}
+        self._last_round: dict[int, TreeShare] = {}
 
     def start(self, task: int) -> None:
         """Forget what was; the late ones' shares of it may still come."""
@@ -212,7 +212,7 @@ class FirstShares(Shares):
 
     def take_late(self, child: int, index: int, data: Vector, covered: float) -> None:
         """Keep a chunk of the round before."""
-        share = self._last_round.setdefault(child, Share(child, (child,), self._settings.chunks))
+        share = self._last_round.setdefault(child, TreeShare(child, (child,), self._settings.chunks))
         if share.chunks[index] is None:
             share.chunks[index] = data
             share.missing -= 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from codedreduce.protocol.core.events import (
     AnyAction,
     Cancel,
+    ComputationStopped,
     Compute,
     Computed,
     Drained,
     Failed,
     Finished,
-    Interrupted,
     Leave,
     PeerFound,
     PeerLost,
@@ -467,7 +467,7 @@ class TreeWorker(Machine):
         if self.plan.is_worker(late.node):
             self._say(late, actions)
 
-    def _on_interrupted(self, event: Interrupted, now: float, actions: list[AnyAction]) -> None:
+    def _on_interrupted(self, event: ComputationStopped, now: float, actions: list[AnyAction]) -> None:
         """Tell the root how much longer it would have waited for this worker's own share."""
         if event.task == self.first_task:
             seconds = max(0.0, event.seconds)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from codedreduce.protocol.core.events import (
+    ComputationStopped,
     Computed,
     Drained,
     Failed,
-    Interrupted,
     Leave,
     PeerFound,
     PeerLost,
@@ -77,7 +77,7 @@ ROWS = (
     Row(_IN_ROUND, Settle, PARENT, "_on_settle"),
     Row(_NOT_WORKING, Computed, OWN, "_on_old_result"),
     Row(_NOT_WORKING, Failed, OWN, "_say_failed"),
-    Row(_IN, Interrupted, OWN, "_on_interrupted"),
+    Row(_IN, ComputationStopped, OWN, "_on_interrupted"),
     Row(_IN, TimerFired, OWN, "_on_timer"),
     Row(_IN, Drained, OWN, "_on_drained"),
     Row(_NOT_WORKING, ShareChunk, CHILD, "_on_idle_share_chunk"),
@@ -88,5 +88,8 @@ ROWS = (
     Row(_IN, Failure, CHILD, "_on_failure"),
     Row(_IN, Goodbye, CHILD, "_on_child_goodbye"),
     Row(_IN, Leaving, CHILD, "_on_child_leaving"),
-    *(Row((LEFT,), what, OWN) for what in (Computed, Failed, Interrupted, TimerFired, PeerFound, PeerLost, Drained)),
+    *(
+        Row((LEFT,), what, OWN)
+        for what in (Computed, Failed, ComputationStopped, TimerFired, PeerFound, PeerLost, Drained)
+    ),
 )

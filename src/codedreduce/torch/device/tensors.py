@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from codedreduce.packed import add_with  # known first: packed vectors are made of tensors, too
-from codedreduce.torch.device.sums import add_up
+from codedreduce.torch.device.device_sums import add_up
 from codedreduce.vectors import BLOCK_BYTES, Vector, convert_with, know
 
 _streams = threading.local()

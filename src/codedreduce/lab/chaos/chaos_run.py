@@ -1,0 +1,282 @@
+"""A run in a lab to whose processes and cables a schedule of faults is done, and what comes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from codedreduce.errors import CodedReduceError
+from codedreduce.lab import Lab
+from codedreduce.lab.chaos.diary import Diaries, RoundDone
+from codedreduce.lab.chaos.disturbing import Disturbing
+from codedreduce.lab.chaos.jobs import numpy_job
+from codedreduce.lab.chaos.schedule import ChaosFault
+from codedreduce.schemes import Scheme
+from codedreduce.schemes.names import parse_scheme, parse_tree
+from codedreduce.training.loop import reference_run
+
+#: Seconds until the first round at most; that nothing is done to a run before it is told to stop; and until it has.
+FIRST_WITHIN, CALM_BEFORE_END, STOPS_WITHIN = 120.0, 4.0, 120.0
+
+#: Seconds between two looks.
+LOOK_EVERY = 0.05
+
+Kind = Literal["numpy", "torch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What runs, and where. Over a tree `shape` says which, and there is a root beside the workers."""
+
+    workers: int
+    shape: str | None  # None: striped
+    kind: Kind
+    rate: float
+    folder: Path
+    lab: str = "chaos"
+    seed: int = 0
+    early: bool = False  # faults are counted from when processes are started, not from the first round
+
+    @property
+    def processes(self) -> int:
+        """Nodes of the lab."""
+        return self.workers + (self.shape is not None)
+
+    @property
+    def script(self) -> Path:
+        """What every process runs."""
+        return Path(__file__).with_name(f"in_{self.kind}.py")
+
+    def scheme(self) -> Scheme:
+        """As `codedreduce run` has it."""
+        tree = parse_tree(self.shape or f"{self.workers}x1", 1)
+        return parse_scheme("coded-reduce" if self.shape else "striped", tree=tree, stragglers=1, order="progressive")
+
+    def command(self, *options: str, folder: Path, rounds: int | None = None) -> list[str]:
+        """How the run is started."""
+        scheme = ["--scheme", "striped", "-n", str(self.workers)] if self.shape is None else ["--tree", self.shape]
+        script = [str(self.script), str(folder), *([] if rounds is None else [str(rounds)])]
+        return [sys.executable, "-m", "codedreduce", "run", *scheme, *options, *script]
+
+
+@dataclass
+class ChaosProgress:
+    """How it goes: for whoever looks on, and in the end the result."""
+
+    planned: int
+    seconds: float
+    elapsed: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    wrong: dict[int, str] = field(default_factory=dict)
+    leader: int = 0
+    first_at: dict[int, float] = field(default_factory=dict)  # when each round was over at the first rank
+    again: int = 0  # rounds that whoever led had led before, and did again after a checkpoint
+    _led: set[int] = field(default_factory=set)
+
+    def add(self, done: RoundDone) -> None:
+        """A round is over somewhere."""
+        before = self.first_at.get(done.round)
+        self.first_at[done.round] = done.at if before is None else min(before, done.at)
+        if done.leads:
+            self.leader = done.rank
+            self.again += done.round in self._led
+            self._led.add(done.round)
+
+    @property
+    def rounds(self) -> int:
+        """The last round that is over."""
+        return max(self.first_at, default=0)
+
+    @property
+    def lost(self) -> int:
+        """Rounds that nobody ever finished."""
+        return self.rounds - len(self.first_at)
+
+    def pauses(self) -> list[float]:
+        """Seconds between one round and the next."""
+        times = [self.first_at[number] for number in sorted(self.first_at)]
+        return [max(0.0, later - earlier) for earlier, later in itertools.pairwise(times)]
+
+    def after(self, at: float) -> float | None:
+        """Seconds from then until the next round was over."""
+        return min((over - at for over in self.first_at.values() if over >= at), default=None)
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run under chaos came to."""
+
+    scheme: str
+    kind: str
+    workers: int
+    seconds: float
+    rounds: int
+    rounds_lost: int
+    rounds_again: int
+    faults: dict[str, int]
+    median_round: float
+    longest_pause: float
+    root_kills: int
+    longest_after_root_kill: float
+    finished: int  # ranks that ended with a model
+    same_bits: bool
+    left_processes: int
+    left_files: int
+
+    @property
+    def survived(self) -> int:
+        """Faults, in all."""
+        return sum(self.faults.values())
+
+    @property
+    def is_good(self) -> bool:
+        """Whether all that was promised was kept."""
+        return self.same_bits and not (self.rounds_lost or self.left_processes or self.left_files)
+
+
+def run(setup: Setup, schedule: Sequence[ChaosFault], seconds: float, look: Callable[[ChaosProgress], None]) -> Outcome:
+    """Run it for so many seconds, doing what the schedule says; `look` is shown how it goes."""
+    before = _memory_files()
+    progress = ChaosProgress(planned=len(schedule), seconds=seconds)
+    diaries = Diaries(setup.folder)
+    root_kills: list[float] = []
+    lab = Lab.up(nodes=setup.processes, rate=setup.rate, name=setup.lab)
+    try:
+        with _started(setup) as process:
+            if not setup.early:
+                _wait_for_first_round(process, diaries, progress, look, setup)
+            with contextlib.closing(Disturbing(lab, setup.rate, setup.seed)) as disturbing:
+                _disturb(setup, disturbing, process, schedule, seconds, diaries, progress, root_kills, look)
+                diaries.stop()
+                _wait_for_end(process, diaries, progress, look, setup)
+    finally:
+        left = lab.down()
+    finals = diaries.finals()
+    expected = undisturbed(setup, progress.rounds)
+    same = bool(finals) and all(model.tobytes() == expected for model in finals.values())
+    after_kills = [progress.after(at) or 0.0 for at in root_kills]
+    return Outcome(
+        scheme=setup.shape or "striped", kind=setup.kind, workers=setup.workers, seconds=progress.elapsed,
+        rounds=progress.rounds, rounds_lost=progress.lost, rounds_again=progress.again, faults=dict(progress.faults),
+        median_round=statistics.median(progress.pauses() or [0.0]), longest_pause=max(progress.pauses(), default=0.0),
+        root_kills=len(root_kills), longest_after_root_kill=max(after_kills, default=0.0), finished=len(finals),
+        same_bits=same, left_processes=left, left_files=len(_memory_files() - before),
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _started(setup: Setup) -> Iterator[subprocess.Popen[bytes]]:
+    command = setup.command("--lab", "--lab-name", setup.lab, "--restart", folder=setup.folder)
+    with (setup.folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(10)
+                process.kill()
+            process.wait()
+
+
+def _watch(
+    process: subprocess.Popen[bytes], diaries: Diaries, progress: ChaosProgress, look: Callable[[ChaosProgress], None],
+    setup: Setup, *, may_end: bool = False,
+) -> None:  # fmt: skip
+    for done in diaries.news():
+        progress.add(done)
+    look(progress)
+    if process.poll() is not None and not (may_end and process.returncode == 0):
+        words = (setup.folder / "log").read_text(errors="replace").splitlines()[-5:]
+        raise CodedReduceError(
+            f"the run ended with exit code {process.returncode} after round {progress.rounds}; its last words "
+            f"({setup.folder / 'log'}): " + " | ".join(words)
+        )
+    time.sleep(LOOK_EVERY)
+
+
+def _wait_for_first_round(
+    process: subprocess.Popen[bytes], diaries: Diaries, progress: ChaosProgress, look: Callable[[ChaosProgress], None],
+    setup: Setup,
+) -> None:  # fmt: skip
+    deadline = time.monotonic() + FIRST_WITHIN
+    while not progress.rounds:
+        _watch(process, diaries, progress, look, setup)
+        if time.monotonic() > deadline:
+            raise CodedReduceError(f"no round was over within {FIRST_WITHIN:g} s; see {setup.folder / 'log'}")
+
+
+def _disturb(
+    setup: Setup, disturbing: Disturbing, process: subprocess.Popen[bytes], schedule: Sequence[ChaosFault],
+    seconds: float,
+    diaries: Diaries, progress: ChaosProgress, root_kills: list[float], look: Callable[[ChaosProgress], None],
+) -> None:  # fmt: skip
+    begin = time.monotonic()
+    coming = sorted(schedule, key=lambda fault: fault.at)
+    going: list[ChaosFault] = []
+    try:
+        while (now := time.monotonic() - begin) < seconds:
+            progress.elapsed = now
+            while coming and coming[0].at <= now:
+                fault = coming.pop(0)
+                if disturbing.begin(fault):
+                    progress.faults[fault.kind] += 1
+                    going.append(fault)
+                    if fault.kind == "kill" and progress.leader in fault.nodes:
+                        root_kills.append(time.monotonic())
+            for fault in [one for one in going if one.until <= now]:
+                going.remove(fault)
+                disturbing.end(fault)
+            progress.wrong = dict(disturbing.wrong())
+            _watch(process, diaries, progress, look, setup)
+    finally:
+        disturbing.restore()
+    progress.wrong = {}
+    calm_until = time.monotonic() + CALM_BEFORE_END
+    while time.monotonic() < calm_until:
+        _watch(process, diaries, progress, look, setup)
+
+
+def _wait_for_end(
+    process: subprocess.Popen[bytes], diaries: Diaries, progress: ChaosProgress, look: Callable[[ChaosProgress], None],
+    setup: Setup,
+) -> None:  # fmt: skip
+    deadline = time.monotonic() + STOPS_WITHIN
+    while process.poll() is None:
+        _watch(process, diaries, progress, look, setup, may_end=True)
+        if time.monotonic() > deadline:
+            raise CodedReduceError(f"the run did not end within {STOPS_WITHIN:g} s; see {setup.folder / 'log'}")
+    _watch(process, diaries, progress, look, setup, may_end=True)
+
+
+def undisturbed(setup: Setup, rounds: int) -> bytes:
+    """The model of the same training after so many rounds, without lab or faults.
+
+    In NumPy every gradient is evaluated in this process, directly from the plan; in PyTorch by a calm run.
+    """
+    if setup.kind == "numpy":
+        return reference_run(numpy_job(setup.scheme(), rounds), rounds)[0].tobytes()
+    folder = setup.folder / "undisturbed"
+    folder.mkdir(exist_ok=True)
+    command = setup.command(folder=folder, rounds=rounds)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    found = {model.tobytes() for model in Diaries(folder).finals().values()}
+    if done.returncode or len(found) != 1:
+        raise CodedReduceError(f"the undisturbed run failed: {(done.stdout + done.stderr)[-1000:]}")
+    return found.pop()
+
+
+def _memory_files() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith("codedreduce")}

@@ -1,0 +1,126 @@
+"""The cluster: coming to it, and what its nodes have."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from codedreduce._extras import require
+from codedreduce.errors import UsageError
+from codedreduce.ray.spots import in_words
+
+#: Where Ray says that a cluster is, if nobody else does.
+VARIABLE = "RAY_ADDRESS"
+
+#: Seconds in which somebody must answer at an address.
+ANSWERS_WITHIN = 5.0
+
+#: How HTTP/2 begins, with settings of which none are said; and the kind of a frame that has some (RFC 9113, 3.4, 6.5).
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+SETTINGS = 4
+
+#: What Ray counts of every node beside what ranks ask for.
+NOT_ASKED_FOR = ("object_store_memory", "memory")
+
+#: The label that Ray itself gives a node, which is its name.
+NODE_ID = "ray.io/node-id"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayNode:
+    """A node of the cluster: what it is called, where it is, its labels, what it has, and what is free of that."""
+
+    name: str
+    address: str
+    labels: dict[str, str] = field(default_factory=dict)
+    has: dict[str, float] = field(default_factory=dict)
+    free: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"node {self.address} ({self.name[:8]})"
+
+    def domain(self, label: str | None) -> str:
+        """What it fails with: its label's value, or itself."""
+        return str(self) if label is None else f"{label} {self.labels.get(label, '(none)')}"
+
+    def in_words(self) -> str:
+        """What is free of what it has."""
+        kinds = [name for name in self.has if name not in NOT_ASKED_FOR and not name.startswith("node:")]
+        return f"{self}: {in_words((name, self.free.get(name, 0.0)) for name in kinds)} free"
+
+
+@contextlib.contextmanager
+def connected(address: str | None) -> Iterator[Any]:
+    """Ray, in a cluster: the one this process is in already, or the one at an address, until the end."""
+    ray = require("ray", extra="ray")
+    if ray.is_initialized():
+        yield ray
+        return
+    where = address or os.environ.get(VARIABLE) or "auto"
+    _check_answers(where)
+    try:
+        ray.init(address=where, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UsageError(_why_not(where, error)) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_answers(where: str) -> None:
+    """Ray itself would try for a minute."""
+    if where == "auto":
+        return
+    if where.startswith("ray://"):
+        raise UsageError(
+            f"--address is where the head of the cluster listens (HOST:6379), not a client's {where}; from outside the "
+            "cluster: ray job submit -- codedreduce run --on ray SCRIPT"
+        )
+    host, _, port = where.rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(f"the address of a Ray cluster is HOST:PORT, got {where!r}")
+    try:
+        with socket.create_connection((host, int(port)), timeout=ANSWERS_WITHIN) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") == "0":
+                _check_speaks(connection)
+    except (OSError, OverflowError) as error:
+        why = str(getattr(error, "strerror", None) or error).lower()
+        raise UsageError(
+            f"there is no Ray cluster at {where} ({why}); start one with: ray start --head --port={port}"
+        ) from None
+
+
+def _check_speaks(connection: socket.socket) -> None:
+    """Ray's head speaks HTTP/2: greeted, it answers with its settings."""
+    connection.sendall(GREETING)
+    answer = connection.recv(9, socket.MSG_WAITALL)
+    if len(answer) < 9 or answer[3] != SETTINGS:
+        raise OSError("who answers there is not Ray")
+
+
+def _why_not(where: str, error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if "ersion mismatch" in text:
+        return f"the Ray cluster at {where} has another version: {text}"
+    if where == "auto":
+        return f"no Ray cluster was found here ({text}); start one with `ray start --head`, or say its --address"
+    return f"cannot come to the Ray cluster at {where}: {text}"
+
+
+def nodes_of(ray: Any) -> dict[str, RayNode]:
+    """The nodes that are up, by name."""
+    free = ray._private.state.available_resources_per_node()
+    return {
+        one["NodeID"]: RayNode(
+            name=one["NodeID"], address=one["NodeManagerAddress"], labels=dict(one.get("Labels") or {}),
+            has=dict(one["Resources"]), free=dict(free.get(one["NodeID"], {})),
+        )
+        for one in ray.nodes()
+        if one["Alive"]
+    }  # fmt: skip

@@ -1,0 +1,73 @@
+"""A plan over a ring: reduce-scatter, then all-gather."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from codedreduce.codes.repetition import split_evenly
+from codedreduce.errors import PlanError, TooManyStragglers
+from codedreduce.schemes.plan import Array, Gradients, Plan, Unit, evaluate
+from codedreduce.schemes.work import NeededTask, Needs, Range
+from codedreduce.topology import Ring
+
+if TYPE_CHECKING:
+    from codedreduce.schemes.scheme import RingAllReduce
+
+
+class RingPlan(Plan):
+    """N workers, N equal ranges, N segments of the vector.
+
+    In step t of 0..N-2 a worker adds its part to a segment and passes it on; in the N-1 steps after that the
+    finished segments go round. Segment c starts at worker c+1 and is finished at worker c.
+    """
+
+    scheme: RingAllReduce
+    first_node: ClassVar[int] = 1
+
+    @property
+    def ring(self) -> Ring:
+        """The ring the plan is laid over."""
+        return self.scheme.ring
+
+    def group(self, node: int) -> range:
+        """Nobody can stand in for another."""
+        return range(node, node + 1)
+
+    def units(self, node: int) -> Iterator[Unit]:
+        """A worker's one unit."""
+        if not 1 <= node <= self.workers:
+            raise PlanError(f"node {node} is not a worker of this ring: they are 1..{self.workers}")
+        return iter((self.unit(node),))
+
+    def unit(self, node: int) -> Unit:
+        """What a worker computes: the node-th of N equal ranges."""
+        start, stop = ((place * self.samples) // self.workers for place in (node - 1, node))
+        return Unit(node, (0,), ((Range(start, stop),),))
+
+    def needs(self, node: int, task: int) -> Needs:
+        """Every worker receives from the one before it."""
+        return Needs((NeededTask(task, (self.ring.previous(node),)),))
+
+    def segments(self, length: int) -> tuple[range, ...]:
+        """The parts of a vector that go round; segment c is reduced along workers c+1, c+2, ..., c (as 1..N)."""
+        return split_evenly(length, self.workers)
+
+    def tolerates(self, stragglers: Collection[int]) -> bool:
+        """A ring waits for all."""
+        return not stragglers
+
+    def reference(self, gradients: Gradients, stragglers: Collection[int] = ()) -> Array:
+        """The sum over the batch, each segment added in the order it goes round the ring."""
+        if stragglers:
+            raise TooManyStragglers(missing=stragglers, tolerance=0, among="workers")
+        parts = [evaluate(gradients, self.unit(node).pieces[0]) for node in range(1, self.workers + 1)]
+        total = np.empty_like(parts[0])
+        for index, segment in enumerate(self.segments(len(total))):
+            here = slice(segment.start, segment.stop)
+            total[here] = parts[index][here]
+            for step in range(1, self.workers):
+                total[here] += parts[(index + step) % self.workers][here]
+        return total

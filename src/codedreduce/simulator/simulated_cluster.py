@@ -1,0 +1,304 @@
+"""The simulated world: the protocol's machines over virtual time, with real vectors, and an oracle looking on."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from codedreduce.protocol import Machine, Rank, Settings
+from codedreduce.protocol.core.events import (
+    Aggregated,
+    Begin,
+    Cancel,
+    Compute,
+    Ended,
+    EveryoneIn,
+    Finished,
+    Leave,
+    Note,
+    Pack,
+    PeerLost,
+    Renewed,
+    Started,
+    StatePacked,
+    Transmit,
+)
+from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.run.delays import Delays
+from codedreduce.run.journal import RoundLog
+from codedreduce.schemes import Plan, StripedPlan, TreePlan
+from codedreduce.simulator.computations import Computations
+from codedreduce.simulator.faults import Fault, FaultInjector
+from codedreduce.simulator.gradients import Gradients
+from codedreduce.simulator.kernel import Kernel
+from codedreduce.simulator.network import Cores, Host, Link, Network
+from codedreduce.simulator.nodes import Nodes
+from codedreduce.simulator.oracle import Oracle
+from codedreduce.simulator.post import Post, Tampering
+from codedreduce.simulator.record import Recorder
+from codedreduce.simulator.wrong import Slip, Wrong, Wrongs
+from codedreduce.vectors import Vector, empty
+
+#: Numbers in the state of a simulated rank.
+STATE = 25
+
+OnSum = Callable[[Aggregated], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What the simulated machines and wires are like."""
+
+    link: Link = field(default_factory=Link)
+    sample_seconds: float = 0.003
+    delays: Delays
+    faults: tuple[Fault, ...] = ()
+    seed: int = 0
+    host: Host | None = None  # what all nodes share, if they do
+    root_computes: bool = False  # what those would that are missing
+    checkpoint_every: int = 1  # rounds between two checkpoints of a root
+    wrongs: tuple[Wrong, ...] = ()  # nodes that compute wrongly
+
+
+class SimulatedCluster:
+    """All nodes of a plan, their network, and virtual time: puts the rooms together, and leads through the rounds."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        settings: Settings,
+        conditions: Conditions,
+        gradients: Gradients,
+        *,
+        recorder: Recorder | None = None,
+        checking: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.recorder = recorder or Recorder()
+        self.network = Network(kernel := Kernel(), plan.workers + 1, conditions.link)
+        latency = conditions.link.latency
+        cores = Cores(conditions.host) if conditions.host is not None else None
+        tampering = Tampering(settings, latency=latency, seed=conditions.seed)
+        self._kernel = kernel
+        self._gradients = gradients
+        self._nodes = Nodes(plan, settings, kernel, self.recorder, latency=latency, checking=checking,
+            root_computes=conditions.root_computes,
+        )  # fmt: skip
+        self._wrongs = Wrongs(gradients, conditions.wrongs)
+        self._computing = Computations(self._nodes, self._wrongs, conditions.delays, conditions.sample_seconds, cores)
+        self._injector = FaultInjector(conditions.faults, self._nodes, self._computing, self.network, tampering)
+        self._oracle = Oracle(plan, gradients, checking=checking)
+        self._rounds = 0
+        self._round_began = 0.0
+        self._sums: Counter[int] = Counter()  # on a ring: how many have the sum of a round
+        self._on_sum: OnSum | None = None
+        self._ending = False
+        self._begun = False
+        self._checkpoint_every = conditions.checkpoint_every
+        self._nodes.have_done(
+            {
+                Transmit: Post(self._nodes, self.network, tampering, cores).transmit,
+                Compute: self._computing.start,
+                Cancel: self._computing.stop,
+                Finished: self._finished,
+                **self._leading(),
+            }
+        )
+
+    @property
+    def slips(self) -> list[Slip]:
+        """What was computed wrongly so far."""
+        return self._wrongs.slips
+
+    def _leading(self) -> dict[type, Callable[..., None]]:
+        """Who does what leads from round to round, by the kind of plan."""
+        if isinstance(self.plan, StripedPlan):
+            return {
+                Aggregated: self._aggregated_by_rank, EveryoneIn: self._joined, Renewed: self._renewed,
+                Pack: self._pack, Ended: self._leave, Note: self._noted,
+            }  # fmt: skip
+        if isinstance(self.plan, TreePlan):
+            return {Aggregated: self._aggregated, EveryoneIn: self._enough_are_in}
+        return {Aggregated: self._aggregated_by_one}
+
+    def run(self, rounds: int, *, latest: float = float("inf"), on_sum: OnSum | None = None) -> Recorder:
+        """Run this many rounds, or until nothing more can happen; `on_sum` is called with every gradient."""
+        self._rounds = rounds
+        self._on_sum = on_sum
+        enabled = gc.isenabled()
+        gc.disable()  # events make no cycles; looking for some among 100,000 machines takes half the time
+        try:
+            self._start()
+            kernel, done = self._kernel, self.recorder.rounds
+            while len(done) < rounds and kernel.now <= latest and kernel.step():
+                pass
+        finally:
+            if enabled:
+                gc.enable()
+        self.recorder.run_over(busiest_bytes=self.network.busiest_bytes(), steps=self._kernel.steps)
+        return self.recorder
+
+    def _start(self) -> None:
+        """Bring all nodes up, and begin the first round when they have met."""
+        present = self._nodes.present()
+        for node in present:
+            self._nodes.dispatch(node, Started())
+            for other in self._nodes.numbers:
+                if other not in present:
+                    self._nodes.dispatch(node, PeerLost(peer=other))
+        if isinstance(self.plan, TreePlan):
+            self._kernel.run(lambda: 0 in self._nodes.joined)
+        elif isinstance(self.plan, StripedPlan):
+            self._kernel.run(lambda: len(self._nodes.joined) >= len(present) - 1)
+            self._nodes.joined.add(0)
+        self._begun = True
+        self._begin_round(1)
+
+    def _begin_round(self, round_: int) -> None:
+        self._round_began = self._kernel.now
+        self._injector.round_begins(round_)
+        begin = self._begin(round_)
+        for node in [0] if isinstance(self.plan, TreePlan) else self._nodes.numbers:
+            self._nodes.dispatch(node, begin)
+
+    def _begin(self, round_: int) -> Begin:
+        return Begin(round=round_, model=self._gradients.model(round_))
+
+    def _enough_are_in(self, node: int, _: EveryoneIn) -> None:
+        """A root may begin; one that was started again goes on where its checkpoint was."""
+        self._nodes.joined.add(node)
+        if self._begun:
+            self._kernel.at(self._kernel.now, self._begin_round, self._nodes.machine(node).round + 1)
+
+    def _aggregated(self, _: int, action: Aggregated) -> None:
+        """The root has a sum: the round is over, and the next one begins."""
+        is_repeated = action.round <= len(self.recorder.rounds)  # by a root that was started again
+        if not is_repeated or not action.residual:
+            self._judge(action)
+        if not is_repeated:
+            self._round_over(action.round, action.late, action.residual)
+        if action.round % self._checkpoint_every == 0:
+            self._nodes.checkpoint = action.round
+        if action.round < self._rounds:
+            self._kernel.at(self._kernel.now, self._begin_round, action.round + 1)
+
+    def _aggregated_by_one(self, node: int, action: Aggregated) -> None:
+        """One node of a ring has the sum and goes on by itself; the round is over when the last one has it."""
+        self._judge(action, node)
+        self._sums[action.round] += 1
+        if self._sums[action.round] == len(self._nodes.numbers):
+            self._round_over(action.round, action.late, action.residual)
+            self._round_began = self._kernel.now
+        if action.round < self._rounds:
+            if self._sums[action.round] == 1:
+                self._injector.round_begins(action.round + 1)
+            self._kernel.at(self._kernel.now, self._nodes.dispatch, node, self._begin(action.round + 1))
+
+    def _aggregated_by_rank(self, node: int, action: Aggregated) -> None:
+        """A rank has the sum and goes on by itself; the round is over when one that leads has it.
+
+        Who takes over may be further than the one before it was, or go through a round again.
+        """
+        self._judge(action, node)
+        machine = self._nodes.machine(node)
+        if isinstance(machine, Rank) and machine.leads:
+            self._rounds_over(action.round, action.late)
+        self._begin_at(node, action.round + 1)
+
+    def _noted(self, node: int, action: Note) -> None:
+        """Who comes to lead has had rounds, perhaps, that the one before it had not."""
+        self._nodes.note(node, action)
+        machine = self._nodes.machine(node)
+        if action.kind == "leads" and isinstance(machine, Rank):
+            self._rounds_over(machine.through)
+
+    def _rounds_over(self, last: int, late: tuple[int, ...] = ()) -> None:
+        for round_ in range(len(self.recorder.rounds) + 1, last + 1):
+            self._round_over(round_, late)
+            self._round_began = self._kernel.now
+            if round_ < self._rounds:
+                self._injector.round_begins(round_ + 1)
+
+    def _begin_at(self, node: int, round_: int) -> None:
+        """Let a rank's script begin a round, in no time; or leave its loop, if it has had its rounds and a run ends."""
+        if round_ <= self._rounds:
+            self._kernel.at(self._kernel.now, self._nodes.dispatch, node, self._begin(round_))
+        elif self._ending:
+            self._leave(node)
+
+    def end(self, latest: float = float("inf")) -> None:
+        """Let the scripts of all ranks leave their loops after the last round; until all that live have left."""
+        self._ending = True
+        self._nodes.stay()
+        for node in self._nodes.numbers:
+            if self._nodes.machine(node).round == self._rounds and self._nodes.machine(node).state is RankState.RESTING:
+                self._leave(node)
+        self._kernel.run(lambda: not any(map(self._nodes.is_alive, self._nodes.numbers)), latest=latest)
+
+    def wait(self, until: float) -> None:
+        """Let time go by."""
+        self._kernel.run(latest=until)
+
+    @property
+    def now(self) -> float:
+        """The virtual time."""
+        return self._kernel.now
+
+    def machine(self, node: int) -> Machine:
+        """The machine of a node."""
+        return self._nodes.machine(node)
+
+    def is_alive(self, node: int) -> bool:
+        """Whether a node has a process."""
+        return self._nodes.is_alive(node)
+
+    def _leave(self, node: int, _: Ended | None = None) -> None:
+        self._kernel.at(self._kernel.now, self._nodes.dispatch, node, Leave(reason="all rounds are done"))
+
+    def _joined(self, node: int, action: EveryoneIn) -> None:
+        """A rank is in; one that comes later than the others begins by itself."""
+        self._nodes.joined.add(node)
+        if self._begun:
+            self._begin_at(node, self._nodes.machine(node).round + 1)
+
+    def _pack(self, node: int, action: Pack) -> None:
+        """The state of a simulated rank is the round it is in, or would be if there was another, in several pieces."""
+        machine = self._nodes.machine(node)
+        assert isinstance(machine, Rank)
+        round_ = machine.through + 1
+        packed = StatePacked(round=round_ - 1, state=self._state(round_), digest=f"state {round_}")
+        self._kernel.at(self._kernel.now, self._nodes.dispatch, node, packed)
+
+    @staticmethod
+    def _state(round_: int) -> Vector:
+        state = empty(STATE, np.float32)
+        state[:] = round_ + np.arange(STATE)
+        return state
+
+    def _renewed(self, node: int, action: Renewed) -> None:
+        """A rank has another's state and goes on from there."""
+        machine = self._nodes.machine(node)
+        if action.state is None and isinstance(machine, Rank) and machine.leads:
+            pass  # nobody could give it another
+        elif action.state is None or action.state.tobytes() != self._state(action.round + 1).tobytes():
+            raise AssertionError(f"rank {node} took a state that nobody had after round {action.round}")
+        self._begin_at(node, action.round + 1)
+
+    def _finished(self, node: int, action: Finished) -> None:
+        """A node has left; the root maybe because nobody could compute a round."""
+        self._nodes.finished(node)
+        self.recorder.troubles += action.troubles
+
+    def _judge(self, action: Aggregated, node: int = 0) -> None:
+        if self._on_sum is not None:
+            self._on_sum(action)
+        self.recorder.judged(action.round, *self._oracle.judge(action, node))
+
+    def _round_over(self, round_: int, late: tuple[int, ...], residual: float = 0.0) -> None:
+        seconds = self._kernel.now - self._round_began
+        work = self._computing.take_samples() / self.plan.samples
+        self.recorder.round_over(RoundLog(round=round_, seconds=seconds, late=late, residual=residual, work=work))

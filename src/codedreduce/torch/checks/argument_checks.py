@@ -1,0 +1,181 @@
+"""What users do wrong with `train`, found before it costs a run: a loop that is not there, an argument of others."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import torch
+from torch import nn
+
+from codedreduce.errors import UsageError
+from codedreduce.torch.live_table import StepLike, TellsSteps
+
+#: Wrappers that sum gradients among processes or devices themselves, by the name of their class.
+WRAPPERS = {
+    "DistributedDataParallel": "model.module, or leave the wrapper out",
+    "DataParallel": "model.module, or leave the wrapper out",
+    "FullyShardedDataParallel": "the model as it was before it was wrapped: codedreduce does not shard models",
+    "FSDPModule": "the model as it was before fully_shard(): codedreduce does not shard models",
+}
+
+
+def check_not_wrapped(model: nn.Module) -> None:
+    """Refuse a model that would wait in its own way for processes that codedreduce does not wait for.
+
+    >>> check_not_wrapped(nn.Linear(2, 2))
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"the model is a {type(model).__name__}; train(...) takes one torch.nn.Module: of several make one, "
+            "nn.ModuleList([encoder, decoder])"
+        )
+    for name, one in model.named_parameters():
+        if isinstance(one, nn.parameter.UninitializedParameter):
+            raise UsageError(
+                f"the parameter {name!r} has no shape yet, as lazy modules have none: call the model on a sample "
+                "before it is given to an optimizer and to train(...)"
+            )
+    for module in model.modules():
+        for kind in type(module).__mro__:
+            if kind.__name__ in WRAPPERS and kind.__module__.startswith("torch."):
+                raise UsageError(
+                    f"the model is wrapped in {kind.__name__}, which sums gradients itself; give train(...) "
+                    f"{WRAPPERS[kind.__name__]}, in losses, too"
+                )
+
+
+def device_of(device: torch.device | str) -> torch.device:
+    """A device that this process can use.
+
+    >>> device_of("cpu")
+    device(type='cpu')
+    """
+    try:
+        where = torch.device(device)
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UsageError(
+            f"device={str(device)!r} cannot be used: {why}; give a device that this process has, or leave it out to "
+            "compute where the model is"
+        ) from error
+    return where
+
+
+#: What `train` has instead of arguments that torch's DataLoader takes, or the trainers of others.
+INSTEAD = {
+    "batch_sampler": "sampler=, a function of (seed, round) that gives the samples of the batch",
+    "generator": "seed=",
+    "in_order": "nothing: the order of batches follows from the seed",
+    "multiprocessing_context": "num_workers=, the number of processes that load samples",
+    "persistent_workers": "num_workers=; those processes persist until the training is over",
+    "pin_memory": "device=, where batches are moved to, and num_workers= to load them ahead",
+    "pin_memory_device": "device=",
+    "prefetch_factor": "prefetch=, the number of rounds that are loaded ahead",
+    "shuffle": "nothing to shuffle anew in every epoch, and sampler=cr.Sequential() to go through samples as they are",
+    "timeout": "nothing: a late process is not waited for",
+    "worker_init_fn": "nothing: random generators are seeded for every sample",
+    **dict.fromkeys(("dataloader", "loader", "train_loader"), "dataset=loader.dataset and batch_size="),
+    **dict.fromkeys(("lr", "optimizer", "scheduler"), "optimizer.step() in the loop body, and state=[optimizer]"),
+    **dict.fromkeys(("criterion", "loss", "loss_fn"), "losses=, a function of (model, batch): a loss for each sample"),
+    **dict.fromkeys(("max_epochs", "n_epochs", "num_epochs", "num_train_epochs"), "epochs="),
+    **dict.fromkeys(("max_steps", "num_steps", "rounds"), "steps="),
+    **dict.fromkeys(
+        ("accumulate_grad_batches", "accumulation_steps", "gradient_accumulation_steps"),
+        "batch_size= for all of them together, and micro_batch= for what fits in memory",
+    ),
+    **dict.fromkeys(("clip_grad_norm", "gradient_clip_val", "max_grad_norm"), "clip_grad_norm_() in the loop body"),
+}
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse arguments that `train` does not have, and say what to use.
+
+    >>> check_names(["seed", "shufle"], ["seed", "sampler"])
+    Traceback (most recent call last):
+    codedreduce.errors.UsageError: train() has no shufle=
+    >>> check_names(["sede"], ["seed", "sampler"])
+    Traceback (most recent call last):
+    codedreduce.errors.UsageError: train() has no sede=: use seed=
+    """
+    known = list(known)
+    said = []
+    for name in given:
+        if name not in known:
+            like = difflib.get_close_matches(name, known, n=1)
+            instead = INSTEAD.get(name) or (f"{like[0]}=" if like else None)
+            said.append(f"{name}={f': use {instead}' if instead else ''}")
+    if said:
+        raise UsageError(f"train() has no {'; and no '.join(said)}")
+
+
+class Loops:
+    """Whether what `train` gave was looped over."""
+
+    def __init__(self) -> None:
+        self._waiting: list[object] = []
+
+    def over(self, steps: Iterator[Any]) -> Iterator[Any]:
+        """The same steps; it is known when they are begun with."""
+        name = object()
+        self._waiting.append(name)
+
+        def looped() -> Iterator[Any]:
+            self._waiting.remove(name)
+            yield from steps
+
+        return looped()
+
+    def check(self) -> None:
+        """Refuse to end as if all were well when nothing was trained."""
+        if self._waiting:
+            raise UsageError(
+                "cluster.train(...) was called, and nothing was trained: it trains while it is looped over, so write "
+                "`for step in cluster.train(...):` with optimizer.step() in the loop"
+            )
+
+
+class _HasLoops(Protocol):
+    loops: Loops
+
+    @property
+    def is_root(self) -> bool:
+        """Whether the run is led from here."""
+
+
+P = ParamSpec("P")
+H = TypeVar("H", bound=_HasLoops)
+S = TypeVar("S", bound=StepLike)
+
+
+def noticing_loops(
+    train: Callable[Concatenate[H, P], Iterator[S]],
+) -> Callable[Concatenate[H, P], Iterator[S]]:
+    """Lets a method that gives steps notice whether they are taken, and tell of them."""
+
+    known = list(inspect.signature(train).parameters)
+
+    @functools.wraps(train)
+    def noticing(owner: H, /, *args: P.args, **named: P.kwargs) -> Iterator[S]:
+        check_names(named, known)
+        return owner.loops.over(_telling(owner, train(owner, *args, **named)))
+
+    return noticing
+
+
+def _telling(owner: _HasLoops, steps: Iterator[S]) -> Iterator[S]:
+    """The same steps; who looks on is told of them."""
+    tells = TellsSteps()
+    try:
+        for step in steps:
+            tells.over(step, leads=owner.is_root)
+            yield step
+        tells.rest()
+    finally:
+        close = getattr(steps, "close", None)
+        if close is not None:
+            close()

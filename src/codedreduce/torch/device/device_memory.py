@@ -1,0 +1,101 @@
+"""Where vectors lie that are computed on a GPU: there, if all processes of the run can read them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from codedreduce.memory.memory import Memory
+from codedreduce.run.agreement import Run
+from codedreduce.schemes import StripedPlan
+from codedreduce.torch.device import cuda
+from codedreduce.torch.device.device_arena import DeviceArena
+from codedreduce.torch.device.pinned import PinnedMemory
+from codedreduce.torch.device.tensors import after_the_rest, dtype_of
+from codedreduce.vectors import Vector, convert
+
+log = logging.getLogger("codedreduce")
+
+#: Says that vectors are to travel through the host though they could stay on the device (0), or that all processes
+#: have the same device (1), where that cannot be seen.
+SAID = "CODEDREDUCE_DEVICE_MEMORY"
+
+
+class DeviceMemory:
+    """A GPU's."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def shared(self, run: str, node: int, *, slots: int, chunks: int, length: int, dtype: npt.DTypeLike) -> DeviceArena:
+        """Memory that other processes open by a handle."""
+        return DeviceArena(run, node, slots=slots, chunks=chunks, length=length, dtype=dtype, device=self.device)
+
+    def empty(self, length: int, dtype: npt.DTypeLike) -> Vector:
+        """Room for a vector that is this process's own."""
+        found: Vector = torch.empty(length, dtype=dtype_of(dtype), device=self.device)  # type: ignore[assignment]
+        return found
+
+    def working(self, length: int, dtype: npt.DTypeLike) -> Vector:
+        """Room for a vector that is computed, and then packed elsewhere."""
+        return self.empty(length, dtype)
+
+    def gathered(self, chunks: Iterable[Vector], length: int, dtype: npt.DTypeLike) -> Vector:
+        """Chunks, laid end to end, when they have been read to their end."""
+        out: Any = self.empty(length, dtype)
+        start = 0
+        with after_the_rest(out):
+            for chunk in chunks:
+                convert(chunk, out[start : start + len(chunk)])
+                start += len(chunk)
+        found: Vector = out
+        return found
+
+    def from_host(self, data: npt.NDArray[Any]) -> Vector:
+        """Numbers that have travelled."""
+        found: Vector = torch.from_numpy(np.array(data)).to(self.device)  # type: ignore[assignment]
+        return found
+
+
+def memory_alone(device: torch.device | None) -> Memory | None:
+    """The device's, for a process that nobody else needs to read."""
+    return DeviceMemory(device) if device is not None and device.type == "cuda" else None
+
+
+def memory_for(device: torch.device | None, run: Run) -> Memory | None:
+    """The device's, if its memory can be read by all that take part; else the host's."""
+    if device is None or device.type != "cuda":
+        return None
+    why = _why_not(device, run)
+    if why:
+        log.info("vectors travel through the host's memory: %s", why)
+        return PinnedMemory(device) if isinstance(run.plan, StripedPlan) else None
+    log.info("vectors stay on %s, where all ranks read them", torch.cuda.get_device_name(device))
+    return DeviceMemory(device)
+
+
+def _why_not(device: torch.device, run: Run) -> str:
+    if not isinstance(run.plan, StripedPlan):
+        return "over a tree they do"
+    said = os.environ.get(SAID)
+    if said == "0":
+        return f"{SAID} is 0"
+    if said != "1" and (torch.cuda.device_count() != 1 or "CUDA_VISIBLE_DEVICES" in os.environ):
+        return f"ranks may have GPUs of their own; if all share one, say {SAID}=1"
+    if not run.shares_memory:
+        return "processes of several machines take part"
+    try:
+        address = cuda.allocate(1 << 21, device)
+        try:
+            cuda.handle_of(address)
+        finally:
+            cuda.free(address)
+    except OSError as error:
+        return f"the device does not lend it ({error})"
+    return ""

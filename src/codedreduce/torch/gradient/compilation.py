@@ -1,0 +1,80 @@
+"""Models and losses that `torch.compile` was called on: compiled by one process of a machine, and found by the others.
+
+Torch keeps what it has compiled in a folder that all processes of a user share (TORCHINDUCTOR_CACHE_DIR). Processes
+that begin at the same time would find nothing there, and all compile the same. So before the first round one of them
+makes a pass, of each size that it will compute, while the others wait; then they do, and find what it has made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from codedreduce.process.private_folder import alone_in_it, user_folder
+from codedreduce.schemes.work import Piece
+from codedreduce.torch.layout import Layout
+from codedreduce.torch.seeding import random_state_kept, seed_everything
+
+if TYPE_CHECKING:
+    from codedreduce.torch.training import Training
+
+#: Where processes of this machine take turns, in the user's folder.
+TURNS = "compiling"
+
+
+def is_compiled(training: Training) -> bool:
+    """Whether something is compiled in a pass, as far as can be seen."""
+    return hasattr(training.losses, "_torchdynamo_orig_callable") or any(
+        hasattr(one, "_orig_mod") or getattr(one, "_compiled_call_impl", None) is not None
+        for one in training.model.modules()
+    )
+
+
+def without_compiling() -> contextlib.AbstractContextManager[Any]:
+    """What is computed in here is not compiled. Under a mode that looks at operators torch would never do so again."""
+    stance = getattr(torch.compiler, "set_stance", None)  # torch 2.6
+    return stance("force_eager") if stance is not None else contextlib.nullcontext()
+
+
+def compile_in_turn(
+    training: Training, layout: Layout, pieces: Sequence[Piece], round_: int, planned: int | None = None
+) -> None:  # fmt: skip
+    """Have everything compiled that these pieces need, after the first process of this machine if it is not it."""
+    if not is_compiled(training):
+        return
+    sizes: set[int] = set()
+    with _in_turn(), random_state_kept():
+        parts = [part for piece in pieces for part in piece]
+        for order in (order for part in parts for order in training.orders(part, round_, planned)):
+            if len(order.indices) in sizes:
+                continue
+            sizes.add(len(order.indices))
+            batch = training.reading(order)
+            seed_everything(training.seed, round_, order.places.start)
+            kept = [one.detach().clone() for one in training.model.buffers()]
+            with layout.statistics.watched():
+                training.evaluate(batch, len(order.indices), round_).losses.sum().backward()  # type: ignore[no-untyped-call]
+            with torch.no_grad():
+                for one, was in zip(training.model.buffers(), kept, strict=True):
+                    one.copy_(was)
+            layout.forget_gradients()
+
+
+@contextlib.contextmanager
+def _in_turn() -> Iterator[None]:
+    """The first process that comes here is alone; those that come meanwhile wait for it, and then are here together."""
+    with alone_in_it():
+        file = os.open(f"{user_folder()}/{TURNS}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(file)

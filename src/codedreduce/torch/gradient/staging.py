@@ -1,0 +1,65 @@
+"""Gradients that are computed on a device, on their way to a vector: added up there, and copied once."""
+
+from __future__ import annotations
+
+import torch
+
+from codedreduce.torch.device import tensors as _  # noqa: F401 - what is done with them
+from codedreduce.torch.layout import AnyVector, Layout, as_tensor
+from codedreduce.vectors import is_finite
+
+
+class StagedGradients:
+    """What was computed for a vector and is not in it yet.
+
+    A vector on the host is written when the work for it is over: until then pieces are added up on the device. A vector
+    that lies where gradients are computed is written at once, and read by others when the device is through with it.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._room: torch.Tensor | None = None
+        self._is_staged = self._is_more = False
+        self._copied = 0  # the address of what the room was copied to
+
+    def write(self, out: AnyVector, totals: torch.Tensor) -> None:
+        """The gradients that parameters have are what is to be in `out`."""
+        self._layout.read_gradients(self._target(out), totals)
+        self._is_more = False
+
+    def add(self, out: AnyVector, totals: torch.Tensor) -> None:
+        """They are added to what is in `out`."""
+        is_more = not self._is_staged
+        target = self._target(out)
+        if target is out or not is_more:
+            self._layout.add_gradients(target, totals)
+        else:
+            self._layout.read_gradients(target, totals)
+            self._is_more = True
+
+    def settle(self, out: AnyVector) -> None:
+        """Have in `out` what is to be there."""
+        if self._is_staged:
+            assert self._room is not None
+            flat = as_tensor(out)
+            if self._is_more:
+                flat.add_(self._room.to(flat.device))
+            else:
+                flat.copy_(self._room, non_blocking=True)
+            self._copied = 0 if self._is_more else flat.data_ptr()
+            self._is_staged = self._is_more = False
+        if self._layout.device.type == "cuda":
+            torch.cuda.current_stream(self._layout.device).synchronize()
+
+    def is_finite(self, out: AnyVector) -> bool:
+        """Whether no number in `out`, which was settled, is infinite, or none: seen where it was computed."""
+        return is_finite(self._room if self._copied == as_tensor(out).data_ptr() else out)  # type: ignore[arg-type]
+
+    def _target(self, out: AnyVector) -> AnyVector:
+        device = self._layout.device
+        if device.type == "cpu" or as_tensor(out).device == device:
+            return out
+        if self._room is None:
+            self._room = torch.empty(self._layout.length, dtype=as_tensor(out).dtype, device=device)
+        self._is_staged = True
+        return self._room

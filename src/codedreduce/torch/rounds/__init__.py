@@ -1,0 +1,8 @@
+"""The trainings of one run: which round is for which of them, and what surrounds each round.
+
+`shared_run` is the run, `run_trainings` its trainings, `roles` what a process does in it: compute alone, be a rank, or
+be a tree's root or worker. `requests` counts what each training has asked for, `request_marks` compares that between
+ranks, `requested_gradient` computes it. `optimizer_steps`, `untracked_changes` and `loop_exit` look at the loop body.
+
+May import everything in `torch` but `cluster`, `broadcast` and what launches functions.
+"""

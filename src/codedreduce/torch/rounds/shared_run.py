@@ -1,0 +1,405 @@
+"""A run that trainings share: one set of connections, and rounds in the order in which the script asks for them.
+
+Mostly there is one training in it. Those that are made before the first round of any of them share a run, and so do
+those that are made while another is under way: the ranks then meet anew, with longer vectors. A run is over when all
+its trainings are.
+
+A rank that fell behind takes another's state, and with it that one's book: how far each training has come, and what is
+asked for next. If its own script asks for something else, it helps to compute what the others need, and takes a state
+again, until they ask for the same. A script cannot take a state while it is in the middle of a step
+(`step.evaluate()`): it is then given zeros until its body is through, and takes one after that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from codedreduce.errors import CodedReduceError, Diverged, Outlived, UsageError
+from codedreduce.run.failures import REFUSE
+from codedreduce.run.journal import Journal
+from codedreduce.run.world import Over, RoundResult, World, leads
+from codedreduce.schemes import Plan
+from codedreduce.schemes.work import Piece
+from codedreduce.torch.gradient.unit_gradient import UnitGradient
+from codedreduce.torch.layout import Means
+from codedreduce.torch.model_replica import WholeReplica
+from codedreduce.torch.rounds.loop_exit import is_unwinding
+from codedreduce.torch.rounds.request_marks import DIGITS, RequestMarks
+from codedreduce.torch.rounds.requested_gradient import RequestedGradient
+from codedreduce.torch.rounds.requests import Request, Requests
+from codedreduce.torch.rounds.run_trainings import RunTraining, RunTrainings
+from codedreduce.torch.rounds.untracked_changes import UntrackedChanges
+from codedreduce.torch.seeding import BETWEEN_ROUNDS, random_state_kept, seed_everything
+from codedreduce.torch.step import Number, Step
+from codedreduce.torch.training import check_samples_are_apart
+from codedreduce.training.checkpoints import Saving
+from codedreduce.training.kept import Kept
+from codedreduce.training.rounds import Round
+from codedreduce.vectors import Vector, is_finite
+
+
+class ProcessRole(Protocol):
+    """Where a run takes place: in this process alone, on a rank, on the root of a tree.
+
+    `is_replicated`: every process runs the script, so that random generators are seeded alike before a loop body, and
+    several trainings can share a run. Where only one does, it says behind the model which step a round is for.
+    """
+
+    is_replicated: bool
+
+    def pieces(self, plan: Plan) -> Sequence[Piece]:
+        """What this process computes in a round in which nobody is late; its samples can be loaded ahead."""
+
+    def enter(self, stack: contextlib.ExitStack, run: SharedRun) -> tuple[World, Callable[[], Vector]]:
+        """Be in it, after as many rounds as its book has; the world, and what reads the model for its next round."""
+
+    def keep(self, run: SharedRun, saving: Saving) -> Kept | None:
+        """Its checkpoints, if this process may come to write them."""
+
+
+class SharedRun:
+    """The trainings of one run, from the first round that is asked of any of them to the last."""
+
+    def __init__(self, role: ProcessRole, trainings: list[RunTraining], journal: Journal) -> None:
+        self.trainings = RunTrainings()
+        self.journal = journal
+        self.requests = Requests()
+        self.replica = WholeReplica(self.requests)
+        self._role = role
+        self._kept: Kept | None = None
+        self._in_bodies: list[tuple[RunTraining, int]] = []  # in whose steps the script is, in this order
+        self._to_keep: Step | None = None  # which is kept when its body is through
+        self._folder = contextlib.ExitStack()  # checkpoints, random generators, and processes that load samples
+        self._stack = contextlib.ExitStack()  # the world
+        self._world: World | None = None
+        self._read_model: Callable[[], Vector] = lambda: np.zeros(0)
+        self._has_met = self._is_adrift = self.is_over = False
+        self.is_left = False  # by an error in a loop body, which is not known here: `close` is told of it
+        self._is_new = True  # there are trainings that the world does not know of
+        self._add(trainings)
+        self.trainings.lay_out()
+        self.subject = self.trainings.subject()  # as the script made it, not as a checkpoint has it
+        with contextlib.ExitStack() as folder:
+            if self._role.is_replicated:
+                folder.enter_context(random_state_kept())
+            self._resume(folder)
+            self._load_ahead(trainings, folder)
+            self._folder = folder.pop_all()
+        self._process = os.getpid()
+        atexit.register(self._close_at_exit)
+
+    # -- begin and end
+
+    def _add(self, trainings: list[RunTraining]) -> None:
+        RunTrainings([*self.trainings, *trainings]).check(is_replicated=self._role.is_replicated)
+        for one in trainings:
+            one.run, one.number = self, len(self.trainings)
+            one.untracked = UntrackedChanges(one.training.model, reaches_all=self._role.is_replicated)
+            self.trainings.append(one)
+            self.replica.add(one.replica)
+            self.requests.add(one.training.after(0), one.stream)
+        self.request_marks = RequestMarks(len(self.trainings)) if self._role.is_replicated else None
+
+    def join(self, trainings: list[RunTraining]) -> None:
+        """Some trainings more, made while others are under way."""
+        if any(one.saving is not None for one in (*self.trainings, *trainings)):
+            raise UsageError(
+                "a training with checkpoint= shares a run with those that were made before the first round, and no "
+                "others: make all of them first, or close() those that are through"
+            )
+        self._add(trainings)
+        self._load_ahead(trainings, self._folder)
+        self._is_new = True
+
+    def _load_ahead(self, trainings: Sequence[RunTraining], folder: contextlib.ExitStack) -> None:
+        """Have samples loaded by other processes where that was said: at first, before there are threads."""
+        for one in trainings:
+            pieces, after = self._role.pieces(self.trainings.plan), self.requests.steps[one.number]
+            one.source = folder.enter_context(one.training.loading(pieces, after, self.trainings.planned))
+
+    def _resume(self, folder: contextlib.ExitStack) -> None:
+        kept = next((one for one in self.trainings if one.saving is not None), None)
+        if kept is None or kept.saving is None:
+            return
+        self._kept = self._role.keep(self, kept.saving)
+        if self._kept is not None:
+            after = folder.enter_context(self._kept).resume()
+            self.requests.begin_after(kept.number, kept.training.after(after))
+
+    @property
+    def length(self) -> int:
+        """Of its vectors: what the longest needs, and what a round is for."""
+        return self.trainings.length + (self.request_marks.length if self.request_marks is not None else DIGITS)
+
+    def gradient(self) -> RequestedGradient:
+        """What computes its rounds, where every process has the models."""
+        gradients = [
+            UnitGradient(one.training, one.layout, given_model=False, source=one.source, planned=self.trainings.planned)
+            for one in self.trainings
+        ]
+        return RequestedGradient(
+            gradients, [one.training.model for one in self.trainings], self._asked, self.request_marks
+        )
+
+    def _asked(self, model: Vector) -> Request:
+        assert self.requests.asked is not None
+        return self.requests.asked
+
+    def step(self) -> int:
+        """The number of the step that a round is for, or 0 if it is in the middle of one."""
+        asked = self.requests.asked
+        return asked.step if asked is not None and asked.is_step else 0
+
+    def _entered(self) -> World:
+        """The world, with the vector laid out as the models are now."""
+        if self._world is not None and not self._is_new and self.trainings.are_current:
+            return self._world
+        if self._has_met:
+            self._world = None
+            self._stack.close()
+        self.trainings.lay_out()
+        if self._has_met:
+            self.subject = self.trainings.subject()
+        self._has_met, self._is_new = True, False
+        for one in self.trainings:
+            self._stack.enter_context(one.stepping)
+        self._world, self._read_model = self._role.enter(self._stack, self)
+        return self._world
+
+    def close(self, kind: Any = None, error: Any = None, trace: Any = None, *, is_between_steps: bool = True) -> None:
+        """It is over, for this process; by an error, if there was one."""
+        if self.is_over:
+            return
+        self.is_over = True
+        atexit.unregister(self._close_at_exit)
+        self.requests.asked = None
+        try:
+            self._stack.__exit__(kind, error, trace)
+        finally:
+            self._world = None
+            if is_between_steps:
+                self._folder.__exit__(kind, error, trace)
+            else:
+                self._folder.close()
+
+    def _leave(self, *, by_error: bool) -> None:
+        """The script has left its loop: by `break`, and it is over; or by an error, which whoever closes this sees."""
+        self.is_left = by_error
+        if not by_error:
+            self.close(*sys.exc_info())
+
+    def _close_at_exit(self) -> None:
+        """The script has ended, and nobody has closed this; the error it ended with, if any, has been printed.
+
+        Steps that have a name (a progress bar, mostly) are dropped when it is too late: no thread runs any more.
+        """
+        if os.getpid() != self._process:  # of a process that the script has forked
+            return
+        error = getattr(sys, "last_value", None)
+        self.close(type(error) if error is not None else None, error)
+
+    def _close_if_through(self) -> None:
+        given = zip(self.trainings, self.requests.steps, strict=True)
+        if not any(one.is_open and step < one.training.steps for one, step in given):
+            self._keep()
+            self.close()
+
+    # -- what a script does
+
+    def steps(self, run_training: RunTraining) -> Iterator[Step]:
+        """The steps of one of its trainings."""
+        try:
+            while (step := self._next(run_training)) is not None:
+                yield step
+        except GeneratorExit:
+            run_training.is_open = False
+            run_training.stepping.over(by_break=True)
+            if not any(one.is_open for one in self.trainings):
+                self._leave(by_error=is_unwinding())
+            raise
+        except BaseException:
+            self.close(*sys.exc_info(), is_between_steps=run_training.saving is not None)
+            raise
+        run_training.is_open = False
+        run_training.stepping.over()
+        self._close_if_through()
+
+    def _next(self, run_training: RunTraining) -> Step | None:
+        self._end_bodies(run_training)
+        if run_training.saving is not None:
+            self._keep()
+        round_ = self._request(run_training, self.requests.step_of)
+        if round_ is None:
+            return None
+        run_training.replica.has_stepped = True
+        number = self.requests.steps[run_training.number]
+        step = self._give(run_training, round_, number)
+        if run_training.saving is not None:
+            self._to_keep = step
+        if self._role.is_replicated:
+            seed_everything(
+                run_training.training.seed, number, BETWEEN_ROUNDS, self.requests.streams[run_training.number]
+            )
+        assert run_training.untracked is not None
+        run_training.untracked.begins()
+        self._in_bodies.append((run_training, number))
+        return step
+
+    def _end_bodies(self, run_training: RunTraining) -> None:
+        """The body of a training's step is through, and so are those of others that began in it."""
+        if run_training in [one for one, _ in self._in_bodies]:
+            is_through = False
+            while not is_through:
+                one, number = self._in_bodies.pop()
+                assert one.untracked is not None
+                one.untracked.ended(number)
+                check_samples_are_apart(one.training.model, coupled=one.training.coupled is not None)
+                if one.layout.is_current():  # else it is laid out anew
+                    one.layout.statistics.check()
+                is_through = one is run_training
+
+    def _keep(self) -> None:
+        """The body of a step is through: have a checkpoint, if it is time."""
+        step, self._to_keep = self._to_keep, None
+        if step is not None and self._kept is not None and self._world is not None and not self._is_adrift:
+            steps = next(one.training.steps for one in self.trainings if one.saving is not None)
+            self._kept.after(step.round, is_last=step.round == steps, leads=leads(self._world))
+
+    def _evaluate(self, run_training: RunTraining, number: int) -> torch.Tensor:
+        """The gradient and loss of a step's batch again, as the parameters are now."""
+        if (
+            self.is_over
+            or not run_training.is_open
+            or (self.requests.steps[run_training.number] != number and not self._is_adrift)
+        ):
+            raise UsageError(f"step {number} is over: step.evaluate() belongs in the loop body that was given the step")
+        try:
+            with random_state_kept():
+                round_ = None if self._is_adrift else self._request(run_training, self.requests.evaluation_of)
+            if round_ is not None:
+                return torch.tensor(self._give(run_training, round_, number).loss, dtype=torch.float64)
+        except BaseException:
+            self.close(*sys.exc_info(), is_between_steps=False)
+            raise
+        for one in run_training.layout.parameters:
+            one.grad = torch.zeros_like(one)
+        return torch.tensor(run_training.loss, dtype=torch.float64)
+
+    # -- rounds
+
+    def _request(self, run_training: RunTraining, what: Callable[[int], Request]) -> Round | None:
+        """A round for what a script asks for; None if there is none, or this rank cannot use it."""
+        told: Request | None = None  # what the others ask for, when this rank has taken a state
+        while not self.is_over:
+            request = what(run_training.number)
+            skips = told is not None and told != request
+            self.requests.asked = told if skips else request
+            is_through = request.step > run_training.training.steps and not skips
+            if is_through and self._has_met:
+                return None
+            try:
+                world = self._entered()
+            except Outlived:  # this process was started again, and takes what came of it with the next training
+                self.close()
+                return None
+            if is_through:
+                return None
+            if self._is_adrift:
+                self._is_adrift = False
+                _drop(world)
+            began, taken = time.monotonic(), self.replica.taken
+            outcome = world.aggregate(self._read_model())
+            if isinstance(outcome, RoundResult) and not skips:
+                self._check(outcome, request)
+                self.requests.answered(outcome.round)
+                return Round(result=outcome, began=began, journal=self.journal)
+            self.requests.round = outcome.round
+            if isinstance(outcome, Over):
+                self._end_with_others(request)
+            elif isinstance(outcome, RoundResult):  # it is of another training, or in the middle of a step
+                _drop(world)
+            else:
+                told = self._told(request, told if skips else None, has_taken=self.replica.taken > taken)
+                if not request.is_step:
+                    self._is_adrift = True
+                    return None
+        return None
+
+    def _check(self, outcome: RoundResult, request: Request) -> None:
+        """Whether all ranks asked for that; if not, others who lack the sum are to have it, and see it, too."""
+        if self.request_marks is None:
+            return
+        try:
+            self.request_marks.check(outcome.vector, request, outcome.round)
+        except UsageError:
+            with contextlib.suppress(UsageError):
+                self.close(is_between_steps=False)
+            raise
+
+    def _told(self, request: Request, skipped: Request | None, *, has_taken: bool) -> Request | None:
+        """What the others ask for next, whose state this rank has taken; it may have had to go on with its own."""
+        if has_taken:
+            return self.requests.asked
+        if skipped is None:
+            return None
+        raise CodedReduceError(
+            f"this rank fell behind, and asks for {request} where the others asked for {skipped}; nobody is left whose "
+            "state it could take after that"
+        )
+
+    def _end_with_others(self, request: Request) -> None:
+        self.close()
+        if not request.is_step:
+            raise UsageError(
+                f"the run was over when this rank asked for {request}: the rank that leads has left its loop, or was "
+                "through. All ranks must call step.evaluate() equally often"
+            )
+
+    def _give(self, run_training: RunTraining, round_: Round, number: int) -> Step:
+        """Have the mean gradient where the script looks for it, and say what else is known of the round."""
+        training, layout = run_training.training, run_training.layout
+        total = round_.total[: layout.length]
+        means = layout.write_gradients(total, training.batches.size(number))
+        run_training.stepping.given(number, layout.parameters)
+        if run_training.nonfinite == REFUSE:
+            _check_finite(total, means, number)
+        over = round_.over(means.loss)
+        run_training.loss = over.loss
+        return Step(
+            round=number, epoch=training.batches.epoch(number), ends_epoch=training.batches.ends_epoch(number),
+            loss=Number(over.loss), metrics={name: Number(mean) for name, mean in means.metrics.items()},
+            seconds=round_.result.seconds, late=over.late, saved=self.journal.saved, residual=over.residual,
+            _evaluate=lambda: self._evaluate(run_training, number),
+        )  # fmt: skip
+
+
+def _check_finite(total: Vector, means: Means, number: int) -> None:
+    """What each worker computed was looked at by itself; together they may be too much, and alone nobody has looked."""
+    if means.weight == 0:
+        raise Diverged(
+            number,
+            f"round {number}: the weights that losses() gave come to 0 over the whole batch, so it has no mean; leave "
+            "such batches out, or take larger ones",
+        )
+    if not is_finite(total):
+        raise Diverged(
+            number,
+            f"round {number}: the gradient is not finite; take a smaller learning rate, look at the data, or let it "
+            'pass (nonfinite="pass")',
+        )
+
+
+def _drop(world: World) -> None:
+    """Have a rank take another's state before its next round."""
+    drop = getattr(world, "drop", None)
+    assert drop is not None, "only ranks fall behind"
+    drop()
