@@ -12,10 +12,13 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests are processes that wait for each other, mostly: more run at once than there are cores.
 TESTS_AT_ONCE ?= 4
 
+# Runs of `make test-busy`.
+TIMES ?= 5
+
 # Versions of Python that `make test-pythons` looks for; those that are missing are skipped.
 PYTHONS ?= 3.11 3.12 3.13
 
-.PHONY: demo test test-all test-pythons check bench paper soak docs clean
+.PHONY: demo test test-all test-busy coverage test-pythons check bench paper soak docs clean
 demo: $(VENV)/.runtime
 	$(BIN)/codedreduce race
 
@@ -24,6 +27,12 @@ test: $(VENV)/.development # all that is quick, and what happens to real process
 
 test-all: $(VENV)/.development # beside that labs, clusters, fuzzing, and every other way in which things go wrong
 	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist worksteal --durations=30
+
+test-busy: $(VENV)/.development # all tests, TIMES times, while other processes keep every core busy
+	$(BIN)/python -m tests.busy --times $(TIMES)
+
+coverage: $(VENV)/.development # by tier: what is reached without processes, and what only with them
+	$(BIN)/python -m tests.coverage_by_tier -n $(TESTS_AT_ONCE)
 
 test-pythons: | $(BIN)/python # the commands and some tests on each version, without torch; at most two minutes each
 	@$(BIN)/python tests/pythons.py $(PYTHONS)
@@ -58,6 +67,7 @@ soak: $(VENV)/.development
 
 docs: $(VENV)/.development
 	$(BIN)/python -m tests.simulation.diagrams
+	$(BIN)/python -m tests.reference
 
 $(VENV)/.bench: $(VENV)/.development
 	@echo "installing the peers that benchmarks compare with ..."

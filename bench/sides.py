@@ -36,8 +36,8 @@ from codedreduce.run.agreement import Run
 from codedreduce.run.site import meeting_at
 from codedreduce.run.world import RoundResult
 from codedreduce.torch.gradient.unit_gradient import UnitGradient
-from codedreduce.torch.layout import Layout
-from codedreduce.torch.training import Training
+from codedreduce.torch.model.layout import Layout
+from codedreduce.torch.training.training import Training
 
 torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()  # loads what optimizers need, once for all ranks
 

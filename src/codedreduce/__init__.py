@@ -3,15 +3,15 @@
 The layers, each importing only from those before it:
 
     codes, topology     gradient codes; trees and rings
-    schemes             a scheme laid over workers and samples is a plan: who computes what, and what each parent needs
+    schemes             a scheme with workers and samples is a plan: which rank computes what, what each parent needs
     protocol            state machines without I/O: root, worker, ring node, rank
-    memory, process     shared memory; processes of this machine
-    run                 what the nodes of a run agree on, and what happens in it
+    memory, process     shared memory; processes of this host
+    run                 what the nodes of a run agree on, and the events of a run
     net, node           sockets and sessions; one node of a run
-    launch, simulator   processes of a run, here and over ssh; the machines over virtual time
+    launch, simulator   processes of a run, here and over ssh; the state machines in virtual time
     training            objectives, optimizers, data, the loop
-    torch, lab          PyTorch; a cluster of network namespaces on this machine
-    lightning, transformers   their trainers, over torch
+    torch, lab          PyTorch; a cluster of network namespaces on this host
+    lightning, transformers   trainers of these libraries, over torch
     comparison          schemes side by side, simulated or in real processes
     report              pictures and tables
     cli                 the command line
@@ -58,7 +58,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """`train` is imported when it is first used: it brings sockets and processes, which plans do without."""
+    """Import `train` at its first use: it needs sockets and processes, but plans do not."""
     if name == "train":
         from codedreduce.training import train
 

@@ -1,4 +1,4 @@
-"""Optional dependencies: imported on first use, and named with their pip command when they are missing."""
+"""Optional dependencies: imported at first use; the error for a missing one contains the pip command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from codedreduce.errors import MissingExtra
 
 
 def require(package: str, *, extra: str) -> ModuleType:
-    """Import an optional dependency, or say how to install it.
+    """Import an optional dependency, or raise an error with the command that installs it.
 
     >>> require("json", extra="dev").__name__
     'json'
@@ -18,5 +18,5 @@ def require(package: str, *, extra: str) -> ModuleType:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         if error.name != package:
-            raise  # the package is there, and something inside it is broken: that is another story
+            raise  # the package is installed, but one of its own imports is missing
         raise MissingExtra(package, extra=extra) from None

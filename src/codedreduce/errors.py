@@ -1,26 +1,26 @@
-"""Every error codedreduce raises, in one tree.
+"""All errors that codedreduce raises, in one tree.
 
     CodedReduceError
-     +-- UsageError                you asked for something that cannot be; also a ValueError
+     +-- UsageError                a request that is impossible or contradictory; also a ValueError
      |    +-- CodeError            a gradient code with these parameters does not exist or is not usable
-     |    +-- TreeError            no such tree
+     |    +-- TreeError            there is no such tree
      |    +-- SchemeError          the scheme's parameters contradict each other
-     |    +-- PlanError            the scheme cannot be laid over this many samples
+     |    +-- PlanError            the scheme does not fit this number of samples
      |    +-- MissingExtra         an optional dependency is not installed; also an ImportError
-     |    +-- LabUnavailable       this machine, or this user, cannot make a lab
+     |    +-- LabUnavailable       this host, or this user, cannot create a lab
      +-- TooManyStragglers         more workers are missing than the code tolerates
      +-- Diverged                  the gradient is not finite
-     +-- Interrupted               Ctrl-C has ended a run that a launcher started
-     +-- LabFailed                 the kernel, or iproute2, would not do what a lab needs
-     +-- WorkerFailed              a worker raised an error, and so did who was asked instead: the run is over
-     +-- ProtocolError             a machine was fed something that cannot happen: a fault of ours, or of a world's
-     +-- PeerError                 a neighbour erred
+     +-- Interrupted               Ctrl-C ended a run that a launcher started
+     +-- LabFailed                 the kernel or iproute2 failed in an operation of a lab
+     +-- WorkerFailed              a worker raised an error, and no other worker could do its work: the run is over
+     +-- ProtocolError             a state machine got an impossible input: a bug, here or in the code that drives it
+     +-- PeerError                 a neighbour made an error
           +-- WireError            its bytes are not a message
-          |    +-- MemoryGone      they refer to shared memory that is not there, or no longer
+          |    +-- MemoryGone      they refer to shared memory that does not exist, or not any more
           +-- JoinRefused          it runs another plan, model, data ...; also a UsageError
-               +-- Outlived        it is at a later training of the same script
+               +-- Outlived        it has begun a later training of the same script
 
-A message says what was wrong, with the value, and what to do about it. The command line prints one line: it exits
+A message states what is wrong, with the value, and what to do. The command line prints one line and exits
 with code 2 for a `UsageError`, 130 for `Interrupted`, and 1 for others.
 """
 
@@ -56,12 +56,12 @@ class CodedReduceError(Exception):
     """The root of the tree."""
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows below a cell: the message says all."""
+        """What a notebook shows below a cell: only the message, without a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class UsageError(CodedReduceError, ValueError):
-    """You asked for something that cannot be."""
+    """A request that is impossible or contradictory."""
 
 
 class CodeError(UsageError):
@@ -69,7 +69,7 @@ class CodeError(UsageError):
 
 
 class TreeError(UsageError):
-    """No such tree."""
+    """There is no such tree."""
 
 
 class SchemeError(UsageError):
@@ -77,11 +77,11 @@ class SchemeError(UsageError):
 
 
 class PlanError(UsageError):
-    """The scheme cannot be laid over this many samples."""
+    """The scheme does not fit this number of samples."""
 
 
 class MissingExtra(UsageError, ImportError):
-    """An optional dependency is not installed; the message holds the command that installs it."""
+    """An optional dependency is not installed; the message contains the command that installs it."""
 
     def __init__(self, package: str, *, extra: str) -> None:
         super().__init__(f"{package} is not installed; install it with: pip install 'codedreduce[{extra}]'")
@@ -90,11 +90,11 @@ class MissingExtra(UsageError, ImportError):
 
 
 class LabUnavailable(UsageError):
-    """This machine, or this user, cannot make a lab."""
+    """This host, or this user, cannot create a lab."""
 
 
 class LabFailed(CodedReduceError):
-    """The kernel, or iproute2, would not do what a lab needs."""
+    """The kernel or iproute2 failed in an operation of a lab."""
 
 
 class TooManyStragglers(CodedReduceError):
@@ -115,15 +115,15 @@ class TooManyStragglers(CodedReduceError):
 
 
 class ProtocolError(CodedReduceError):
-    """A machine was fed something that cannot happen: a fault of ours, or of a world's."""
+    """A state machine got an impossible input: a bug, here or in the code that drives the machine."""
 
     def _render_traceback_(self) -> list[str]:
-        """Where it was is what matters."""
+        """What a notebook shows: the whole traceback, as the place of the bug matters."""
         return traceback.format_exception(self)
 
 
 class PeerError(CodedReduceError):
-    """A neighbour erred."""
+    """A neighbour made an error."""
 
 
 class WireError(PeerError):
@@ -131,23 +131,23 @@ class WireError(PeerError):
 
 
 class MemoryGone(WireError):
-    """A neighbour refers to shared memory that is not there, or no longer: whoever had it may have ended."""
+    """A neighbour refers to shared memory that does not exist, or not any more: its owner may have ended."""
 
 
 class JoinRefused(PeerError, UsageError):
-    """A neighbour runs another plan, model or data, or has another secret: scripts and options must be the same."""
+    """A neighbour has another plan, model, data or secret: all ranks need the same script and options."""
 
 
 class Outlived(JoinRefused):
-    """The others are at a later training of the same script: the one that this process came to is over."""
+    """The other ranks are at a later training of the same script: the training that this process wanted is over."""
 
     def __init__(self, training: int) -> None:
-        super().__init__(f"this training is over: the other processes are at number {training} of the script's")
+        super().__init__(f"this training is over: the other processes are at training {training} of the script")
         self.training = training
 
 
 class WorkerFailed(CodedReduceError):
-    """A worker raised an error, nobody else could do its work, and with that the run is over."""
+    """A worker raised an error and no other worker could do its work, so the run is over."""
 
     def __init__(self, node: int, message: str) -> None:
         super().__init__(f"worker {node} failed: {message}")
@@ -163,4 +163,4 @@ class Diverged(CodedReduceError):
 
 
 class Interrupted(CodedReduceError):
-    """Ctrl-C has ended a run that a launcher started."""
+    """Ctrl-C ended a run that a launcher started."""

@@ -1,8 +1,8 @@
-"""Vectors as they travel where numbers are narrowed: the first ones as a narrower type, the last ones as they are.
+"""Packed vectors, for a narrow wire type: the first numbers have a narrower type, the last ones are unchanged.
 
-What comes at the end of a vector is not a gradient, but counts, losses, and what else is to stay exact. A packed vector
-is bytes, and a slice of it is a slice of those; so it can lie in memory that others read, and be sent from there. It is
-added up in the wide type, and rounded once.
+The end of a vector has counts, losses and other values that must stay exact. A packed vector is bytes, and a slice of
+it is a slice of these bytes, so it can lie in shared memory and be sent from there. Packed vectors are added in the
+wide type, and the sum is rounded once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FLOAT32 = np.dtype(np.float32)
 
 
 class Packed:
-    """A vector, or a slice of one: `raw` bytes, of whose numbers the last `exact` are wide.
+    """A vector, or a slice of one, as `raw` bytes; the last `exact` numbers are wide.
 
     >>> import numpy as np
     >>> one = Packed.of(np.array([1.0001, 2.0, 3.0001], np.float32), np.dtype(np.float16), exact=1)
@@ -51,7 +51,7 @@ class Packed:
 
     @classmethod
     def of(cls, vector: Vector, narrow: npt.DTypeLike, exact: int) -> Packed:
-        """A vector's numbers, packed on the host."""
+        """Pack a vector's numbers on the host."""
         vector = on_host(vector)
         size = (len(vector) - exact) * np.dtype(narrow).itemsize + exact * vector.itemsize
         packed = cls(empty(size, np.uint8), exact, narrow, vector.dtype)
@@ -59,25 +59,25 @@ class Packed:
         return packed
 
     def take(self, vector: Vector) -> None:
-        """Write a vector's numbers."""
+        """Store a vector's numbers here, narrowed."""
         border = len(self.head)
         convert(vector[:border], self.head)
         convert(vector[border:], self.tail)
 
     def give(self, out: Vector) -> None:
-        """Write them, wide, into a vector."""
+        """Write the numbers, widened, into a vector."""
         border = len(self.head)
         convert(self.head, out[:border])
         convert(self.tail, out[border:])
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it is."""
+        """The size in bytes."""
         return len(self.raw)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of its numbers, wherever they are more than kept."""
+        """The type of its numbers in computations."""
         return self.wide
 
     def __len__(self) -> int:
@@ -97,56 +97,56 @@ class Packed:
 
 
 def raw_of(vector: Any) -> Any:
-    """What lies in memory: of a packed vector its bytes."""
+    """The array in memory: for a packed vector its bytes."""
     return vector.raw if isinstance(vector, Packed) else vector
 
 
 class _PackedVectors:
-    """How they are dealt with. Sums that are on their way to be rounded are wide, and not packed."""
+    """The operations on packed vectors. Partial sums are wide and not packed until they are rounded."""
 
     def empty_like(self, vector: Packed) -> Vector:
-        """Room for a sum."""
+        """An uninitialized, wide vector for a sum."""
         return self.empty_of(vector, len(vector), vector.wide)
 
     def empty_of(self, vector: Packed, length: int, dtype: npt.DTypeLike) -> Vector:
-        """Room for a vector of that length and type, in the same place."""
+        """An uninitialized vector of that length and type, in the same place."""
         return empty_of(vector.raw, length, dtype)
 
     def copied(self, vector: Packed) -> Vector:
-        """Its numbers, wide, in memory of their own."""
+        """A wide copy of its numbers in new memory."""
         out = self.empty_like(vector)
         vector.give(out)
         return out
 
     def round_off(self, vector: Packed, dtype: npt.DTypeLike) -> None:
-        """They are."""
+        """Do nothing: the numbers are rounded already."""
 
     def viewed(self, vector: Packed, dtype: npt.DTypeLike) -> Any:
-        """Of two types."""
+        """Not possible: the numbers have two types."""
         raise NotImplementedError("a packed vector has numbers of two types")
 
     def convert(self, numbers: Any, out: Any) -> None:
-        """Pack, or widen."""
+        """Pack or widen the numbers."""
         if isinstance(out, Packed):
             out.take(numbers)
         else:
             numbers.give(out)
 
     def is_finite(self, vector: Packed) -> bool:
-        """Whether no number is infinite, or none."""
+        """Whether no number is infinite or NaN."""
         return is_finite(self.copied(vector))
 
     def on_host(self, vector: Packed) -> Vector:
-        """Its numbers, wide, where a processor can read them."""
+        """Its numbers, wide, in memory of the host."""
         host = Packed(on_host(vector.raw), vector.exact, vector.narrow, vector.wide)
         out = empty(len(vector), vector.wide)
         host.give(out)
         return out
 
     def combine(self, vectors: Sequence[Any], weights: Sequence[float] | None, out: Any) -> None:
-        """Their sum, in the order given: added up in the wide type, and rounded at the end if the sum is packed."""
+        """The sum in the given order: added in the wide type, and rounded at the end if the sum is packed."""
         if weights is not None and any(weight != 1 for weight in weights):
-            raise NotImplementedError("packed vectors are added up, and not weighed")
+            raise NotImplementedError("packed vectors can only be added with weight 1")
         border = next(len(one.head) for one in (out, *vectors) if isinstance(one, Packed))
         tail = _tail(out, border)
         _add_up([_head(one, border) for one in vectors], _head(out, border), tail.dtype)
@@ -158,7 +158,7 @@ know(Packed, _PackedVectors())
 
 
 def add_with(function: Callable[[Sequence[Vector], Vector, np.dtype[Any]], None]) -> None:
-    """From now on arrays are added up so: in the order given, as numbers of a wide type, and rounded once."""
+    """Set the function that adds arrays. It must add in the given order, in the wide type, and round once."""
     _adding[0] = function
 
 
@@ -173,7 +173,7 @@ def _tail(vector: Any, border: int) -> Vector:
 
 
 def _add_up(vectors: Sequence[Vector], out: Vector, wide: Any) -> None:
-    """Add numbers up that are narrow, or not, block by block: a block that is wide stays in the cache."""
+    """Add narrow or wide numbers block by block, so that the wide block stays in the cache."""
     if not isinstance(out, np.ndarray):
         combine(vectors, None, out)
     else:
@@ -197,5 +197,5 @@ def _add_arrays(vectors: Sequence[Vector], out: Vector, wide: np.dtype[Any]) -> 
             convert(total, target)
 
 
-#: How arrays are added up; who knows a quicker way says so.
+#: The function that adds arrays; `add_with` sets a faster one.
 _adding: list[Callable[[Sequence[Vector], Vector, np.dtype[Any]], None]] = [_add_arrays]

@@ -1,4 +1,4 @@
-"""Quantities as people write them: 60mbit, 0.5ms, 20s; and as people read them."""
+"""Quantities with units, parsed from text (60mbit, 0.5ms, 20s) and formatted for people."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BYTES_PER_SECOND = {
     "gb/s": 1e9,
 }
 
-#: Seconds that can be waited for: some 30 years.
+#: The longest time in seconds: about 30 years.
 LONGEST = 1e9
 
 
@@ -30,7 +30,7 @@ def seconds(text: str) -> float:
     """
     value = _parse(text, _SECONDS, "a time", "20s, 0.5ms")
     if value > LONGEST:
-        raise UsageError(f"a time is {LONGEST:g} s at most, got {text!r}")
+        raise UsageError(f"a time must be at most {LONGEST:g} s, got {text!r}")
     return value
 
 
@@ -47,7 +47,7 @@ def rate(text: str) -> float:
 
 
 def human_seconds(value: float) -> str:
-    """Seconds with a fitting unit.
+    """Seconds with a suitable unit.
 
     >>> human_seconds(0.0123), human_seconds(2.5)
     ('12.3ms', '2.50s')
@@ -58,7 +58,7 @@ def human_seconds(value: float) -> str:
 
 
 def human_bytes(value: float) -> str:
-    """Bytes with a fitting unit.
+    """Bytes with a suitable unit.
 
     >>> human_bytes(23_200), human_bytes(5_000_000)
     ('23.2kB', '5MB')

@@ -1,8 +1,8 @@
-"""Vectors: what they are, and the one place where the protocol makes, joins and adds them.
+"""Vectors: the one place where the protocol makes, joins and adds them.
 
-Everything that knows what a vector is made of is here, or in `net/buffers.py` where it lies in memory that
-processes share and travels as bytes. A vector may be of another kind than NumPy's, as one that lies on a device: who
-makes such vectors says how they are added (`know`), and the protocol does not see the difference.
+Only this module and `net/buffers.py` depend on the representation of a vector; `net/buffers.py` handles vectors in
+shared memory and as bytes on the wire. A vector may be of another kind than a NumPy array, such as one on a device. The
+module that makes such vectors registers how to add them (`know`), and the protocol does not see the difference.
 """
 
 from __future__ import annotations
@@ -18,94 +18,94 @@ from codedreduce.errors import UsageError
 
 Vector = npt.NDArray[Any]
 
-#: The sum is taken block by block, so that the running total stays in the cache while the vectors stream past.
+#: The sum is taken block by block, so that the running total stays in the cache while the vectors are read.
 BLOCK_BYTES = 1 << 20
 
-#: A block to multiply in, by dtype; a thread starts with a context, and so with blocks, of its own.
+#: A block for products, by dtype. Every thread starts with its own context, and so has its own blocks.
 _scratch: ContextVar[dict[np.dtype[Any], Vector]] = ContextVar("scratch")
 
 
 class Kind(Protocol):
-    """How vectors of another kind are made and added: the same numbers in the same order as here."""
+    """Makes and adds vectors of another kind: the same numbers in the same order as here."""
 
     def empty_like(self, vector: Any) -> Any:
-        """Room for a vector of the same length, type and place."""
+        """An uninitialized vector of the same length, type and place."""
 
     def empty_of(self, vector: Any, length: int, dtype: npt.DTypeLike) -> Any:
-        """Room for a vector of that length and type, in the same place."""
+        """An uninitialized vector of that length and type, in the same place."""
 
     def copied(self, vector: Any) -> Any:
-        """The same numbers in memory of their own."""
+        """A copy of the numbers in new memory."""
 
     def round_off(self, vector: Any, dtype: npt.DTypeLike) -> None:
-        """Make its numbers those that a narrower type has."""
+        """Round its numbers to a narrower type."""
 
     def viewed(self, vector: Any, dtype: npt.DTypeLike) -> Any:
         """The same bytes as numbers of another type."""
 
     def convert(self, numbers: Any, out: Any) -> None:
-        """Write numbers as the type of `out` has them; one of the two is of this kind."""
+        """Write numbers in the type of `out`; one of the two vectors is of this kind."""
 
     def is_finite(self, vector: Any) -> bool:
-        """Whether no number is infinite, or none."""
+        """Whether no number is infinite or NaN."""
 
     def combine(self, vectors: Sequence[Any], weights: Sequence[float] | None, out: Any) -> None:
-        """Their weighted sum, in the order given, as `combine` has it."""
+        """The weighted sum in the given order, as in `combine`."""
 
     def on_host(self, vector: Any) -> Vector:
-        """Its numbers, where a processor can read them."""
+        """Its numbers in memory of the host."""
 
 
 _kinds: dict[type, Kind] = {}
 
 
 def know(of: type, kind: Kind) -> None:
-    """From now on vectors may also be of that type; where some are of several, the one known first deals with all."""
+    """Register a type of vectors. If an operation mixes types, the type registered first handles all of them."""
     _kinds[of] = kind
 
 
 def _kind_for(*vectors: Any) -> Kind | None:
-    """How to deal with vectors that are not all NumPy's."""
+    """The kind that handles these vectors; None if all are NumPy arrays."""
     types = set(map(type, vectors))
     return next((kind for of, kind in _kinds.items() if of in types), None)
 
 
 def _kind_of(vector: Any) -> Kind | None:
-    """How to deal with a vector that is not NumPy's."""
+    """The kind that handles this vector; None for a NumPy array."""
     return None if isinstance(vector, np.ndarray) else _kinds[type(vector)]
 
 
 def empty_like(vector: Vector) -> Vector:
-    """Room for a vector of the same length, type and place."""
+    """An uninitialized vector of the same length, type and place."""
     kind = _kind_of(vector)
     return np.empty_like(vector) if kind is None else kind.empty_like(vector)
 
 
 def empty_of(vector: Vector, length: int, dtype: npt.DTypeLike) -> Vector:
-    """Room for a vector of that length and type, in the same place as another."""
+    """An uninitialized vector of that length and type, in the same place as another."""
     kind = _kind_of(vector)
     return np.empty(length, dtype=dtype) if kind is None else kind.empty_of(vector, length, dtype)
 
 
 def copied(vector: Vector) -> Vector:
-    """The same numbers in memory of their own."""
+    """A copy of the numbers in new memory."""
     kind = _kind_of(vector)
     return vector.copy() if kind is None else kind.copied(vector)
 
 
 def on_host(vector: Vector) -> Vector:
-    """The numbers of a vector, where a processor can read them."""
+    """The numbers of a vector in memory of the host."""
     kind = _kind_of(vector)
     return vector if kind is None else kind.on_host(vector)
 
 
 def empty(length: int, dtype: npt.DTypeLike) -> Vector:
-    """Room for a vector."""
+    """An uninitialized vector."""
     return np.empty(length, dtype=dtype)
 
 
 def joined(chunks: Sequence[Vector]) -> Vector:
-    """Chunks laid end to end, in a vector of their own: what came from a neighbour may lie in its memory."""
+    """Concatenate chunks into a new vector: the chunks may lie in the memory of a neighbour."""
     return np.concatenate(chunks)
 
 
@@ -116,7 +116,7 @@ def viewed(vector: Vector, dtype: npt.DTypeLike) -> Vector:
 
 
 def round_off(vector: Vector, dtype: npt.DTypeLike | None, exact: int = 0) -> Vector:
-    """Make a vector's numbers those that a narrower type has, but for so many at its end; nothing, if there is none.
+    """Round a vector's numbers to a narrower type, except the last `exact` ones. Without a type, change nothing.
 
     >>> round_off(np.array([1.0001, 1.0001], np.float32), np.float16, exact=1)
     array([1.    , 1.0001], dtype=float32)
@@ -141,17 +141,17 @@ def _convert(numbers: Vector, out: Vector) -> None:
     np.copyto(out, numbers, casting="unsafe")
 
 
-#: How arrays are converted; who knows a quicker way says so.
+#: The function that converts arrays; `convert_with` sets a faster one.
 _converting: list[Callable[[Vector, Vector], None]] = [_convert]
 
 
 def convert_with(function: Callable[[Vector, Vector], None]) -> None:
-    """From now on arrays are converted so: rounded to the nearest, ties to even, as ever."""
+    """Set the function that converts arrays. It must round to nearest, ties to even."""
     _converting[0] = function
 
 
 def convert(numbers: Vector, out: Vector) -> None:
-    """Write numbers as the type of `out` has them. What is not a number stays none; which one, nobody asks."""
+    """Write numbers in the type of `out`. A NaN stays a NaN, but its payload may change."""
     kind = _kind_for(numbers, out)
     if kind is None:
         _converting[0](numbers, out)
@@ -160,7 +160,7 @@ def convert(numbers: Vector, out: Vector) -> None:
 
 
 def is_finite(vector: Vector) -> bool:
-    """Whether no number of a vector is infinite, or none: as good as always to be seen of their sum alone."""
+    """Whether no number of a vector is infinite or NaN. The sum alone decides this in almost all cases."""
     kind = _kind_of(vector)
     if kind is not None:
         return kind.is_finite(vector)
@@ -169,10 +169,10 @@ def is_finite(vector: Vector) -> bool:
 
 
 def combine(vectors: Sequence[Vector], weights: Sequence[float] | None, out: Vector) -> Vector:
-    """Out = sum of weights[i] * vectors[i], in the order given. `None` stands for weights of one.
+    """Out = sum of weights[i] * vectors[i], in the given order. `None` means that all weights are 1.
 
-    A vector with weight 0 is not read, one with weight 1 is not multiplied, and nothing is allocated: the same
-    vectors in the same order give the same bits. `out` may be the first vector with a weight other than 0, no other.
+    It does not read a vector with weight 0, does not multiply one with weight 1, and allocates nothing. The same
+    vectors in the same order give a bit-identical sum. `out` may be the first vector with a nonzero weight, no other.
 
     >>> combine([np.ones(3), np.full(3, 2.0), np.full(3, 9.0)], [1, 0.5, 0], np.empty(3))
     array([2., 2., 2.])
@@ -227,7 +227,7 @@ def _add_weighted_block(pieces: list[tuple[Vector, float]], total: Vector) -> No
 
 
 def _product(like: Vector) -> Vector:
-    """A block of this thread's own to multiply in, kept from call to call."""
+    """A block for products that belongs to this thread and is reused from call to call."""
     kept = _scratch.get(None)
     if kept is None:
         _scratch.set(kept := {})

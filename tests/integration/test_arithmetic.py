@@ -36,16 +36,16 @@ def test_it_is_said_once_with_what_follows(tmp_path: Path) -> None:
     assert set(outcome.codes.values()) == {0}, outcome
     bits_of(tmp_path)
     (said,) = (tmp_path / "notes of 0").read_text().split("\n")
-    assert said.startswith("arithmetic: node 2 computes with other bits than node 0: ")
+    assert said.startswith("arithmetic: the arithmetic of rank 2 differs from that of rank 0: ")
     assert "PyTorch 2.0 for another CPU" in said
     assert f"PyTorch {torch.__version__}" in said
-    assert "the same bits whoever straggles are only had from machines of one kind" in said
+    assert "results that are bit-identical with any stragglers need hosts of one kind" in said
 
 
 def test_of_a_tree_too(tmp_path: Path) -> None:
     outcome = run_ranks(trains(tmp_path), workers=2, tree="2x1")
     assert set(outcome.codes.values()) == {0}, outcome
-    assert "node 2 computes with other bits than node 0" in (tmp_path / "notes of 0").read_text()
+    assert "the arithmetic of rank 2 differs from that of rank 0" in (tmp_path / "notes of 0").read_text()
 
 
 def test_machines_of_one_kind_say_nothing(tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def test_a_second_process_of_a_rank_is_refused(lab: Lab, tmp_path: Path) -> None
         first = them.processes[3]
         them.start(3)
         words, _ = them.processes[3].communicate(timeout=PATIENCE)
-        assert "node 3 is taken" in words
+        assert "rank 3 is taken" in words
         them.processes[3] = first
         them.wait_until_all_work(1, 2, 3, 4, 5, 6)
         them.finish()

@@ -38,8 +38,8 @@ def test_half_a_minute_of_everything(tmp_path: Path, name: str, scheme: tuple[st
     ("options", "words"),
     [
         (("--only", "fire"), "unknown fault 'fire'; there are kill"),
-        (("--minutes", "0"), "`--minutes 0`: chaos takes more than 0 minutes"),
-        (("--every", "0s"), "faults need some time between them"),
+        (("--minutes", "0"), "`--minutes 0`: the duration must be above 0 minutes"),
+        (("--every", "0s"), "`--every`: the time between two faults must be above 0"),
         (("--replay", "/nothing"), "cannot read /nothing"),
         (("--tree", "2y2"), "2y2"),
     ],

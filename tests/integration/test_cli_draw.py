@@ -10,7 +10,7 @@ from tests.command import codedreduce
 def test_tree_as_text() -> None:
     run = codedreduce("draw", "--tree", "4x2", "--stragglers", "1", "--samples", "6300")
     assert run.returncode == 0, run.stderr
-    assert "● 5  315 samples, 1260 at most; shares 5 then 6" in run.stdout
+    assert "● 5  315 samples, 1260 at most; tasks 5 then 6" in run.stdout
     assert "1 straggler in each group" in run.stdout
     assert "a sample is held   by 4 to 10 workers, 5.2 in the mean" in run.stdout
 
@@ -54,7 +54,7 @@ def test_stripes_with_several_units_a_rank(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     picture = (tmp_path / "a.svg").read_text()
     assert "6 units," in picture
-    assert "a unit each" not in picture
+    assert "one unit each" not in picture
 
 
 def test_a_large_tree_is_folded() -> None:
@@ -79,7 +79,7 @@ def test_pictures(tmp_path: Path, name: str, magic: bytes, scheme: str) -> None:
     [
         (["--tree", "4by2"], "FANOUTxDEPTH"),
         (["--stragglers", "4"], "got stragglers=4"),
-        (["--units", "6"], "a number of units is for striped"),
+        (["--units", "6"], "they follow from its workers; use striped"),
         (["--scheme", "magic"], "unknown scheme 'magic'"),
         (["--samples", "3"], "3 samples cannot be shared by 20 workers"),
         (["--out", "tree.gif"], ".svg or .png"),

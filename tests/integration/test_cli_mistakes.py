@@ -25,7 +25,7 @@ MISTAKES = [
     ("train -n x", "`--workers x`: must be a whole number"),
     ("train -n 2.5", "`--workers 2.5`: must be a whole number"),
     ("train -n 1000000000", "1,000,000,000 workers"),
-    ("train -n 4 --tree 4x2", "20 workers, and -n says 4"),
+    ("train -n 4 --tree 4x2", "`-n 4`: the tree 4x2 has 20 workers"),
     ("train --tree 0x0", "0x0"),
     ("train --tree 4by2", "'4by2'"),
     ("train --tree 0/4", "at least"),
@@ -35,7 +35,7 @@ MISTAKES = [
     (f"train --tree {'9' * 5000}x1", "FANOUTxDEPTH"),
     ("train --tree 4x2 --stragglers 9", "stragglers=9"),
     ("train --stragglers -1", "`--stragglers -1`: must be at least 0"),
-    ("train --stragglers 20", "`--stragglers 20`: 20 workers can do without 19 at most"),
+    ("train --stragglers 20", "`--stragglers 20`: at most 19 of 20 workers can be stragglers"),
     ("train --scheme ring --order eager", "`--order eager`: ring"),
     ("train --scheme striped --order progressive", "`--order progressive`: striped"),
     ("train --scheme master-worker --stragglers 2", "`--stragglers 2`: master-worker"),
@@ -65,14 +65,14 @@ MISTAKES = [
     ("train --checkpoints c --keep 0", "`--keep 0`: must be at least 1"),
     ("train --inject windy", "unknown delays 'windy'"),
     ("train --inject stalls:1.2.3:1s", "stalls:1.2.3:1s"),
-    ("train --inject worker:1:7:1s", "probability from 0 to 1, got 7"),
+    ("train --inject worker:1:7:1s", "the probability 7 is not between 0 and 1"),
     ("train --inject rank:99:1:1s", "99"),
     ("train --on-excess panic", "'panic'"),
     ("train --say-waiting-after 1e400s", "1e400s"),
     ("train --audit 2", "`--audit 2`: must be at most 1"),
     ("train --quarantine 0", "`--quarantine 0`: must be at least 1"),
     ("train --scheme ''", "unknown scheme ''"),
-    ("train --scheme striped --on-excess approximate", "`--on-excess approximate`: stripes"),
+    ("train --scheme striped --on-excess approximate", "`--on-excess approximate`: a striped run"),
     ("train --model softmax:²", "'softmax:²'"),
     ("train --model softmax:99999999", "parameters are too many"),
     ("train --checkpoints c --checkpoint-every ²", "'²'"),
@@ -158,8 +158,8 @@ MISTAKES = [
     ("chaos --keep /dev/null/x", "cannot write to '/dev/null/x'"),
     ("chaos --replay /dev/null --out /", "cannot write '/'"),
     # others
-    ("secret --file ''", "a secret is put into a file"),
-    ("secret --new --file /", "a secret is put into a file"),
+    ("secret --file ''", "name a file for the secret"),
+    ("secret --new --file /", "name a file for the secret"),
     ("nonsense", "nonsense"),
     ("--nonsense", "--nonsense"),
     ("replay /nowhere.trace", "'/nowhere.trace'"),
@@ -214,9 +214,9 @@ def test_help_in_a_pipe_has_no_boxes_and_whole_lines(try_line: Try) -> None:
     code, out, _ = try_line("train --help")
     assert code == 0
     assert "╭" not in out
-    assert "how often a worker may be found" in " ".join(out.lower().split())
-    (line,) = [line for line in out.splitlines() if "How often a worker" in line]
-    assert "not used any more" in line
+    assert "number of wrong results after which" in " ".join(out.lower().split())
+    (line,) = [line for line in out.splitlines() if "Number of wrong results" in line]
+    assert "gets no more work" in line
 
 
 def test_without_a_command_help_is_shown(try_line: Try) -> None:
@@ -246,7 +246,7 @@ def test_a_file_that_is_no_data_is_refused_before_a_scheme_is_named(try_line: Tr
 DATA = [
     ("empty.csv", b"", "has no samples"),
     ("header.csv", b"a,b,c\n", "has no samples"),
-    ("labels.csv", b"1,2,0\n3,4,7\n" * 20, "sample 1 has the label 7; this model takes 0 to 2"),
+    ("labels.csv", b"1,2,0\n3,4,7\n" * 20, "sample 1 has the label 7; this model needs labels from 0 to 2"),
     ("negative.csv", b"1,2,-1\n3,4,1\n" * 20, "sample 0 has the label -1"),
     ("between.csv", b"1,2,0.5\n" * 20, "sample 0 has the label 0.5"),
     ("labels", b"1\n0\n" * 20, "has no features"),

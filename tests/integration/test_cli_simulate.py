@@ -50,7 +50,7 @@ def test_trace_and_replay(tmp_path: Path) -> None:
     assert codedreduce("simulate", *arguments).returncode == 0
     run = codedreduce("replay", str(trace), "--node", "5", "--round", "2")
     assert run.returncode == 0, run.stderr
-    assert "the run is the same as recorded" in run.stdout
+    assert "the run is the same as the trace" in run.stdout
     lines = [line for line in run.stdout.splitlines() if " node " in line and not line.startswith("    ")]
     assert lines
     assert all(line.split(" ")[2] == "5" for line in lines)
@@ -61,7 +61,7 @@ def test_replay_notices_a_difference(tmp_path: Path) -> None:
     text = trace_of(random_scenario(5))
     trace.write_text(text.replace("Begin", "Begun", 1))
     run = codedreduce("replay", str(trace))
-    assert (run.returncode, "differs from what was recorded" in run.stderr) == (1, True)
+    assert (run.returncode, "the run differs from the trace" in run.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

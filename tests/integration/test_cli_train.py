@@ -90,7 +90,7 @@ def test_a_training_goes_on_where_nothing_can_be_printed(tmp_path: Path, where: 
     run = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
     assert run.returncode == 0, run.stderr
     assert model.exists()
-    expected = "codedreduce: cannot print: No space left on device; what is printed is lost, and the command goes on\n"
+    expected = "codedreduce: cannot print: No space left on device; the command continues without output\n"
     assert run.stderr == (expected if "full" in where else "")
 
 

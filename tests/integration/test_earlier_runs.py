@@ -121,7 +121,7 @@ def test_a_worker_of_an_earlier_run_is_not_in_the_next_at_the_same_port(runs: li
         ends[rank] = later.told(str(rank))[-1]
     assert later.start(None, name="alone").wait(timeout=PATIENCE) == 0
     assert set(ends.values()) == {later.told("alone")[-1]}, "and its gradients were of no other model"
-    assert "a process of an earlier run has come to tcp://127.0.0.1" in later.warned("0")
+    assert "a process of an earlier run came to tcp://127.0.0.1" in later.warned("0")
 
 
 def test_a_second_process_of_a_rank_is_refused_on_both_sides(runs: list[Ranks]) -> None:
@@ -133,12 +133,12 @@ def test_a_second_process_of_a_rank_is_refused_on_both_sides(runs: list[Ranks]) 
     second = run.start(1, name="second")
     assert second.wait(timeout=PATIENCE) == 2
     said = run.warned("second")
-    assert "codedreduce: node 1 is taken: a process of it is in the run" in said
+    assert "codedreduce: rank 1 is taken: its process is in the run" in said
     assert "Traceback" not in said
     assert run.told("second") == ["up"], "it took no part"
     before = len(run.told("1"))
     assert wait_until(lambda: len(run.told("1")) > before + 1), "and the first one does as before"
-    assert wait_until(lambda: "a second process has come as node 1, and is not let in" in run.warned("0"))
+    assert wait_until(lambda: "a second process came as rank 1 and was rejected" in run.warned("0"))
 
 
 def test_a_later_launch_does_not_join_a_root_that_holds_its_port(runs: list[Ranks]) -> None:
@@ -158,7 +158,7 @@ def test_a_later_launch_does_not_join_a_root_that_holds_its_port(runs: list[Rank
     for rank in (0, 1):
         assert later.start(rank).wait(timeout=PATIENCE) == 2
         said = later.warned(str(rank))
-        assert "belongs to another run: end what is left of that, or choose another MASTER_PORT" in said, said
+        assert "belongs to another run: end the processes of that run, or choose another MASTER_PORT" in said, said
         assert "Traceback" not in said
         assert not [line for line in later.told(str(rank)) if "round" in line]
     before = len(earlier.told("0"))

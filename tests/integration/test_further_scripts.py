@@ -300,9 +300,9 @@ def mixed_from_the_second_epoch(model: nn.Module, batch: Batch, step: Any) -> to
 @pytest.mark.parametrize(
     ("model", "losses", "said"),
     [
-        (clipped, each, "gradient of '0.weight' does not grow with the losses: a hook"),
+        (clipped, each, "gradient of '0.weight' does not scale with the losses: a hook"),
         (mlp, lambda model, batch: each(lambda x: Normalised.apply(model(x)), batch), "clips or normalises gradients"),
-        (stepping_in_the_backward_pass, each, "the backward pass changed the parameter '0.weight', as a hook"),
+        (stepping_in_the_backward_pass, each, "the backward pass changed the parameter '0.weight', probably by a hook"),
         (mlp, mixed_from_the_second_epoch, "couples samples: the loss of sample"),
         (lambda: (mlp(), mlp()), each, r"the model is a tuple; train\(...\) takes one torch"),
         (lambda: nn.Sequential(nn.LazyLinear(3)), each, "the parameter '0.weight' has no shape yet"),
@@ -332,7 +332,7 @@ def test_parameters_of_a_loss_function_are_not_left_out_silently() -> None:
     def losses(model: nn.Module, batch: Batch) -> torch.Tensor:
         return F.cross_entropy(model(batch[0]) * scale, batch[1], reduction="none")
 
-    with pytest.raises(UsageError, match=r"^SGD has 1 parameter that losses\(\) uses and the model has not"):
+    with pytest.raises(UsageError, match=r"^SGD has 1 parameter that losses\(\) uses and the model does not have"):
         of_the_script(lambda model, optimizer, step: optimizer.step(), losses=losses, outside=[scale])
     assert scale.grad is None
 
@@ -350,9 +350,7 @@ def test_parameters_that_a_loop_body_trains_by_itself_are_its_own() -> None:
 
 
 def test_a_backward_pass_on_the_loss_of_a_step_is_told_that_it_is_over() -> None:
-    with pytest.raises(
-        UsageError, match=r"^step.loss.backward\(\) has nothing to do: .grad of every parameter is there"
-    ):
+    with pytest.raises(UsageError, match=r"^step.loss.backward\(\) has no effect: .grad of every parameter is set"):
         of_the_script(lambda model, optimizer, step: step.loss.backward())
 
 
@@ -401,4 +399,4 @@ def test_a_teacher_that_moves_within_losses_is_a_warning(caplog: pytest.LogCaptu
         return each(model, batch) + (model(batch[0]) - teacher(batch[0])).square().mean(1)
 
     of_the_script(lambda model, optimizer, step: optimizer.step(), losses=losses)
-    assert [one.message[:53] for one in caplog.records] == ["losses() writes to the parameter 'Linear.weight', in "]
+    assert [one.message[:52] for one in caplog.records] == ["losses() writes to the parameter 'Linear.weight' in "]

@@ -174,8 +174,8 @@ def test_a_wrong_secret_is_said_within_seconds_and_the_run_does_not_notice(plan:
         rounds(cluster, ROUNDS - 7)
     (error,) = said
     assert isinstance(error, JoinRefused)
-    assert str(error).startswith("wrong secret: who answers at tcp://127.0.0.1:")
-    assert "node 2 has that of a wrong file" in str(error)
+    assert str(error).startswith("authentication failed: the process at tcp://127.0.0.1:")
+    assert "rejected rank 2's secret (a wrong file)" in str(error)
     assert "not the one that" not in str(error)
     assert not set(journal.counts) & {"stranger", "unreadable", "refused", "dead"}
 
@@ -184,7 +184,7 @@ def test_a_wrong_secret_is_said_within_seconds_and_the_run_does_not_notice(plan:
 def test_who_has_a_secret_and_who_has_none_do_not_come_together(has: str) -> None:
     root, node = (meeting(insecure=True, secret=None), Secret.fresh()) if has == "a secret" else (meeting(), None)
     with running(TREE, root) as cluster:
-        with pytest.raises(JoinRefused, match="wrong secret"):
+        with pytest.raises(JoinRefused, match="authentication failed"):
             find(
                 zmq.Context.instance(), replace(root, secret=node),
                 Registration(root.run, 2, (0,), None, cluster.run.meeting.subject),
@@ -196,9 +196,9 @@ def test_a_rank_that_is_taken_is_refused_though_the_secret_is_right() -> None:
     at = meeting()
     with running(STRIPES, at) as cluster:
         rounds(cluster, 2)
-        with pytest.raises(JoinRefused, match="node 2 is taken"):
+        with pytest.raises(JoinRefused, match="rank 2 is taken"):
             find(zmq.Context.instance(), at, Registration(at.run, 2, (0, 1, 3), None, cluster.run.meeting.subject, 77))
-        with pytest.raises(JoinRefused, match="node 0 is taken"):
+        with pytest.raises(JoinRefused, match="rank 0 is taken"):
             find(zmq.Context.instance(), at, Registration(at.run, 0, (1, 2, 3), None, cluster.run.meeting.subject, 78))
         rounds(cluster, ROUNDS - 2)
 
@@ -325,7 +325,7 @@ def test_a_node_that_shows_another_key_than_it_has_is_refused() -> None:
 
 def test_a_run_that_others_can_reach_needs_a_secret() -> None:
     at = replace(meeting(), secret=None)
-    with pytest.raises(UsageError, match="there is no secret to tell them by"):
+    with pytest.raises(UsageError, match="is open to other users, and the run has no secret"):
         Node(Run.of(at, TREE, LENGTH), 0).__enter__()
 
 
@@ -482,7 +482,7 @@ def test_the_command_makes_a_secret_and_says_where(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
     again = run()
     assert again.returncode == 2
-    assert "there is a secret in" in again.stderr
+    assert f"{path} already has a secret" in again.stderr
     assert path.read_text().strip() == secret
     assert run("--show").stdout == secret + "\n"
     assert run("--new").returncode == 0

@@ -141,7 +141,7 @@ def test_down_ends_what_a_crash_left_behind(lab: Lab) -> None:
         assert wait_until(lambda: processes_in(lab.namespace(5)) == [sleeper.pid])
         subprocess.run(["ip", "netns", "del", lab.namespace(2)], check=True)
         found = codedreduce("lab", "down", "--name", lab.name)
-        assert "1 processes were still there" in found.stdout
+        assert "ended 1 processes that still ran" in found.stdout
         assert sleeper.wait(10) == -9
     assert traces_of(lab.name) == []
 
@@ -208,12 +208,12 @@ def test_a_node_cut_off_and_one_paused_do_not_hold_training_up(lab: Lab, tmp_pat
 def test_what_cannot_be_is_said_in_one_line(lab: Lab) -> None:
     small = codedreduce("train", "--lab", "--lab-name", lab.name, "--tree", "4x2", "--rounds", "1")
     assert small.returncode == 2
-    assert "the run has 21 processes" in small.stderr
+    assert "the run needs a node for each of its 21 processes" in small.stderr
     with pytest.raises(UsageError, match="no lab 'nobody'"):
         Lab.find("nobody")
     with pytest.raises(UsageError, match="nodes 0 to 7, not 8"):
         lab.set_link(8, up=False)
-    with pytest.raises(UsageError, match="1 to 7 small letters"):
+    with pytest.raises(UsageError, match="1 to 7 lowercase letters"):
         Lab.up(nodes=3, rate=RATE, name="Not/A/Name")
     with pytest.raises(UsageError, match="2 to 1000 nodes"):
         Lab.up(nodes=1, rate=RATE, name="one")

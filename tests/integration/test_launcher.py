@@ -106,7 +106,7 @@ def test_a_worker_with_another_seed_is_refused_on_both_sides(tmp_path: Path) -> 
     run = codedreduce("run", "--tree", "2x2", path)
     assert run.returncode == 2
     for said in (run.stdout, run.stderr):  # the root logs it at once, and would wait for the right one; rank 3 ends
-        assert said.count("node 3 has seed 1, and the root seed 0") == 1, run.stdout + run.stderr
+        assert said.count("rank 3 has seed 1, and the root seed 0") == 1, run.stdout + run.stderr
     assert "Traceback" not in run.stdout
 
 
@@ -136,7 +136,7 @@ def test_a_process_in_another_pid_namespace_is_told_why_it_cannot_join(tmp_path:
         pytest.skip("namespaces cannot be made here")
     path = script(tmp_path, rounds=3)
     for shared, code, message in (
-        ("1", 2, "node 1 shares memory of PID namespace"),
+        ("1", 2, "rank 1 shares memory of PID namespace"),
         ("0", 0, "rounds 3"),
     ):
         with socket.socket() as probe:
@@ -189,7 +189,7 @@ def test_more_stopped_than_tolerated_and_the_rest_goes_on(tmp_path: Path) -> Non
     assert run.returncode == 0, run.stdout + run.stderr
     residuals = [json.loads(line)["residual"] for line in log.read_text().splitlines()]
     assert residuals == [pytest.approx(0.5**0.5)] * 3
-    assert "3 rounds went on without all of the batch; residual up to 0.707" in run.stdout
+    assert "3 rounds continued without the whole batch; residual up to 0.707" in run.stdout
     assert "goes on without all of [2]" in run.stdout
 
 
@@ -241,8 +241,8 @@ def test_a_worker_without_a_root(tmp_path: Path) -> None:
     ("environment", "message"),
     [
         ({"RANK": "x"}, "RANK must be a number, got 'x'"),
-        ({"RANK": "5"}, "RANK=5 of WORLD_SIZE=3 cannot be"),
-        ({"WORLD_SIZE": "0", "RANK": "0"}, "RANK=0 of WORLD_SIZE=0 cannot be"),
+        ({"RANK": "5"}, "RANK=5 is out of range for WORLD_SIZE=3"),
+        ({"WORLD_SIZE": "0", "RANK": "0"}, "RANK=0 is out of range for WORLD_SIZE=0"),
     ],
 )
 def test_environments_that_cannot_be(environment: dict[str, str], message: str) -> None:
@@ -363,11 +363,11 @@ def test_race(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["run", "nothing.py"], "there is no script 'nothing.py'"),
-        (["run", "-n", "7", "--tree", "2x2", __file__], "a tree 2x2 has 6 workers, and -n says 7"),
+        (["run", "-n", "7", "--tree", "2x2", __file__], "`-n 7`: the tree 2x2 has 6 workers"),
         (["train", "--data", "nothing.csv"], "there is no file 'nothing.csv'"),
         (["train", "--model", "magic"], "unknown model 'magic'"),
         (["train", "--optimizer", "magic"], "unknown optimizer 'magic'"),
-        (["train", "--lr", "0"], "`--lr 0`: a learning rate is a number above 0"),
+        (["train", "--lr", "0"], "`--lr 0`: the learning rate must be a number above 0"),
         (["train", "--batch", "7"], "7 samples cannot be shared by 20 workers"),
         (["train", "--inject", "magic"], "unknown delays 'magic'"),
         (["train", "--save", "/nowhere/m.npz"], "cannot write '/nowhere/m.npz'"),

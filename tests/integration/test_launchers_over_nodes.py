@@ -132,5 +132,5 @@ def test_mpiexec_elsewhere_than_rank_0_says_what_to_set(nodes: Sshd, tmp_path: P
     finally:
         process.kill()
     assert process.returncode != 0
-    assert "rank 0 is on another machine than mpiexec" in out
+    assert "rank 0 is on another host than mpiexec" in out
     assert "-x MASTER_ADDR=" in out

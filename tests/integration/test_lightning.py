@@ -319,7 +319,7 @@ class Repeated(Net):
     ("module", "options", "words"),
     [
         (Scalar, {}, "one loss for all samples.*mean_loss = True"),
-        (Manual, {}, "optimizes by itself"),
+        (Manual, {}, "optimizes manually"),
         (Coupled, {}, "couples samples: the loss, summed over samples"),
         (WithMetric, {}, r"updates seen \(MeanMetric\)"),
         (Repeated, {}, "evaluates a batch several times"),
@@ -338,7 +338,7 @@ def test_what_would_be_wrong_is_refused(tmp_path: Path, module: type[Net], optio
 
 def test_loaders_that_cannot_be_asked_for_any_round_are_refused(tmp_path: Path) -> None:
     loader = DataLoader(data(), batch_sampler=[[1, 2], [3, 4]])
-    with pytest.raises(UsageError, match="not with a batch_sampler"):
+    with pytest.raises(UsageError, match="the DataLoader has a batch_sampler of its own"):
         trainer(tmp_path, CodedReduceStrategy()).fit(Net(), loader)
-    with pytest.raises(UsageError, match=f"600 samples over all ranks, and the dataset {SAMPLES}"):
+    with pytest.raises(UsageError, match=f"600 samples over all ranks, but an epoch only {SAMPLES}"):
         trainer(tmp_path, CodedReduceStrategy(batch_size=600)).fit(Net(), DataLoader(data(), 300, drop_last=True))

@@ -238,7 +238,7 @@ def test_rubbish_at_the_door_changes_nothing() -> None:
 
 
 def test_a_worker_that_cannot_reach_the_root_says_so() -> None:
-    with pytest.raises(UsageError, match=r"node 3 got no answer from the root at .* within 0.2 s"):
+    with pytest.raises(UsageError, match=r"rank 3 got no answer from the root at .* within 0.2 s"):
         find(zmq.Context.instance(), Meeting(run="nobody", root_within=0.2), Registration("x", 3, (0,), None))
 
 

@@ -226,13 +226,13 @@ def test_a_machine_hears_who_is_gone_and_back_and_leaves_without_the_first(ranks
     them.end(0)
     assert machine.happened.get(timeout=PATIENCE) == happening.PeerLost(peer=0)
     assert machine.happened.get(timeout=PATIENCE) == happening.Leave(
-        reason="node 0 has been gone for 0.2 s", at_once=True
+        reason="rank 0 was unreachable for 0.2 s", at_once=True
     )
     driver.join(timeout=PATIENCE)
     assert not driver.is_alive()
     assert driver.failure is None
     (note,) = [note for note in notes if isinstance(note, happening.Note)]
-    assert note.reason == "node 0 cannot be reached; it is waited for, up to 0.2 s"
+    assert note.reason == "rank 0 cannot be reached; waiting for it for up to 0.2 s"
 
 
 def test_who_does_not_come_is_named() -> None:
@@ -243,7 +243,7 @@ def test_who_does_not_come_is_named() -> None:
         mesh.listen("tcp://127.0.0.1")
         nobody = f"ipc://@codedreduce-{os.getpid()}-nobody"
         mesh.connect({peer: Endpoints(f"{nobody}-{peer}-c", f"{nobody}-{peer}-d") for peer in (0, 2)})
-        with pytest.raises(CodedReduceError, match=r"node 1 could not reach nodes \[0, 2\] within 0.1 s"):
+        with pytest.raises(CodedReduceError, match=r"rank 1 could not reach ranks \[0, 2\] within 0.1 s"):
             mesh.wait_until_connected(0.1, lambda: looked.append(1))
         assert looked
     finally:
@@ -273,7 +273,7 @@ def test_strangers_are_told_of_and_hold_nobody_up(
     found = them.until(lambda found: bool(found[1]) and bool(them.meshes[1].unreadable))
     ((sender, why),) = them.meshes[1].unreadable
     assert sender is None
-    assert "somebody not of this run" in why
+    assert "a process that is not in this run" in why
     assert (name or b"").hex()[:32] in why
     assert found[1] == [Arrived(sender=2, message=Offer(round=2, task=3))]
 

@@ -99,7 +99,7 @@ def torchrun(path: str, processes: int, *arguments: str) -> subprocess.Completed
 
 def test_training_without_a_loop_is_said_once_under_any_launcher(tmp_path: Path) -> None:
     path = script(tmp_path, TORCH)
-    said = "codedreduce: cluster.train(...) was called, and nothing was trained"
+    said = "codedreduce: cluster.train(...) was called, but nothing was trained"
     for run in (torchrun(path, 2, "forgets"), codedreduce("run", "-n", "2", path, "forgets")):
         assert run.returncode
         assert (run.stdout + run.stderr).count(said) == 1, run.stdout + run.stderr
@@ -121,7 +121,7 @@ def test_torchrun_with_one_process_is_alone(tmp_path: Path) -> None:
 def test_what_is_half_said_of_a_run_is_refused() -> None:
     base = {"RANK": "1", "WORLD_SIZE": "7", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
     for name in ("STRAGGLERS", "SCHEME", "ORDER"):
-        with pytest.raises(UsageError, match=f"CODEDREDUCE_{name}=1 says nothing without CODEDREDUCE_TREE"):
+        with pytest.raises(UsageError, match=f"CODEDREDUCE_{name}=1 has no effect without CODEDREDUCE_TREE"):
             read_membership({**base, f"CODEDREDUCE_{name}": "1"})
     with pytest.raises(UsageError, match="set MASTER_ADDR and MASTER_PORT"):
         read_membership({"RANK": "1", "WORLD_SIZE": "7"})
@@ -155,4 +155,4 @@ def test_in_stripes_who_differs_is_named_on_all_ranks_and_nobody_waits(differs: 
     for error in outcome.errors.values():
         first = error.splitlines()[0]
         assert first.startswith("JoinRefused: ")
-        assert f"node 1 has {has}, and the root" in first
+        assert f"rank 1 has {has}, and the root" in first

@@ -271,7 +271,7 @@ def test_placements_and_what_cannot_be_had(cluster: Raylets, script: Path, tmp_p
     assert sorted(racks[1:]) == ["r0", "r1"], shown.stdout
     never = codedreduce(*on, "--tree", "2x1", "--dry-run", "--resources", "one=1", "--within", "1s", str(script))
     assert never.returncode == 2
-    assert "3 ranks need CPU=1, one=1 each, there is room for 0, and no node has any one" in never.stderr
+    assert "3 ranks need CPU=1, one=1 each; there is room for 0, and no node has any one" in never.stderr
     assert "CPU=1 free" in never.stderr
     nobody = codedreduce(*on, "-n", "2", "--spread-over", "zone", "--dry-run", str(script))
     assert "no node of the cluster has a label 'zone' (they have: rack)" in nobody.stderr
@@ -296,7 +296,7 @@ def test_a_node_with_another_version_is_named(script: Path, tmp_path: Path) -> N
     with raylets([{"num_cpus": 0}, {"env_vars": {"PYTHONPATH": str(other)}}]) as found:
         done = codedreduce("run", "-n", "1", "--on", "ray", "--address", found.address, str(script), timeout=PATIENCE)
         assert done.returncode == 2
-        assert f"has codedreduce 0.0.9, and the driver {package.__version__}" in done.stderr
+        assert f"has codedreduce 0.0.9, but the driver has {package.__version__}" in done.stderr
 
 
 def test_no_cluster_is_there(script: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -308,14 +308,14 @@ def test_no_cluster_is_there(script: Path, monkeypatch: pytest.MonkeyPatch, tmp_
         threading.Thread(target=lambda: other.accept()[0].sendall(b"HTTP/1.1 400 no\r\n\r\n"), daemon=True).start()
         done = codedreduce("run", "--on", "ray", "--address", f"127.0.0.1:{other.getsockname()[1]}", str(script))
     assert done.returncode == 2
-    assert "who answers there is not ray" in done.stderr
+    assert "the process there is not ray" in done.stderr
     for words, said in (
-        (("--on", "moon"), "--on names where processes are started: ray; got 'moon'"),
-        (("--address", "a:1"), "--address is for a cluster"),
+        (("--on", "moon"), "`--on`: unknown cluster 'moon'; use ray"),
+        (("--address", "a:1"), "--address needs a cluster"),
         (("--on", "ray", "--address", "ray://a:1"), "not a client's"),
-        (("--on", "ray", "--address", "here"), "is HOST:PORT"),
+        (("--on", "ray", "--address", "here"), "must be HOST:PORT"),
         (("--on", "ray", "--resources", "GPU"), "NAME=NUMBER"),
-        (("--on", "ray", "--address", "127.0.0.1:9", "--resources", "GPU=1.5"), "a whole number, or a part of one"),
+        (("--on", "ray", "--address", "127.0.0.1:9", "--resources", "GPU=1.5"), "must be a whole number, or below 1"),
     ):
         done = codedreduce("run", *words, str(script))
         assert done.returncode == 2

@@ -147,7 +147,7 @@ def test_a_second_process_is_refused_while_the_first_is_there(place: Place, monk
     first = place.visitor(3, 0)
     place.until(lambda: bool(first.knows), first)
     for node, process in ((3, 8), (0, 9)):
-        with pytest.raises(JoinRefused, match=f"node {node} is taken"):
+        with pytest.raises(JoinRefused, match=f"rank {node} is taken"):
             place.visitor(node, 0, process=process).find(place.directory.serve)
     assert place.directory._known[3] == where(3)
     first.close()

@@ -236,7 +236,7 @@ def test_a_root_that_is_told_to_end_keeps_what_it_has(running, how: signal.Signa
     assert run.process.wait(PATIENCE) == 1
     said = run.said.read_text()
     assert "rank 0 ended with exit code 143" in said
-    assert "told to leave: a checkpoint after round" in said
+    assert "leave requested: writing a checkpoint after round" in said
     assert len(list((run.folder / "kept").glob("*.json"))) == 1
     again = running("--tree", "2x1", more=more)
     (again.folder / "stop").touch()
@@ -279,7 +279,7 @@ def test_pauses_double_and_are_forgotten() -> None:
     ("variables", "message"),
     [
         ({"CODEDREDUCE_LEAST": "0"}, "CODEDREDUCE_LEAST must be 1 or more"),
-        ({"CODEDREDUCE_LEAST": "4"}, "cannot begin with more ranks than it has"),
+        ({"CODEDREDUCE_LEAST": "4"}, "CODEDREDUCE_LEAST=4 exceeds the number of ranks of the run"),
         ({"CODEDREDUCE_UNITS": "none"}, "CODEDREDUCE_UNITS must be a number"),
         ({"CODEDREDUCE_REPLAN_AFTER": "-1"}, "CODEDREDUCE_REPLAN_AFTER must be 0 or more"),
         ({"CODEDREDUCE_GRACE": "nan"}, "CODEDREDUCE_GRACE must be 0 or more"),
@@ -298,13 +298,13 @@ def test_variables_that_cannot_be(variables: dict[str, str], message: str) -> No
         (["-n", "4:x"], "write 12, or 4:12"),
         (["-n", "5:4"], "`--workers 5:4`: the minimum (5) exceeds the maximum (4)"),
         (["-n", "0"], "`--workers 0`: a run needs at least 1 worker"),
-        (["-n", "2:6", "--tree", "2x2"], "every place of a tree has work of its own"),
-        (["-n", "2:4", "--start", "1"], "a run of at least 2 does not begin with 1"),
-        (["-n", "4", "--start", "5"], "of 4 processes 1 to 4 are started at first, not 5"),
-        (["-n", "4", "--restarts", "-1"], "0 times or more, got -1"),
+        (["-n", "2:6", "--tree", "2x2"], "a tree needs all its workers"),
+        (["-n", "2:4", "--start", "1"], "`--start 1`: the run needs at least 2 processes"),
+        (["-n", "4", "--start", "5"], "of 4 processes 1 to 4 can start at first, not 5"),
+        (["-n", "4", "--restarts", "-1"], "`--restarts -1`: the number of restarts must be at least 0"),
         (["-n", "4", "--grace", "soon"], "a time is written as"),
-        (["-n", "4", "--units", "3"], "4 ranks need as many, got 3"),
-        (["--tree", "2x2", "--units", "12"], "a number of units is for striped"),
+        (["-n", "4", "--units", "3"], "units must be at least 4, one for each rank; got 3"),
+        (["--tree", "2x2", "--units", "12"], "they follow from its workers; use striped"),
     ],
 )
 def test_mistakes_are_one_line(options: list[str], message: str) -> None:

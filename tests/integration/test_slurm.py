@@ -82,7 +82,7 @@ def test_a_requeued_job_ends_with_the_bits_of_one_that_never_stopped(slurm: Slur
     text = said.read_text()
     assert int(first.read_text()) < 120
     assert second.read_text() == "120"
-    written = re.search(r"told to leave: a checkpoint after round (\d+) is written", text)
+    written = re.search(r"leave requested: writing a checkpoint after round (\d+)", text)
     assert written is not None, text
     assert int(written[1]) > 40
     assert {(there / f"digest-{rank}").read_text() for rank in range(3)} == {(here / "digest-0").read_text()}
@@ -150,5 +150,5 @@ def test_without_a_secret_it_is_said_how_to_have_one(slurm: Slurm, tmp_path: Pat
     step = Step(slurm, tmp_path, CODEDREDUCE_SECRET="", XDG_CONFIG_HOME=str(tmp_path))
     assert step.process.wait(120) != 0
     said = step.said.read_text()
-    assert "where machines share your home folder that is all" in said
+    assert "enough if hosts share your home folder" in said
     assert "export CODEDREDUCE_SECRET=$(openssl rand -hex 32)" in said

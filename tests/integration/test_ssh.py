@@ -215,7 +215,7 @@ def test_a_key_that_is_not_let_in(ssh: tuple[Lab, Sshd], tmp_path: Path) -> None
     run = launched(lab, "run", "--ssh", f"ssh -F {sshd.strangers}", "--hosts", "n1", str(tmp_path / "script.py"))
     assert run.returncode == 2
     assert "Permission denied" in run.stderr
-    assert "let it in without a password: ssh-copy-id n1" in run.stderr
+    assert "set up a login without a password: ssh-copy-id n1" in run.stderr
 
 
 @over_ssh
@@ -233,8 +233,8 @@ def test_a_way_that_is_shut(ssh: tuple[Lab, Sshd], tmp_path: Path) -> None:
         subprocess.run([word.replace("add", "del") for word in shut], check=True)
     assert run.returncode == 2
     assert re.search(r"n\d cannot reach n\d \(10\.77\.0\.\d\) at port 29555: ", run.stderr), run.stderr
-    assert "and 3 more such ways" in run.stderr, "either way, and where each listens"
-    assert "Hosts of a run must let each other in at port 29555" in run.stderr
+    assert "and 3 more such connections" in run.stderr, "either way, and where each listens"
+    assert "Hosts must accept each other's connections at port 29555" in run.stderr
     assert "ip_local_port_range" in run.stderr
 
 
@@ -251,10 +251,10 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
     (tmp_path / "script.py").touch()
     both = codedreduce("run", "--lab", "--hosts", "a", str(tmp_path / "script.py"))
     assert both.returncode == 2
-    assert "say one of them" in both.stderr
+    assert "specify only one" in both.stderr
     neither = codedreduce("run", "--python", "python3", str(tmp_path / "script.py"))
     assert neither.returncode == 2
-    assert "say how --hosts are come to" in neither.stderr
+    assert "--python and --ssh need --hosts" in neither.stderr
 
 
 def test_hosts_in_a_file(tmp_path: Path) -> None:
@@ -274,8 +274,8 @@ def test_hosts_that_are_none(text: str) -> None:
     ("code", "said", "words"),
     [
         (255, "Host key verification failed.", "connect once by hand"),
-        (255, "ssh: connect to host b port 22: Connection timed out", "may this machine reach its port 22"),
-        (255, "", "ssh ended without a word"),
+        (255, "ssh: connect to host b port 22: Connection timed out", "can this host reach its port 22"),
+        (255, "", "ssh ended without a message"),
         (127, "sh: 1: exec: python9: not found", "there is no python9"),
         (1, "Error while finding module: No module named 'codedreduce'", "has no codedreduce"),
         (3, "", "it ended with exit code 3"),

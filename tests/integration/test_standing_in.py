@@ -12,7 +12,7 @@ import torch
 import codedreduce.torch as cr
 from codedreduce import CodedReduce, Tree, train
 from codedreduce.run.journal import RoundLog
-from codedreduce.torch.gradient.loss_output import At
+from codedreduce.torch.model.loss_output import At
 from codedreduce.training import LogisticRegression, synthetic
 
 from .torch_model import BATCH, Model, data, losses, run_ranks

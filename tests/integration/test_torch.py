@@ -12,10 +12,10 @@ from torch import nn
 
 import codedreduce.torch as cr
 from codedreduce import GradientCoding, MasterWorker
-from codedreduce.torch.gradient.loss_output import At
 from codedreduce.torch.gradient.unit_gradient import UnitGradient
-from codedreduce.torch.layout import Layout
-from codedreduce.torch.training import Training
+from codedreduce.torch.model.layout import Layout
+from codedreduce.torch.model.loss_output import At
+from codedreduce.torch.training.training import Training
 from tests.waiting import wait_until
 
 from .torch_model import BATCH, Model, data, losses, run_ranks

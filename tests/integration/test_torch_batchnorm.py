@@ -246,8 +246,8 @@ def test_what_cannot_be_normalised_is_refused() -> None:
         with cr.join(environment={}) as cluster:
             cluster.train(model, pictures(torch.float32), losses, BATCH, 2, **options)
 
-    with pytest.raises(UsageError, match=r'stem\.1 is BatchNorm2d in training mode.*Say coupled="micro-batch"'):
+    with pytest.raises(UsageError, match=r'stem\.1 is BatchNorm2d in training mode.*Set coupled="micro-batch"'):
         begin(Residual(torch.float32))
     model = nn.SyncBatchNorm.convert_sync_batchnorm(Residual(torch.float32))
-    with pytest.raises(UsageError, match="is SyncBatchNorm, which talks to other processes by itself"):
+    with pytest.raises(UsageError, match="is SyncBatchNorm, which communicates with other processes by itself"):
         begin(model, micro_batch=6, coupled="micro-batch")

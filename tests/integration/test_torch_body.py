@@ -127,7 +127,7 @@ def evaluates(model: Student) -> None:
 
 
 REFUSED = {
-    unfreezes: "round 2: the loop body has unfrozen 'inner.frozen.weight'; over a tree workers do not hear of it",
+    unfreezes: "round 2: the loop body has unfrozen 'inner.frozen.weight'; over a tree workers do not receive this",
     freezes: "round 2: the loop body has frozen 'inner.last.weight'; over a tree",
     scales: "round 2: the loop body has changed 'scale', which is not trained; over a tree",
     moves_what_is_frozen: "round 2: the loop body has changed 'inner.frozen.weight', which is not trained; over",
@@ -210,5 +210,5 @@ def test_how_long_is_said_once() -> None:
 
     assert begin(epochs=1) == 200 // BATCH - 1
     for length in ({}, {"steps": 3, "epochs": 1}, {"epochs": 0}):
-        with pytest.raises(UsageError, match=r"say steps="):
+        with pytest.raises(UsageError, match=r"; set steps=|: set only one of them"):
             begin(**length)

@@ -13,7 +13,7 @@ import torch
 
 import codedreduce.torch as cr
 from codedreduce import Striped
-from codedreduce.torch.model_replica import TorchReplica
+from codedreduce.torch.rounds.model_replica import TorchReplica
 
 from .test_torch_striped import bits_of, digest
 from .torch_model import BATCH, Model, data, losses, run_forked

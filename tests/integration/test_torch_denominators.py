@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 import codedreduce.torch as cr
-from codedreduce.torch.checks.denominators import counts_that_differ
+from codedreduce.torch.training.denominators import counts_that_differ
 
 from .test_torch_given import IGNORED, LanguageModel, Sentences, by_token, padded
 

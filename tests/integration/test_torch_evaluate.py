@@ -149,9 +149,9 @@ def test_a_rank_that_evaluates_more_often_is_told_so(tmp_path: Path) -> None:
 
     found = run_forked(script, 3, {})
     said = [(tmp_path / f"{rank}").read_text() for rank in range(3)]
-    assert "ranks did not ask for the same" in said[1], found
-    assert "but for steps 2 and 3, evaluations 0 and 1" in said[1]
-    assert all("ranks did not ask for the same" in one or one == "through" for one in said), said
+    assert "the requests of the ranks differ" in said[1], found
+    assert "differ: steps 2 and 3, evaluations 0 and 1" in said[1]
+    assert all("the requests of the ranks differ" in one or one == "through" for one in said), said
 
 
 def test_a_step_that_is_over_cannot_be_evaluated() -> None:

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 import codedreduce.torch as cr
 from codedreduce import CodedReduce, GradientCoding, MasterWorker, Scheme, Striped, Tree
 from codedreduce.errors import Diverged, UsageError
-from codedreduce.torch.gradient.loss_output import takes_step
+from codedreduce.torch.model.loss_output import takes_step
 
 from .test_torch_striped import bits_of, digest
 from .torch_model import Model, data, run_forked
@@ -245,9 +245,9 @@ def test_who_wants_the_step() -> None:
     assert not takes_step(lambda *things: 0)
     assert not takes_step(functools.partial(lambda scale, model, batch: 0, 2.0))
     assert takes_step(functools.partial(lambda scale, model, batch, step: 0, 2.0))
-    with pytest.raises(UsageError, match="it takes 4 things"):
+    with pytest.raises(UsageError, match="losses takes 4 parameters"):
         takes_step(lambda model, batch, step, more: 0)
-    with pytest.raises(UsageError, match="it takes 1 things"):
+    with pytest.raises(UsageError, match="losses takes 1 parameters"):
         takes_step(lambda model: 0)
 
 
@@ -256,9 +256,9 @@ def test_who_wants_the_step() -> None:
     [
         (lambda loss: (loss, torch.ones(3)), "one number per sample in its weights"),
         (lambda loss: (loss, torch.ones(len(loss), 2)), "one number per sample in its weights"),
-        (lambda loss: (loss, None, {"all": loss.mean()}), r"in its metric 'all'.*it gave \(\)"),
-        (lambda loss: (loss, None, [loss]), "metrics that losses.. gives are a dictionary, not list"),
-        (lambda loss: (loss, loss, {}, {}), "it gave 4 things"),
+        (lambda loss: (loss, None, {"all": loss.mean()}), r"in its metric 'all'.*it returned \(\)"),
+        (lambda loss: (loss, None, [loss]), "losses.. returned metrics of type list; return a dictionary"),
+        (lambda loss: (loss, loss, {}, {}), "returned 4 values"),
         (lambda loss: (loss.mean(), loss), "one loss per sample"),
     ],
 )
@@ -272,7 +272,8 @@ def test_weights_that_depend_on_parameters_are_refused() -> None:
         loss = squared(model, batch)
         return loss, torch.exp(-loss)
 
-    with cr.join() as cluster, pytest.raises(UsageError, match=r"weights that losses\(\) gives depend on parameters"):
+    message = r"weights that losses\(\) returned depend on parameters"
+    with cr.join() as cluster, pytest.raises(UsageError, match=message):
         next(iter(cluster.train(Model(), data(), confident, 50, 6)))
 
 
@@ -281,7 +282,7 @@ def test_a_batch_without_any_weight_is_said() -> None:
         loss = squared(model, batch)
         return loss * 0, torch.zeros(len(loss))
 
-    with cr.join() as cluster, pytest.raises(Diverged, match=r"round 1: the weights .* come to 0 over the whole batch"):
+    with cr.join() as cluster, pytest.raises(Diverged, match=r"round 1: the weights .* sum to 0 over the whole batch"):
         next(iter(cluster.train(Model(), data(), nothing, 50, 6)))
     with cr.join() as cluster:
         step = next(iter(cluster.train(Model(), data(), nothing, 50, 6, nonfinite="pass")))
@@ -301,7 +302,7 @@ def test_other_metrics_on_another_node_are_refused() -> None:
                 pass
 
     outcome = run_forked(script, 2, {"CODEDREDUCE_ALL_WITHIN": "5"})
-    assert outcome.errors[1].startswith("JoinRefused: node 1 has")
+    assert outcome.errors[1].startswith("JoinRefused: rank 1 has")
     assert "metrics accuracy" in outcome.errors[1]
     assert "metrics error" in outcome.errors[1]
 

@@ -10,7 +10,7 @@ from torch import nn
 import codedreduce.torch as cr
 from codedreduce import CodedReduce, Scheme, Striped, Tree
 from codedreduce.errors import UsageError
-from codedreduce.torch.training import Training
+from codedreduce.torch.training.training import Training
 
 from .test_torch_striped import bits_of, digest
 from .torch_model import BATCH, Model, data, losses, run_forked

@@ -237,8 +237,8 @@ def test_ranks_that_ask_in_another_order_end_with_an_error(tmp_path: Path) -> No
 
     found = run_forked(script, RANKS, {})
     said = [(tmp_path / f"{rank}").read_text() for rank in range(RANKS)]
-    assert "round 2: ranks did not ask for the same, but for trainings 1 and 2" in said[1], found
-    assert all("ranks did not ask for the same" in one or one == "through" for one in said), said
+    assert "round 2: the requests of the ranks differ: trainings 1 and 2" in said[1], found
+    assert all("the requests of the ranks differ" in one or one == "through" for one in said), said
 
 
 def test_over_a_tree_several_at_once_are_refused(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_what_trainings_of_a_run_must_have_in_common() -> None:
             next(d_steps)
             next(g_steps)
 
-    with pytest.raises(UsageError, match=r"need the same nonfinite="):
+    with pytest.raises(UsageError, match=r"must have the same nonfinite="):
         both()
 
 

@@ -26,7 +26,7 @@ def test_settings_that_differ_between_nodes_are_refused() -> None:
     outcome = run_ranks(script, workers=2, tree="2x1", root_within=5)
     assert "seed 1" in outcome.errors[0]
     assert "seed 0" in outcome.errors[2]
-    assert outcome.errors[2].startswith("JoinRefused: node 2 has")
+    assert outcome.errors[2].startswith("JoinRefused: rank 2 has")
 
 
 class Endless(IterableDataset):
@@ -43,13 +43,13 @@ class Unsized(Dataset):
     ("what", "message"),
     [
         ("batchnorm", "BatchNorm1d in training mode"),
-        ("reduced", r"it gave ()"),
-        ("per-class", r"it gave (8, 4)"),
+        ("reduced", r"it returned ()"),
+        ("per-class", r"it returned (8, 4)"),
         ("iterable", "Endless can only be iterated"),
         ("unsized", "Unsized has no length"),
         ("frozen", "no parameter that requires a gradient"),
         ("batch", "a batch has 1 to 200 samples"),
-        ("wire", "not as 'float8'"),
+        ("wire", "wire must be None or 'bfloat16', got 'float8'"),
     ],
 )
 def test_what_cannot_work_is_said_on_every_node(tmp_path: Path, what: str, message: str) -> None:
@@ -102,7 +102,7 @@ def test_another_model_on_another_node_is_refused(tmp_path: Path, what: str, odd
     differs = "a model with" if what == "shape" else "frozen parameters and buffers with the digest"
     for node in (0, odd):
         first, *_ = outcome.errors[node].splitlines()
-        assert first.startswith(f"JoinRefused: node {odd} has {differs}")
+        assert first.startswith(f"JoinRefused: rank {odd} has {differs}")
         assert "seed" not in first, "nothing is named but what differs"
     assert None not in outcome.codes.values(), "somebody hangs"
 

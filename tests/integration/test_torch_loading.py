@@ -182,7 +182,7 @@ def test_a_process_that_is_killed(tmp_path: Path, caplog: pytest.LogCaptureFixtu
                     os.kill(min(children()), signal.SIGKILL)
     assert digest(*model.parameters()) == digest(*plain.parameters())
     (record,) = caplog.records
-    assert "samples are read in this process from now on" in record.message
+    assert "this rank reads samples itself from now on" in record.message
     assert not children()
 
 

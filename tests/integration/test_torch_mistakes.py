@@ -44,7 +44,7 @@ def of_another_model(model: nn.Module, batch: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("lossy", [lambda *given: losses(*given).detach(), without_a_graph, of_another_model])
 def test_losses_without_a_graph_are_refused(lossy: Callable) -> None:
-    with pytest.raises(UsageError, match="do not depend on any trainable parameter"):
+    with pytest.raises(UsageError, match="does not depend on any trainable parameter"):
         begin(lossy)
 
 
@@ -81,7 +81,7 @@ def test_a_dataset_that_raises_is_one_line_that_names_the_sample() -> None:
 
 
 def test_samples_of_several_shapes_are_one_line() -> None:
-    with pytest.raises(UsageError, match=r"8 samples could not be made a batch: .*; give collate_fn="):
+    with pytest.raises(UsageError, match=r"8 samples could not be collated into a batch: .*; give collate_fn="):
         begin(dataset=Broken(set(range(0, 200, 2)), raises=False))
 
 
@@ -145,7 +145,7 @@ def of_another(optimizer: object, model: nn.Module, step: cr.Step) -> None:
 def test_a_run_in_which_nobody_steps_is_told_so(body: Body, warns: bool, caplog: pytest.LogCaptureFixture) -> None:
     trained(body)
     assert [record.levelno for record in caplog.records] == ([logging.WARNING] if warns else [])
-    assert not warns or "nobody stepped: after 4 rounds the model is as it was at first" in caplog.text
+    assert not warns or "no optimizer stepped: after 4 rounds the model has not changed" in caplog.text
 
 
 def test_who_leaves_without_a_step_is_told_so_unless_one_gradient_was_wanted(
@@ -155,7 +155,7 @@ def test_who_leaves_without_a_step_is_told_so_unless_one_gradient_was_wanted(
         for step in cr.join(environment={}).train(Model(), data(), losses, BATCH, 9):
             if step.round == last:
                 break
-        assert ("nobody stepped" in caplog.text) == warns
+        assert ("no optimizer stepped" in caplog.text) == warns
 
 
 def test_a_compiled_model_is_not_warned_of_hooks() -> None:
@@ -275,8 +275,8 @@ with cr.join() as cluster:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("model", "node 1 has a model with 2 trainable parameters, 12 numbers"),
-        ("script", r"ranks did not ask for the same, but for steps \d+ and \d+, evaluations 0 and 1\. All ranks run"),
+        ("model", "rank 1 has a model with 2 trainable parameters, 12 numbers"),
+        ("script", r"requests of the ranks differ: steps \d+ and \d+, evaluations 0 and 1\. All ranks run"),
     ],
 )
 def test_ranks_that_differ_are_one_line_and_the_users_to_mend(tmp_path: Path, what: str, said: str) -> None:

@@ -14,8 +14,8 @@ from torch.utils.data import default_collate
 
 import codedreduce.torch as cr
 from codedreduce.errors import UsageError
-from codedreduce.torch.checks.fixed_rng import compute_with_fixed_rng
-from codedreduce.torch.seeding import random_state_kept, seed_everything
+from codedreduce.torch.model.seeding import random_state_kept, seed_everything
+from codedreduce.torch.training.fixed_rng import compute_with_fixed_rng
 
 from .torch_model import BATCH, Model, data, losses
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_held_still_is_a_warning(caplog: pytest.LogCaptureFixture
     finally:
         del PARTNERS["unseen"]
     (record,) = caplog.records
-    assert record.message.startswith("whether losses() couples samples is not known: the loss of sample ")
+    assert record.message.startswith("could not test whether losses() couples samples: the loss of sample ")
     assert 'coupled="micro-batch"' in record.message
 
 
@@ -242,7 +242,7 @@ def test_augmentation_of_each_sample_passes_without_a_word(caplog: pytest.LogCap
     """Also with a loop that draws until it finds another number, which it never would if all were one."""
     caplog.set_level(logging.WARNING)
     begin(losses, collate_fn=augmented)
-    assert [one.message for one in caplog.records if "held still" not in one.message] == []
+    assert [one.message for one in caplog.records if "could not be fixed" not in one.message] == []
 
 
 def test_generators_draw_as_before_when_it_is_over() -> None:

@@ -143,7 +143,7 @@ def test_that_gradients_of_rounds_without_a_step_are_lost_is_said_once(caplog: p
             if step.round % 3 == 0:
                 optimizer.step()
     (said,) = [one.getMessage() for one in caplog.records if "are lost" in one.getMessage()]
-    assert "round 3: nobody stepped with the gradients of the last 2 rounds" in said
+    assert "round 3: no optimizer used the gradients of the last 2 rounds" in said
     assert "batch_size" in said
 
 

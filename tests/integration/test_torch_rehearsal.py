@@ -17,9 +17,9 @@ from torch.utils.data import Dataset, TensorDataset, default_collate, random_spl
 import codedreduce.torch as cr
 from codedreduce import CodedReduce, MasterWorker, Scheme, Striped, Tree
 from codedreduce.errors import PlanError, UsageError
-from codedreduce.torch.checks.fingerprint import fingerprint
-from codedreduce.torch.checks.fixed_rng import compute_with_fixed_rng
-from codedreduce.torch.training import Training
+from codedreduce.torch.training.fingerprint import fingerprint
+from codedreduce.torch.training.fixed_rng import compute_with_fixed_rng
+from codedreduce.torch.training.training import Training
 
 from .test_torch_given import LanguageModel, Sentences, by_token, padded
 from .test_torch_striped import bits_of, digest
@@ -152,7 +152,7 @@ class Augmented(Dataset):
 
 
 def test_a_dataset_with_a_generator_of_its_own_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"sample \d+ of Augmented was another when it was read again"):
+    with pytest.raises(UsageError, match=r"sample \d+ of Augmented differed when it was read again"):
         begin(Model(), losses, Augmented("own"))
 
 
@@ -242,7 +242,7 @@ def test_different_data_on_ranks_is_refused_and_named() -> None:
 
     outcome = run_forked(script, 2, {"CODEDREDUCE_ALL_WITHIN": "5"})
     first, *_ = outcome.errors[1].splitlines()
-    assert first.startswith("JoinRefused: node 1 has data whose samples ")
+    assert first.startswith("JoinRefused: rank 1 has data whose samples ")
     assert ", and the root data whose samples " in first
     for same in ("model", "seed", "batches", "160"):
         assert same not in first, "only what differs is named"
@@ -317,9 +317,9 @@ def test_what_is_coupled_is_the_micro_batch_whoever_computes_it(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"coupled": "batch", "micro_batch": 6}, "not 'batch'"),
+        ({"coupled": "batch", "micro_batch": 6}, "coupled='batch': use"),
         ({"coupled": "micro-batch"}, "needs micro_batch="),
-        ({"coupled": "micro-batch", "micro_batch": 7}, "does not consist of whole micro-batches of 7"),
+        ({"coupled": "micro-batch", "micro_batch": 7}, "is not a multiple of micro_batch=7"),
     ],
 )
 def test_what_cannot_be_coupled(options: dict, message: str) -> None:

@@ -129,7 +129,7 @@ def test_ranks_begin_with_the_same_round() -> None:
 
 @pytest.mark.parametrize("first", [0, 7])
 def test_the_first_round_is_one_of_them(first: int) -> None:
-    with cr.join() as cluster, pytest.raises(UsageError, match=f"rounds are 1 to 6; the first cannot be {first}"):
+    with cr.join() as cluster, pytest.raises(UsageError, match=f"first_round={first}: the rounds are 1 to 6"):
         cluster.train(Model(), data(), losses, BATCH, 6, first_round=first)
 
 

@@ -125,7 +125,7 @@ def test_another_sampler_on_another_node_is_refused() -> None:
                 pass
 
     outcome = run_forked(script, 2, {"CODEDREDUCE_ALL_WITHIN": "5"})
-    assert outcome.errors[1].startswith("JoinRefused: node 1 has")
+    assert outcome.errors[1].startswith("JoinRefused: rank 1 has")
     assert "weighted, weights" in outcome.errors[1]
 
 

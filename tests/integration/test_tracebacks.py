@@ -47,7 +47,7 @@ def test_what_the_thread_that_talks_raised_is_the_cause() -> None:
             raise TypeError("not callable")
 
         cluster._node._driver._transport.send = breaks  # type: ignore[union-attr, method-assign]
-        with pytest.raises(CodedReduceError, match="node 0 stopped: TypeError: not callable") as raised:
+        with pytest.raises(CodedReduceError, match="rank 0 stopped: TypeError: not callable") as raised:
             cluster.sum_of(MODEL)
         assert isinstance(raised.value.__cause__, TypeError)
         assert raised.value.__cause__.__traceback__ is not None

@@ -263,9 +263,9 @@ class WithPenalty(GPT2LMHeadModel):
 def test_what_would_be_wrong_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="neither divided by the number of items"):
         fit(tmp_path, WithPenalty(gpt().config), remove_unused_columns=False)
-    with pytest.raises(UsageError, match="a step has 200 samples over all ranks, and the dataset 100"):
+    with pytest.raises(UsageError, match="a step has 200 samples over all ranks, but an epoch only 100"):
         fit(tmp_path, gpt(), each=200, dataloader_drop_last=True)
-    with pytest.raises(UsageError, match="auto_find_batch_size=True cannot be had"):
+    with pytest.raises(UsageError, match="auto_find_batch_size=True is not supported"):
         fit(tmp_path, gpt(), auto_find_batch_size=True)
     with pytest.raises(UsageError, match="no rank sees all inputs"):
         fit(tmp_path, gpt(), include_num_input_tokens_seen="all")

@@ -218,16 +218,16 @@ GOOD = encode(ShareChunk(round=2, task=3, index=0))
     [
         (0, PLAIN, [b"nonsense"], "wire version"),
         (0, PLAIN, [encode(Offer(round=1, task=3)), b"more"], "a small message of 2 frames"),
-        (0, PLAIN, [GOOD], "ShareChunk among small messages"),
-        (0, MARKED, [GOOD], "a small message of kind 1, which there is not"),
-        (0, b"\x63", [b""], "a small message of kind 99, which there is not"),
-        (0, OPEN, [b"more"], "an opening of 21 bytes"),
+        (0, PLAIN, [GOOD], "ShareChunk on the control plane"),
+        (0, MARKED, [GOOD], "a small message of the invalid kind 1"),
+        (0, b"\x63", [b""], "a small message of the invalid kind 99"),
+        (0, OPEN, [b"more"], "an OPEN of 21 bytes"),
         (0, ACKNOWLEDGEMENT, [b"many"], "an acknowledgement of 4 bytes"),
         (0, ACKNOWLEDGEMENT, [b"\xff" * 8], "an acknowledgement of 18446744073709551615 messages; 0 were sent"),
         (0, PLAIN, [encode(Settle(round=1))], "Settle, which it has no right to send"),
-        (1, PLAIN, [encode(Offer(round=1, task=3)), b""], "Offer among chunks"),
+        (1, PLAIN, [encode(Offer(round=1, task=3)), b""], "Offer on the data plane"),
         (1, PLAIN, [encode(ModelChunk(round=1, index=0)), bytes(24)], "ModelChunk, which it has no right to send"),
-        (1, ACKNOWLEDGEMENT, [bytes(8)], "a data message of kind 4, which there is not"),
+        (1, ACKNOWLEDGEMENT, [bytes(8)], "a data message of the invalid kind 4"),
         (1, MARKED, [GOOD], "a data message of 1 frames"),
         (1, MARKED, [GOOD, bytes(24), b"more"], "a data message of 3 frames"),
         (1, MARKED, [GOOD, *[b"more"] * 100], "a data message of 4 frames"),
@@ -263,7 +263,7 @@ def test_a_child_cuts_a_parent_that_sends_what_is_none(family: tuple[Transport, 
     link = parent._children[3]
     put(parent, link, 0, [PLAIN + link.session.outgoing + encode(Hello(plan="x"))])
     after_a_cut(parent, child)
-    assert child.unreadable == [(0, "node 0 sent Hello, which it has no right to send")]
+    assert child.unreadable == [(0, "rank 0 sent Hello, which it has no right to send")]
 
 
 def test_memory_that_is_gone_is_nobody_s_fault(context: Context) -> None:
@@ -279,7 +279,7 @@ def test_memory_that_is_gone_is_nobody_s_fault(context: Context) -> None:
     put(child, child._parent, 1, [MARKED_BY_REFERENCE + child._parent.session.outgoing + GOOD, nowhere])
     found = until(lambda found: bool(found[3]), parent, child)
     assert found == {0: [], 3: [Arrived(0, None)]}
-    assert "the shared memory of node 2 is not there" in parent.unreadable[0][1]
+    assert "the shared memory of rank 2 is not available" in parent.unreadable[0][1]
 
 
 def test_a_frame_too_short_for_a_session_is_told(family: tuple[Transport, Transport]) -> None:
@@ -288,4 +288,4 @@ def test_a_frame_too_short_for_a_session_is_told(family: tuple[Transport, Transp
     put(child, child._parent, 0, [b"\x00short"])
     assert parent.sockets[0].poll(1000 * PATIENCE)
     assert turn(parent) == {0: [Gone(3)]}
-    assert parent.unreadable == [(3, "node 3 sent a frame of 6 bytes; the shortest has 17")]
+    assert parent.unreadable == [(3, "rank 3 sent a frame of 6 bytes; the shortest has 17")]

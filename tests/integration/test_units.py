@@ -127,7 +127,7 @@ def test_the_launcher_says_how_many_unless_the_script_does() -> None:
     assert membership is not None
     assert membership.cut(Striped(4)) == Striped(4, units=12)
     assert membership.cut(Striped(4, units=8)) == Striped(4, units=8)
-    with pytest.raises(SchemeError, match="CODEDREDUCE_UNITS is for stripes"):
+    with pytest.raises(SchemeError, match="CODEDREDUCE_UNITS is only for stripes"):
         membership.cut(MasterWorker(3))
 
 
@@ -137,5 +137,5 @@ def test_processes_of_a_training_of_its_own() -> None:
         for scheme in (Striped(4), Striped(2, units=4))
     ]
     assert trainings[0].parameters.tobytes() == trainings[1].parameters.tobytes()
-    with pytest.raises(UsageError, match="a number of units is for striped"):
+    with pytest.raises(UsageError, match="they follow from its workers; use striped"):
         parse_scheme("coded-reduce", tree=parse_tree("2x2"), stragglers=1, units=8)

@@ -84,7 +84,7 @@ def test_any_flipped_bit_is_noticed(message: AnyMessage, data: st.DataObject) ->
             "a piece of a state has 262145 bytes; the largest is 262144",
         ),
         (encode(Offer(task=1)), 4, "Offer came with 4 bytes; it carries none"),
-        (encode(RingChunk(segment=0, index=0, finished=True)), 7, "not whole numbers"),
+        (encode(RingChunk(segment=0, index=0, finished=True)), 7, "a ring chunk has 7 bytes, not a multiple of 4"),
         (encode(Hello(plan="x" * 1001)), 0, "cannot be read"),
     ],
 )

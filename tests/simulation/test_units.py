@@ -92,7 +92,7 @@ def test_the_reference_does_not_know_the_ranks() -> None:
 
 
 def test_what_cannot_be() -> None:
-    with pytest.raises(SchemeError, match="4 ranks need as many, got 3"):
+    with pytest.raises(SchemeError, match="units must be at least 4, one for each rank; got 3"):
         Striped(4, units=3)
     with pytest.raises(PlanError, match="5 samples cannot be cut into 6 units"):
         Striped(4, units=6).plan(samples=5)

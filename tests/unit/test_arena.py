@@ -55,7 +55,7 @@ def test_slots_of_two_rounds_and_of_further_vectors_are_apart(arenas) -> None:
 )  # fmt: skip
 def test_what_is_not_there_is_refused(arenas, wrong: dict[str, int]) -> None:
     one, two = arenas
-    with pytest.raises(WireError, match="shared memory of node"):
+    with pytest.raises(WireError, match="shared memory of rank"):
         two.view(one.refer(one.slot(1))._replace(**wrong))
 
 
@@ -67,7 +67,7 @@ def test_what_is_no_arena_is_not_opened(arenas) -> None:
     stranger = os.memfd_create("somebody-elses")
     small = os.memfd_create(f"{RUN}-1")
     for file in (reading, writing, stranger, small):
-        with pytest.raises(WireError, match="shared memory of node 1 is not there"):
+        with pytest.raises(WireError, match="shared memory of rank 1 is not available"):
             two.view(reference._replace(file=file))
         os.close(file)
 
@@ -79,7 +79,7 @@ def test_a_process_that_was_started_again_has_another_arena(arenas) -> None:
     before = two.view(old.refer(old.vector(1)))
     again = Arena(RUN, 1, slots=4, length=1000)
     reference = again.refer(again.vector(1))
-    with pytest.raises(WireError, match="that of another process"):
+    with pytest.raises(WireError, match="belongs to another process"):
         two.view(reference._replace(file=old.refer(old.vector(1)).file))
     after = two.view(reference)
     assert (before[0], after[0]) == (1, 0)
@@ -104,7 +104,7 @@ def test_what_is_passed_on_is_there_though_its_owner_is_not() -> None:
     seen = one.view(reference)
     os.kill(owner, signal.SIGKILL)
     os.waitpid(owner, 0)
-    with pytest.raises(WireError, match="the shared memory of node 7 is not there"):
+    with pytest.raises(WireError, match="the shared memory of rank 7 is not available"):
         two.view(reference)
     np.testing.assert_array_equal(two.view(one.refer(seen)), np.arange(1000))
     one.close()

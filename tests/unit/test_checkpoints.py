@@ -489,12 +489,12 @@ def test_when_one_is_due(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"rounds": 0}, {"seconds": 0.0}, {"seconds": float("nan")}])
 def test_never_and_always_cannot_be(wrong: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="cannot be"):
+    with pytest.raises(UsageError, match="between checkpoints must be"):
         When(**wrong)  # type: ignore[arg-type]
 
 
 def test_none_cannot_be_kept(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="0 checkpoints"):
+    with pytest.raises(UsageError, match="must be 1 or more, got 0"):
         Checkpoints(Saving(folder=tmp_path, keep=0), SUBJECT)
 
 

@@ -281,8 +281,8 @@ def test_a_bad_value_is_named_by_its_sample(tmp_path: Path) -> None:
         ({"a": np.ones(3)}, r"a\.npz has a; it needs x"),
         ({"x": np.ones(3), "y": np.ones(3)}, r"got \(3,\) and \(3,\)"),
         ({"x": np.ones((3, 2)), "y": np.ones(4)}, r"got \(3, 2\) and \(4,\)"),
-        ({"x": np.full((3, 2), "a"), "y": np.ones(3)}, "x must hold numbers, and holds <U1"),
-        ({"x": np.ones((3, 2)), "y": np.array([None] * 3)}, "y must hold numbers, and holds object"),
+        ({"x": np.full((3, 2), "a"), "y": np.ones(3)}, "x must hold numbers, but holds <U1"),
+        ({"x": np.ones((3, 2)), "y": np.array([None] * 3)}, "y must hold numbers, but holds object"),
     ],
 )
 def test_archives_that_do_not_fit(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:

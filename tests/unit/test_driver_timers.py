@@ -88,7 +88,7 @@ def test_an_old_absence_does_not_end_a_new_one_early(driver: Any, clock: Clock) 
     assert wait(driver, clock, 15.0) == [], "35 s after the first absence began, 15 s after the second"
     (leave,) = wait(driver, clock, 15.1)
     assert isinstance(leave, happening.Leave)
-    assert "node 1 has been gone for 30 s" in leave.reason
+    assert "rank 1 was unreachable for 30 s" in leave.reason
     assert driver.failure is None
 
 
@@ -111,7 +111,7 @@ def test_others_do_not_stand_in_for_the_one_who_is_needed(driver: Any, clock: Cl
     connection(driver, BACK, GONE)
     connection(driver, BACK, GONE, BACK, to=2)
     (leave,) = wait(driver, clock, 31.0)
-    assert "node 1 has been gone for 30 s" in leave.reason
+    assert "rank 1 was unreachable for 30 s" in leave.reason
 
 
 def test_who_follows_another_does_not_wait_for_the_one_who_led(driver: Any, clock: Clock) -> None:
@@ -122,7 +122,7 @@ def test_who_follows_another_does_not_wait_for_the_one_who_led(driver: Any, cloc
     assert wait(driver, clock, 31.0) == []
     connection(driver, GONE, to=2)
     (leave,) = wait(driver, clock, 31.0)
-    assert "node 2 has been gone for 30 s" in leave.reason
+    assert "rank 2 was unreachable for 30 s" in leave.reason
 
 
 def test_who_leads_needs_nobody(driver: Any, clock: Clock) -> None:
@@ -137,7 +137,7 @@ def test_a_parent_that_never_came_is_a_failure(driver: Any, clock: Clock) -> Non
     (leave,) = wait(driver, clock, 31.0)
     assert isinstance(leave, happening.Leave)
     assert isinstance(driver.failure, CodedReduceError)
-    assert "node 3 could not reach node 1 within 30 s" in str(driver.failure)
+    assert "rank 3 could not reach rank 1 within 30 s" in str(driver.failure)
 
 
 def test_a_timer_takes_the_place_of_an_earlier_one_of_its_name(driver: Any, clock: Clock) -> None:

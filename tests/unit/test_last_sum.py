@@ -9,6 +9,7 @@ from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.protocol.core.settings import HELD_BYTES
 from codedreduce.protocol.rank.catch_up import BEHIND
+from codedreduce.protocol.rank.rank import HEARD_NOTHING
 from codedreduce.protocol.rank.sums import PastSums, SumAssembly
 from tests.unit.conversation import Talk, led_to, of_type, sent
 
@@ -108,3 +109,25 @@ def test_what_comes_of_the_next_sum_is_kept_for_when_this_one_is_through() -> No
     assert [one.round for one in sums] == [1, 2]
     assert (sums[1].vector == 2.0).all()
     assert not [want for want in sent(talk.done, said.Want) if want.message.round == 2]
+
+
+def test_a_rank_whose_sum_was_lost_learns_that_the_round_is_over_before_another_begins() -> None:
+    """The connection that carried the sum broke after the last hello, and the leader's script takes its time."""
+    leader = led_to("coordinator", RankState.WORKING)
+    leader.computes()
+    leader.goes_on()
+    assert (leader.machine.state, leader.machine.round) == (RankState.RESTING, 1)
+    late = led_to("rank", RankState.WORKING)
+    late.computes()
+    late.parts_come()
+    (status,) = sent(late.timer(HEARD_NOTHING), said.Status)
+    (welcome,) = sent(leader.hears(2, status.message), said.Welcome)
+    assert (welcome.to, welcome.message.round) == (2, 1)
+    late.hears(0, welcome.message)
+    wants = sent(late.timer(BEHIND), said.Want)
+    missing = [index for index in range(late.machine.settings.chunks) if not late.machine.keeper.keeps(index)]
+    assert sorted(chunk for want in wants for chunk in want.message.chunks) == missing
+    for want in wants:
+        for index in want.message.chunks:
+            late.hears(want.to, said.SumChunk(round=1, index=index), 6.0)
+    assert late.machine.state is RankState.RESTING

@@ -102,7 +102,7 @@ def test_one_task_of_a_step_is_alone() -> None:
     [
         ({"SLURM_HET_SIZE": "2"}, "export them ahead of srun"),
         ({"SLURM_STEP_NODELIST": ""}, "not MASTER_ADDR and MASTER_PORT"),
-        ({"SLURM_JOB_ID": ""}, "half there: SLURM_JOB_ID=''"),
+        ({"SLURM_JOB_ID": ""}, "SLURM_JOB_ID='' and SLURM_STEP_ID"),
     ],
 )
 def test_half_of_slurms_variables(variables: dict[str, str], words: str) -> None:
@@ -125,7 +125,7 @@ def test_open_mpi_meets_where_its_mpiexec_is() -> None:
 
 
 def test_open_mpis_first_rank_must_be_there() -> None:
-    with pytest.raises(UsageError, match="name this machine first in the hostfile"):
+    with pytest.raises(UsageError, match="name this host first in the hostfile"):
         said_by_mpi({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0"})
     assert said_by_mpi({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0", DAEMON: OPEN_MPI[MPIEXEC]})["RANK"] == "0"
     alone = {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
@@ -168,7 +168,7 @@ def test_a_machine_with_no_other_address(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(socket, "gethostbyname", lambda host: "127.0.1.1")
     monkeypatch.setattr(addresses, "own_address", nowhere)
-    with pytest.raises(UsageError, match=r"'gpu1' stands for 127\.0\.1\.1 here"):
+    with pytest.raises(UsageError, match=r"'gpu1' resolves to 127\.0\.1\.1 here"):
         addresses.numeric("gpu1")
 
 

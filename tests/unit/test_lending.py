@@ -175,7 +175,7 @@ def test_no_memory_to_begin_with_is_an_error() -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 10, before[1]))
     try:
-        with pytest.raises(UsageError, match=r"MB of shared memory are not to be had \(File too large\).*=False"):
+        with pytest.raises(UsageError, match=r"cannot allocate .* MB of shared memory \(File too large\).*=False"):
             Buffers(RUN, 0)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

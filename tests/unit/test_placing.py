@@ -58,7 +58,7 @@ def test_a_tree_outlives_each_of_two_nodes(fanout: int, depth: int) -> None:
 def test_what_cannot_be_avoided_is_said() -> None:
     plan = Striped(3).plan(samples=60)
     assert clashes(plan, ["a", "a", "b"]) == []
-    assert clashes(plan, ["a"] * 3) == ["a has ranks 0, 1, 2: if it is lost, nobody is left to do their part"]
+    assert clashes(plan, ["a"] * 3) == ["a has ranks 0, 1, 2: if it is lost, no rank is left to do their part"]
 
 
 @given(st.integers(0, 20), st.dictionaries(st.sampled_from("abcd"), st.integers(0, 8)))

@@ -215,13 +215,13 @@ own = np.random.default_rng(0)
 @pytest.mark.parametrize(
     ("sampler", "message"),
     [
-        (lambda seed, round_: own.integers(0, 10, 4), "gave other samples for round"),
+        (lambda seed, round_: own.integers(0, 10, 4), "returned other samples for round"),
         (lambda seed, round_: [0, 1, 2, 3, 4], "numbers of 1 to 4 samples"),
         (lambda seed, round_: [], "numbers of 1 to 4 samples"),
         (lambda seed, round_: [0.5], "numbers of 1 to 4 samples"),
-        (lambda seed, round_: [3, 10], "gave sample 10 for round 1; they are 0 to 9"),
-        (lambda seed, round_: [-1], "gave sample -1 for round 1"),
-        ([0, 1, 2], "cannot be asked for the samples of any round"),
+        (lambda seed, round_: [3, 10], "returned sample 10 for round 1; samples are 0 to 9"),
+        (lambda seed, round_: [-1], "returned sample -1 for round 1"),
+        ([0, 1, 2], "cannot compute the samples of any round"),
         (Shuffled, r"write Shuffled\(...\)"),
         (Weighted([1.0, 2.0]), "2 weights for 10 samples"),
     ],
@@ -237,8 +237,8 @@ def test_samplers_that_cannot_be(sampler, message: str) -> None:
         ([1.0, -1.0], "sample 1 has -1.0"),
         ([1.0, math.nan], "sample 1 has nan"),
         ([0.0, 0.0], "all weights are 0"),
-        ([[1.0]], "one number a sample"),
-        ([], "one number a sample"),
+        ([[1.0]], "one number for each sample"),
+        ([], "one number for each sample"),
         ([1e308, 1e308], "not finite"),
     ],
 )

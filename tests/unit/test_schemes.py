@@ -100,7 +100,7 @@ def test_one_node_of_a_million() -> None:
     [
         (lambda: MasterWorker(0), SchemeError, "got 0"),
         (lambda: RingAllReduce(-1), SchemeError, "got -1"),
-        (lambda: GradientCoding(4, 4), SchemeError, "4 children can do without 0 to 3 of them, got stragglers=4"),
+        (lambda: GradientCoding(4, 4), SchemeError, "4 children tolerates 0 to 3 stragglers, got stragglers=4"),
         (lambda: GradientCoding(4, 1, code="magic"), SchemeError, "'magic'"),
         (lambda: LiveCompensation(4, wait_for=5), SchemeError, "1 to 4, the number of workers, got 5"),
         (lambda: LiveCompensation(4, wait_for=2, blocks=0), SchemeError, "got 0"),

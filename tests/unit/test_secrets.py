@@ -71,7 +71,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_short_one_is_refused() -> None:
-    with pytest.raises(UsageError, match="at least 20 characters, and that of CODEDREDUCE_SECRET has 8"):
+    with pytest.raises(UsageError, match="the secret of CODEDREDUCE_SECRET has 8 characters, and needs at least 20"):
         find_secret({"CODEDREDUCE_SECRET": "password"})
 
 
@@ -115,7 +115,7 @@ def test_others_may_not_come_without_a_secret() -> None:
     found = read_membership(said)
     assert found is not None
     assert not os.path.exists(default_file()), "made for runs of this machine only"
-    with pytest.raises(UsageError, match="there is no secret to tell them by: make one with `codedreduce secret`"):
+    with pytest.raises(UsageError, match="the run has no secret: make one with `codedreduce secret`"):
         found.meeting.check_protected()
     insecure = read_membership({**said, "CODEDREDUCE_INSECURE": "1"})
     assert insecure is not None

@@ -89,7 +89,7 @@ def unread() -> int:
 
 
 @pytest.mark.parametrize(
-    ("opened", "words"), [(full, "No space left on device"), (unread, "nobody reads what the processes print")]
+    ("opened", "words"), [(full, "No space left on device"), (unread, "the reader of the processes' output has ended")]
 )
 @pytest.mark.parametrize("output", ["root", "all"])
 def test_standard_output_that_cannot_be_written_to(

@@ -137,7 +137,7 @@ def compare_one(base: Scenario, s: int) -> float:
         (lambda: Link(rate=0), "above zero, got 0"),
         (lambda: Link(latency=-1), "negative"),
         (lambda: parse_delays("windy", workers=3, unit=1, seed=0), "unknown delays 'windy'"),
-        (lambda: parse_delays("stalls:2:1s", workers=3, unit=1, seed=0), "0 to 1, got 2"),
+        (lambda: parse_delays("stalls:2:1s", workers=3, unit=1, seed=0), "the probability 2 is not between 0 and 1"),
         (lambda: scheme_names("ring,magic"), "unknown scheme 'magic'"),
         (lambda: Fault(kind="fire", node=1, round=1), "unknown fault 'fire'"),
         (lambda: Fault(kind="crash", node=-1, round=1), "got node -1"),
@@ -222,7 +222,7 @@ def test_ranks_are_counted_from_0() -> None:
     for rank in range(6):
         delays = parse_delays(f"rank:{rank}:1:0.5s", workers=6, unit=0.1, seed=0)
         assert delays.draw(7).startup.nonzero()[0].tolist() == [rank]
-    with pytest.raises(UsageError, match="ranks are 0 to 5; there is no rank 6"):
+    with pytest.raises(UsageError, match="there is no rank 6 to delay: ranks are 0 to 5"):
         parse_delays("rank:6:1:0.5s", workers=6, unit=0.1, seed=0)
 
 

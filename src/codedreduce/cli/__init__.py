@@ -1,4 +1,4 @@
-"""The command line: one file per command; `on_hosts` and `on_ray` belong to `run`, `terminal/` to all of them."""
+"""The command line: one file per command. `on_hosts` and `on_ray` belong to `run`, `terminal/` to all commands."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def _program() -> None:
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user's is one line and exit code 2."""
+    """Run the command line. A user error prints one line and exits with code 2."""
     _prepare_output()
-    for one in TOLD_BY:  # so that everything is taken away on the way out
+    for one in TOLD_BY:  # exit through `finally` blocks, which clean up
         if signal.getsignal(one) is not signal.SIG_IGN:
             signal.signal(one, lambda number, _: sys.exit(128 + number))
     wide: dict[str, Any] = {}
-    if not sys.stdout.isatty():  # help is not wrapped, and has no boxes
+    if not sys.stdout.isatty():  # print help without wrapping and boxes
         wide["terminal_width"] = WIDEST
         app.rich_markup_mode = lab.app.rich_markup_mode = None
     try:
@@ -85,16 +85,16 @@ def main() -> None:
 
 
 def _prepare_output() -> None:
-    """A name of a file that is no text can be printed, and output that was closed is written to nowhere."""
+    """Make file names that are not valid text printable, and redirect closed standard streams to /dev/null."""
     open_what_is_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _end(error: BaseException, code: int, text: str = "") -> NoReturn:
-    """Print an error, with where it was raised if it is a fault of ours or if that is asked for, and exit."""
+    """Print an error and exit. An internal error, or CODEDREDUCE_DEBUG, adds the traceback."""
     shows_place = not is_plain(error) if isinstance(error, CodedReduceError) else wants_tracebacks()
-    with contextlib.suppress(OSError):  # the exit code says it, too
+    with contextlib.suppress(OSError):  # the exit code reports the error, too
         if shows_place:
             traceback.print_exception(error)
         complain(text or str(error))

@@ -1,4 +1,4 @@
-"""`codedreduce chaos`: a run to which something happens every second, and whether it came through."""
+"""`codedreduce chaos`: inject a fault into a run every second, and check whether the run survives."""
 
 from __future__ import annotations
 
@@ -26,34 +26,36 @@ from codedreduce.units import human_seconds
 from codedreduce.units import rate as parse_rate
 from codedreduce.units import seconds as parse_seconds
 
-#: Seconds that it takes, and faults that are drawn, at most.
+#: Limits: seconds of a chaos run, and number of faults.
 LONGEST, MOST_FAULTS = 7 * 86400, 1_000_000
 
 
 def chaos(
-    minutes: Annotated[float, typer.Option(help="How long.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the schedule of faults.")] = 0,
+    minutes: Annotated[float, typer.Option(help="Duration in minutes.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the schedule of faults.")] = 0,
     workers: Annotated[
-        int, typer.Option("-n", "--workers", min=2, max=MOST_NODES, help="Ranks of a striped run.")
+        int, typer.Option("-n", "--workers", min=2, max=MOST_NODES, help="Number of ranks of a striped run.")
     ] = 20,
-    tree: Annotated[str | None, typer.Option(help="A tree and its root instead: FANOUTxDEPTH.")] = None,
+    tree: Annotated[str | None, typer.Option(help="Use a tree instead of stripes: FANOUTxDEPTH.")] = None,
     pytorch: Annotated[bool, typer.Option("--torch", help="Train in PyTorch instead of NumPy.")] = False,
-    every: Annotated[str, typer.Option(help="Time from one fault to the next.")] = "1s",
-    only: Annotated[str | None, typer.Option(help=f"Only these faults: {', '.join(KINDS)}.")] = None,
-    rate: Annotated[str, typer.Option(help="Of every node's link.")] = "100mbit",
-    trace: Annotated[Path | None, typer.Option(help="Write the schedule here, to do it again.")] = None,
-    replay: Annotated[Path | None, typer.Option(help="Do what a schedule says that --trace wrote.")] = None,
-    keep: Annotated[Path | None, typer.Option(help="Keep what the processes wrote in this folder.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the result here, as JSON.")] = None,
-    lab_name: Annotated[str, typer.Option("--lab-name", help="What the lab it makes is called.")] = "chaos",
+    every: Annotated[str, typer.Option(help="Time between two faults.")] = "1s",
+    only: Annotated[
+        str | None, typer.Option(help=f"Use only these faults, separated by commas: {', '.join(KINDS)}.")
+    ] = None,
+    rate: Annotated[str, typer.Option(help="Rate of every node's link.")] = "100mbit",
+    trace: Annotated[Path | None, typer.Option(help="File for the schedule of faults, for --replay.")] = None,
+    replay: Annotated[Path | None, typer.Option(help="Repeat a schedule that --trace wrote.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="Folder for the logs and results of the processes.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the result, as JSON.")] = None,
+    lab_name: Annotated[str, typer.Option("--lab-name", help="Name of the lab that the command creates.")] = "chaos",
 ) -> None:
-    """Kill, stop, cut off and restore real processes in a lab, the root's too, and compare with an undisturbed run.
+    """Kill, stop and disconnect real processes in a lab, the leader too, and compare with a fault-free run.
 
-    Prints rounds, faults, the longest pause, rounds lost, and whether the model has the same bits. Needs root.
+    Prints rounds, faults, the longest pause, lost rounds, and whether the model is bit-identical. Needs root.
     """
     seconds = 60 * minutes
     if not 0 < seconds <= LONGEST:
-        raise UsageError(f"`--minutes {minutes:g}`: chaos takes more than 0 minutes, and a week at most")
+        raise UsageError(f"`--minutes {minutes:g}`: the duration must be above 0 minutes and at most a week")
     check_writable(trace, out)
     count = workers if tree is None else parse_shape(tree, 1, most=MOST_NODES - 1, why="for a lab").workers
     with tempfile.TemporaryDirectory(prefix="codedreduce-chaos-") as scratch:
@@ -63,7 +65,7 @@ def chaos(
         except OSError as error:
             raise UsageError(f"cannot write to {str(folder)!r}: {error.strerror}") from None
         if any(folder.glob("rounds-*")):
-            raise UsageError(f"{folder} has what processes of another chaos wrote; name another folder")
+            raise UsageError(f"`--keep {folder}`: the folder has files of another chaos run; specify another folder")
         setup = Setup(
             workers=count, shape=tree, kind="torch" if pytorch else "numpy", rate=parse_rate(rate), folder=folder,
             lab=lab_name, seed=seed,
@@ -80,7 +82,7 @@ def chaos(
             file.write(msgspec.json.format(msgspec.json.encode(outcome), indent=1).decode() + "\n")
         console.print(f"wrote {out}")
     if not outcome.is_good:
-        raise CodedReduceError("the run did not keep what is promised; see above")
+        raise CodedReduceError("the run failed: it lost rounds, left something behind, or its model differs; see above")
 
 
 def _kinds(only: str | None) -> tuple[Kind, ...]:
@@ -95,17 +97,19 @@ def _faults(
     setup: Setup, replay: Path | None, seconds: float, seed: int, every: float, kinds: tuple[Kind, ...]
 ) -> list[ChaosFault]:
     if not every > 0:
-        raise UsageError("faults need some time between them: --every 1s")
+        raise UsageError("`--every`: the time between two faults must be above 0; as --every 1s")
     if seconds / every > MOST_FAULTS:
         raise UsageError(
-            f"a fault every {every:g} s for {seconds:g} s is more than {MOST_FAULTS:,}; take fewer: --every 1s"
+            f"a fault every {every:g} s for {seconds:g} s is more than {MOST_FAULTS:,} faults; use --every 1s"
         )
     found = (
         schedule.read(replay) if replay else schedule.drawn(setup.processes, seconds, seed, every=every, kinds=kinds)
     )
     beyond = sorted({node for fault in found for node in fault.nodes if not 0 <= node < setup.processes})
     if beyond:
-        raise UsageError(f"the schedule is of more nodes than the {setup.processes} of this run: it names {beyond}")
+        raise UsageError(
+            f"the schedule names the nodes {beyond}, but this run has only {setup.processes}; use more workers"
+        )
     return found
 
 
@@ -120,13 +124,13 @@ def _run(setup: Setup, faults: list[ChaosFault], seconds: float) -> Outcome:
 
 
 def _view(setup: Setup, progress: ChaosProgress) -> Group:
-    """How it stands: a line of figures, and a letter for every node."""
+    """The state of the run: a line of figures, and every node with its current fault."""
     last = progress.pauses()[-20:]
     line = (
         f"{progress.elapsed:4.0f} of {progress.seconds:.0f} s   round {progress.rounds}   "
         f"{sum(progress.faults.values())} of {progress.planned} faults   {progress.lost} rounds lost   "
         f"a round {human_seconds(sum(last) / len(last)) if last else '-'}   "
-        f"longest pause {human_seconds(max(progress.pauses(), default=0.0))}   rank {progress.leader} leads"
+        f"longest pause {human_seconds(max(progress.pauses(), default=0.0))}   leader: rank {progress.leader}"
     )
     nodes = Text("nodes  ")
     for node in range(setup.processes):
@@ -150,14 +154,17 @@ def _summary(outcome: Outcome) -> Table:
     if outcome.root_kills:
         rows.append(
             (
-                "whoever led was killed",
-                f"{outcome.root_kills} times; the next round at most "
+                "kills of the leader",
+                f"{outcome.root_kills}; the next round ended at most "
                 f"{human_seconds(outcome.longest_after_root_kill)} later"
-                + (f"; {outcome.rounds_again} rounds done again" if outcome.rounds_again else ""),
+                + (f"; {outcome.rounds_again} rounds repeated" if outcome.rounds_again else ""),
             )
         )
     rows += [
-        ("the same bits as undisturbed", f"{'yes' if outcome.same_bits else 'NO'}, at {outcome.finished} processes"),
+        (
+            "bit-identical to a fault-free run",
+            f"{'yes' if outcome.same_bits else 'NO'}, at {outcome.finished} processes",
+        ),
         ("left behind", f"{outcome.left_processes} processes, {outcome.left_files} files in /dev/shm"),
     ]
     for row in rows:

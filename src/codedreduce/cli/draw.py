@@ -16,31 +16,36 @@ from codedreduce.schemes.names import SCHEMES, parse_scheme
 #: The paper's comparison.
 COMPARISON = ("ring", "gradient-coding", "coded-reduce")
 
-#: With more workers it takes long to lay a scheme out, and nobody would read it.
+#: Limit of workers: planning takes long beyond it, and the drawing would be unreadable.
 MOST_DRAWN = 20_000
 
-#: Shares of others that a worker may be asked for: as many as it has replicas, to the power of the levels.
+#: Limit of tasks that a worker may have to compute: its number of replicas, to the power of the levels.
 MOST_SHARES = 1_000
 
-#: Samples of a batch.
+#: Limit of samples in a batch.
 MOST_SAMPLES = 10**15
 
 
 def draw(
-    tree: Annotated[str, typer.Option(help="FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")] = "4x2",
+    tree: Annotated[str, typer.Option(help="Tree: FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")] = "4x2",
     stragglers: Stragglers = None,
-    scheme: Annotated[str, typer.Option(help=f"{', '.join(SCHEMES)}; or compare.")] = "coded-reduce",
+    scheme: Annotated[
+        str, typer.Option(help=f"{', '.join(SCHEMES)}; or compare (three side by side).")
+    ] = "coded-reduce",
     order: Order = None,
-    code: Annotated[str | None, typer.Option(show_default="repetition", help="repetition or cyclic.")] = None,
+    code: Annotated[
+        str | None, typer.Option(show_default="repetition", help="Gradient code: repetition or cyclic.")
+    ] = None,
     units: Units = None,
     samples: Annotated[
-        int | None, typer.Option(min=1, max=MOST_SAMPLES, help="Samples in the batch.", show_default="60 a worker")
+        int | None,
+        typer.Option(min=1, max=MOST_SAMPLES, help="Number of samples in the batch.", show_default="60 per worker"),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="FILE.svg or FILE.png; without it, text.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Picture file, FILE.svg or FILE.png; default: print text.")] = None,
 ) -> None:
-    """Draw a scheme: the tree, groups in colour, each node's load and shares."""
+    """Draw a scheme: its tree, the groups in colour, and the load and tasks of each node."""
     if out is not None and out.suffix not in (".svg", ".png"):
-        raise UsageError(f"pictures are written as .svg or .png, got {str(out)!r}")
+        raise UsageError(f"`--out`: a picture is an .svg or .png file, got {str(out)!r}")
     names = COMPARISON if scheme == "compare" else (scheme,)
     check_scheme_options(names, stragglers=stragglers, order=order, code=code)
     topology = parse_shape(tree, stragglers, most=MOST_DRAWN, why="to draw")
@@ -48,7 +53,7 @@ def draw(
     if "coded-reduce" in names and (tolerated + 1) ** topology.depth > MOST_SHARES:
         raise UsageError(
             f"`--tree {tree}`: with {tolerated} stragglers under each parent a worker may have "
-            f"more than {MOST_SHARES:,} shares, too many to draw; take fewer levels"
+            f"more than {MOST_SHARES:,} tasks, too many to draw; use fewer levels"
         )
     batch = samples if samples is not None else 60 * topology.workers
     chosen = (
@@ -64,7 +69,7 @@ def draw(
         for plan in plans:
             console.print(plan_text(plan))
         return
-    from codedreduce.report.plan_figure import plan_figure  # matplotlib: no other command should wait for it
+    from codedreduce.report.plan_figure import plan_figure  # imports matplotlib, which is slow
 
     try:
         plan_figure(plans).savefig(out, dpi=150)

@@ -1,4 +1,4 @@
-"""`codedreduce lab`: a cluster of network namespaces on this machine."""
+"""`codedreduce lab`: a cluster of network namespaces on this host."""
 
 from __future__ import annotations
 
@@ -16,29 +16,33 @@ from codedreduce.lab.laboratory import labs, only_lab, remove_probes
 from codedreduce.units import rate as parse_rate
 from codedreduce.units import seconds as parse_seconds
 
-app = typer.Typer(no_args_is_help=True, help="A cluster of network namespaces on this machine (root, iproute2).")
+app = typer.Typer(
+    no_args_is_help=True, help="A cluster of network namespaces on this host (needs root privileges, iproute2)."
+)
 
-Name = Annotated[str, typer.Option(help="Which lab.")]
-Node = Annotated[int, typer.Argument(help="0 is the root.")]
+Name = Annotated[str, typer.Option(help="Name of the lab.")]
+Node = Annotated[int, typer.Argument(help="Number of the node; 0 is the root.")]
 
-#: The option by which train, race and run are placed in a lab.
-InLab = Annotated[bool, typer.Option("--lab", help="On the nodes of the lab that is up (see `codedreduce lab`).")]
-LabName = Annotated[str, typer.Option("--lab-name", help="Which lab, if there are several.")]
+#: The options that place train, race and run in a lab.
+InLab = Annotated[bool, typer.Option("--lab", help="Run on the nodes of a lab (see `codedreduce lab`).")]
+LabName = Annotated[str, typer.Option("--lab-name", help="Name of the lab for --lab.")]
 
 
 def chosen_lab(in_lab: bool, name: str, processes: int) -> Lab | None:
-    """The lab that --lab asks for, with room for so many processes."""
+    """The lab for --lab, checked to have enough nodes; None without --lab."""
     return only_lab(name, processes=processes) if in_lab else None
 
 
 @app.command()
 def up(
-    nodes: Annotated[int, typer.Option(help="The root and the workers: 85 for a tree of 4x3.")] = 21,
-    rate: Annotated[str, typer.Option(help="Of every node's interface, in and out.")] = "60mbit",
-    latency: Annotated[str, typer.Option(help="On the way out of a node; needs netem in the kernel.")] = "0ms",
+    nodes: Annotated[int, typer.Option(help="Number of nodes, with the root: 85 for a 4x3 tree.")] = 21,
+    rate: Annotated[str, typer.Option(help="Rate of every node's link, in each direction.")] = "60mbit",
+    latency: Annotated[
+        str, typer.Option(help="Latency of packets that leave a node; needs netem in the kernel.")
+    ] = "0ms",
     name: Name = DEFAULT_NAME,
 ) -> None:
-    """Make a lab: a namespace with its own address for every node, on one bridge, limited both ways."""
+    """Create a lab: per node a network namespace with its own address, on one bridge, with a limited rate."""
     begin = time.monotonic()
     lab = Lab.up(nodes=nodes, rate=parse_rate(rate), latency=parse_seconds(latency), name=name)
     last = lab.address(nodes - 1)
@@ -48,7 +52,7 @@ def up(
 
 
 @app.command()
-def status(name: Annotated[str | None, typer.Option(help="Only this one.")] = None) -> None:
+def status(name: Annotated[str | None, typer.Option(help="Show only this lab.")] = None) -> None:
     """Show the labs that are up: limits, traffic, faults and processes."""
     check_available()
     console = make_console()
@@ -56,21 +60,21 @@ def status(name: Annotated[str | None, typer.Option(help="Only this one.")] = No
     if name is not None:
         Lab.find(name)
     if not found:
-        console.print("no lab is up; make one with: codedreduce lab up --nodes 21 --rate 60mbit")
+        console.print("no lab is up; create one with: codedreduce lab up --nodes 21 --rate 60mbit")
     for one in sorted(found) if name is None else [name]:
         console.print(_table(Lab(one, found[one])))
 
 
 @app.command(name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def execute(
-    node: Node, command: Annotated[list[str], typer.Argument(help="After --, what to run there.")],
+    node: Node, command: Annotated[list[str], typer.Argument(help="Command to run, after --.")],
     name: Name = DEFAULT_NAME,
 ) -> None:  # fmt: skip
     """Run a command on a node."""
     lab = Lab.find(name)
     command = command[1:] if command[0] == "--" else command
     if not command:
-        raise UsageError(f"say what to run: codedreduce lab exec {node} -- COMMAND")
+        raise UsageError(f"the command is missing; write: codedreduce lab exec {node} -- COMMAND")
     lab.enter(node)
     try:
         os.execvp(command[0], command)
@@ -79,37 +83,43 @@ def execute(
 
 
 @app.command()
-def rate(node: Node, rate: Annotated[str, typer.Argument(help="As 10mbit.")], name: Name = DEFAULT_NAME) -> None:
-    """Change a node's rate."""
+def rate(
+    node: Node, rate: Annotated[str, typer.Argument(help="New rate, as 10mbit.")], name: Name = DEFAULT_NAME
+) -> None:
+    """Change the rate of a node's link."""
     Lab.find(name).set_rate(node, parse_rate(rate))
 
 
 @app.command()
-def link(node: Node, state: Annotated[str, typer.Argument(help="up or down.")], name: Name = DEFAULT_NAME) -> None:
-    """Pull a node's cable, or put it back."""
+def link(
+    node: Node, state: Annotated[str, typer.Argument(help="State of the link: up or down.")], name: Name = DEFAULT_NAME
+) -> None:
+    """Take a node's link down, or bring it up again."""
     if state not in ("up", "down"):
-        raise UsageError(f"a link is up or down, not {state!r}")
+        raise UsageError(f"the state of a link is up or down, got {state!r}")
     Lab.find(name).set_link(node, up=state == "up")
 
 
 @app.command()
 def pause(node: Node, name: Name = DEFAULT_NAME) -> None:
-    """Stop all processes of a node."""
+    """Stop all processes of a node (SIGSTOP)."""
     _say(Lab.find(name).pause(node), "stopped", node)
 
 
 @app.command()
 def resume(node: Node, name: Name = DEFAULT_NAME) -> None:
-    """Let the processes of a node go on."""
-    _say(Lab.find(name).pause(node, paused=False), "going on", node)
+    """Continue the stopped processes of a node (SIGCONT)."""
+    _say(Lab.find(name).pause(node, paused=False), "running again", node)
 
 
 @app.command()
 def down(
-    everything: Annotated[bool, typer.Option("--all", help="All labs of this machine, also half made ones.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Remove all labs of this host, also incomplete ones.")
+    ] = False,
     name: Name = DEFAULT_NAME,
 ) -> None:
-    """Take a lab away, and end what still runs on its nodes."""
+    """Remove a lab, and end the processes that still run on its nodes."""
     check_available()
     console = make_console()
     found = labs()
@@ -119,7 +129,7 @@ def down(
         remove_probes()
     for one in sorted(found) if everything else [name]:
         ended = Lab(one, found[one]).down()
-        console.print(f"lab {one} is gone" + (f"; {ended} processes were still there and were ended" if ended else ""))
+        console.print(f"removed lab {one}" + (f"; ended {ended} processes that still ran" if ended else ""))
     if not found:
         console.print("no lab was up")
 
@@ -150,7 +160,7 @@ def _title(lab: Lab, found: list[NodeStatus]) -> str:
 
 
 def human_rate(rate: float | None) -> str:
-    """Bytes per second as people write a network's rate.
+    """Bytes per second in the usual notation for a network's rate.
 
     >>> human_rate(60e6 / 8)
     '60mbit'

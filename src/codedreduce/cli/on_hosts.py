@@ -1,4 +1,4 @@
-"""`--hosts`: the processes of `codedreduce run` on other machines, over ssh."""
+"""`--hosts`: the processes of `codedreduce run` on other hosts, over ssh."""
 
 from __future__ import annotations
 
@@ -15,52 +15,53 @@ from codedreduce.launch.launcher import Launch, launch
 from codedreduce.launch.showing import Show
 from codedreduce.launch.ssh import SshHost, Way, open_hosts, parse_hosts
 
-#: How hosts are come to, if --ssh does not say.
+#: Environment variable with the ssh command, used without --ssh.
 VARIABLE = "CODEDREDUCE_SSH"
 
 Hosts = Annotated[
-    str | None, typer.Option("--hosts", help="Over ssh on other machines: a:4,b:4 (four on each), or a FILE of hosts.")
+    str | None,
+    typer.Option("--hosts", help="Start processes on other hosts over ssh: a:4,b:4 (four on each), or a FILE."),
 ]
 Python = Annotated[
-    str | None, typer.Option("--python", help="With --hosts: the Python there; this one's path, without.")
+    str | None, typer.Option("--python", help="With --hosts: path of Python on the hosts; default the local path.")
 ]
 Ssh = Annotated[
     str | None,
-    typer.Option("--ssh", help="With --hosts: the ssh command, as 'ssh -F FILE'; else CODEDREDUCE_SSH, or ssh."),
+    typer.Option("--ssh", help="With --hosts: ssh command, as 'ssh -F FILE'; default CODEDREDUCE_SSH, or ssh."),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnHosts:
-    """What --hosts, --python and --ssh say."""
+    """The values of --hosts, --python and --ssh."""
 
     hosts: tuple[SshHost, ...]
     way: Way
 
     @classmethod
     def chosen(cls, hosts: str | None, python: str | None, ssh: str | None, *, in_lab: bool) -> OnHosts | None:
-        """None if nothing is said."""
+        """The chosen hosts; None without --hosts."""
         if hosts is None:
             if python is not None or ssh is not None:
-                raise UsageError("--python and --ssh say how --hosts are come to: name some, or leave them out")
+                raise UsageError("--python and --ssh need --hosts: specify hosts, or leave the two out")
             return None
         if in_lab:
-            raise UsageError("--hosts are other machines, and --lab plays some on this one: say one of them")
+            raise UsageError("--hosts (other hosts) and --lab (this host) exclude each other: specify only one")
         command = ssh or os.environ.get(VARIABLE) or "ssh"
         try:
             words = tuple(shlex.split(command))
         except ValueError as error:
-            raise UsageError(f"the ssh command {command!r} cannot be read: {error}") from None
+            raise UsageError(f"cannot parse the ssh command {command!r}: {error}") from None
         way = Way(ssh=words or ("ssh",), python=python or sys.executable, folder=os.getcwd())
         return cls(hosts=parse_hosts(hosts), way=way)
 
     @property
     def slots(self) -> int:
-        """How many processes they take."""
+        """The number of processes that fit on the hosts."""
         return sum(host.slots for host in self.hosts)
 
     def launch(self, what: Launch, show: Show) -> None:
-        """Run it on these hosts, by the Python that is there."""
+        """Run on these hosts, with their Python."""
         with open_hosts(self.hosts, what.count, self.way, what.port) as placement:
             command = [self.way.python, *what.command[1:]]
             launch(replace(what, command=command, placement=placement, port=placement.port), show)

@@ -1,4 +1,4 @@
-"""`codedreduce run --on ray`: what is said of a cluster, and a run on it."""
+"""`codedreduce run --on ray`: the options for a Ray cluster, and a run on it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,23 @@ from codedreduce.launch.showing import Show
 from codedreduce.schemes import Plan
 from codedreduce.units import seconds as parse_seconds
 
-On = Annotated[str | None, typer.Option("--on", help="Where processes are started: ray, the nodes of a Ray cluster.")]
-Address = Annotated[str | None, typer.Option(help="Of the cluster's head, HOST:6379; without it, the one found here.")]
-Resources = Annotated[str | None, typer.Option(help="What each process has on --on ray: GPU=1,CPU=4; CPU=1 at first.")]
-SpreadOver = Annotated[
-    str | None, typer.Option(help="A label of the nodes (rack, zone): what fails as one, if not a node.")
+On = Annotated[str | None, typer.Option("--on", help="Start the processes on a cluster: ray.")]
+Address = Annotated[
+    str | None, typer.Option(help="With --on ray: address of the head, HOST:6379; default the local cluster.")
 ]
-Within = Annotated[str, typer.Option(help="How long a cluster has to find places for all.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show where processes would be on the cluster, and end.")]
+Resources = Annotated[
+    str | None, typer.Option(help="With --on ray: resources per process, GPU=1,CPU=4; default CPU=1.")
+]
+SpreadOver = Annotated[
+    str | None, typer.Option(help="With --on ray: node label of failure domains (rack, zone); default the node.")
+]
+Within = Annotated[str, typer.Option(help="With --on ray: time limit for placing all processes.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="With --on ray: show the placement and exit.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SaidOfRay:
-    """What was said on the command line."""
+    """The options for a cluster, from the command line."""
 
     on: str | None
     address: str | None
@@ -39,7 +43,7 @@ class SaidOfRay:
 
     def __post_init__(self) -> None:
         if self.on not in (None, "ray"):
-            raise UsageError(f"--on names where processes are started: ray; got {self.on!r}")
+            raise UsageError(f"`--on`: unknown cluster {self.on!r}; use ray")
         if self.on is None:
             given = {
                 "--address": self.address, "--resources": self.resources, "--spread-over": self.spread_over,
@@ -47,11 +51,11 @@ class SaidOfRay:
             }  # fmt: skip
             for name, value in given.items():
                 if value:
-                    raise UsageError(f"{name} is for a cluster: say --on ray, too")
+                    raise UsageError(f"{name} needs a cluster: add --on ray")
 
 
 def parse_resources(text: str | None) -> dict[str, float]:
-    """As people write them.
+    """Resources by name, from the text of --resources.
 
     >>> parse_resources("GPU=1,CPU=0.5"), parse_resources(None)
     ({'GPU': 1.0, 'CPU': 0.5}, {})
@@ -64,12 +68,12 @@ def parse_resources(text: str | None) -> dict[str, float]:
         try:
             found[name] = float(much)
         except ValueError:
-            raise UsageError(f"--resources are NAME=NUMBER, with commas between them; got {one!r}") from None
+            raise UsageError(f"`--resources`: write NAME=NUMBER, separated by commas; got {one!r}") from None
     return found
 
 
 def launch_on_ray(said: SaidOfRay, what: Launch, plan: Plan, least: int, show: Show) -> None:
-    """Start them on the cluster, or show where they would be."""
+    """Start the processes on the cluster, or show their placement."""
     require("ray", extra="ray")
     from codedreduce.ray.launch_on_ray import OnRay, launch_on, placement_of, portable
     from codedreduce.ray.reservations import Wanted
@@ -90,6 +94,6 @@ def launch_on_ray(said: SaidOfRay, what: Launch, plan: Plan, least: int, show: S
     console = make_console()
     console.print(table)
     if what.count > least:
-        console.print(f"up to {what.count - least} more as places come")
+        console.print(f"up to {what.count - least} more when the cluster has room")
     for words in wrong:
         console.print(words)

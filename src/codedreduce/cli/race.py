@@ -1,4 +1,4 @@
-"""`codedreduce race`: all schemes in real processes on this machine, under the same injected delays."""
+"""`codedreduce race`: all schemes in real processes on this host, under the same injected delays."""
 
 from __future__ import annotations
 
@@ -42,24 +42,28 @@ from codedreduce.units import seconds as parse_seconds
 
 
 def race(
-    tree: Annotated[str, typer.Option(help="FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")] = "4x2",
+    tree: Annotated[str, typer.Option(help="Tree: FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")] = "4x2",
     stragglers: Stragglers = None,
-    schemes: Annotated[str, typer.Option(help=f"all, or some of {','.join(ALL)}.")] = "all",
-    delays: Annotated[str, typer.Option(help="As for simulate.")] = "stalls:0.05:0.5s",
-    compute: Annotated[str, typer.Option(help="Time of the whole batch on one worker, at least.")] = "2s",
-    parameters: Annotated[int, typer.Option(min=1, help="Features of the logistic regression.")] = 1000,
-    samples: Annotated[int, typer.Option(min=1, help="In the batch.")] = 6300,
-    rounds: Annotated[int, typer.Option(min=1, max=MOST_ROUNDS, help="Rounds for each scheme.")] = 25,
+    schemes: Annotated[
+        str, typer.Option(help=f"Schemes, separated by commas: all, or some of {','.join(ALL)}.")
+    ] = "all",
+    delays: Annotated[
+        str, typer.Option(help="Delays of workers; the same values as for `simulate`.")
+    ] = "stalls:0.05:0.5s",
+    compute: Annotated[str, typer.Option(help="Minimum time that one worker needs for the whole batch.")] = "2s",
+    parameters: Annotated[int, typer.Option(min=1, help="Number of features of the logistic regression.")] = 1000,
+    samples: Annotated[int, typer.Option(min=1, help="Number of samples in the batch.")] = 6300,
+    rounds: Annotated[int, typer.Option(min=1, max=MOST_ROUNDS, help="Number of rounds for each scheme.")] = 25,
     seed: Seed = 0,
-    json: Annotated[Path | None, typer.Option(help="Write results here.")] = None,
-    report: Annotated[Path, typer.Option(help="Write DIR/index.html.")] = Path("report"),
+    json: Annotated[Path | None, typer.Option(help="File for the results.")] = None,
+    report: Annotated[Path, typer.Option(help="Folder for the HTML report (index.html).")] = Path("report"),
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
 ) -> None:
-    """Train the same model with every scheme, in real processes, and see what stragglers cost each of them."""
+    """Train the same model with every scheme in real processes, and compare what stragglers cost each scheme."""
     names, tolerated = scheme_names(schemes), TOLERATED if stragglers is None else stragglers
     check_scheme_options(names, stragglers=stragglers)
-    shape = parse_shape(tree, tolerated, most=MOST_PROCESSES, why="for one machine")
+    shape = parse_shape(tree, tolerated, most=MOST_PROCESSES, why="for one host")
     check_memory(samples, parameters)
     batch_seconds = parse_seconds(compute)
     parse_delays(delays, workers=shape.workers, unit=1.0, seed=seed)
@@ -93,7 +97,7 @@ def race(
 
 
 def _race(job: Job, schemes: dict[str, Scheme], console: Console) -> Comparison:
-    """Let them run, with a table that grows."""
+    """Run the schemes and update a live table after every round."""
     logs: dict[str, list[RoundLog]] = {name: [] for name in schemes}
     comparison = None
     try:
@@ -110,7 +114,7 @@ def _race(job: Job, schemes: dict[str, Scheme], console: Console) -> Comparison:
             comparison = race_schemes(
                 job, schemes, on_round=on_round, on_note=lambda note: live.console.print(note.reason)
             )
-    except KeyboardInterrupt as interrupt:  # while the table is taken away: all is finished
+    except KeyboardInterrupt as interrupt:  # while the live table closes: all schemes are finished
         if comparison is None:
             raise
         return replace(comparison, stopped_by=interrupt)

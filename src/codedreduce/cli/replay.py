@@ -16,12 +16,12 @@ from codedreduce.simulator.scenario import ENDLESS, Scenario, write_trace
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(help="A trace that simulate or a failing test wrote.")],
-    node: Annotated[int | None, typer.Option(help="Only what happens at this node.")] = None,
-    round: Annotated[int | None, typer.Option(help="Only this round.")] = None,
+    file: Annotated[Path, typer.Argument(help="Trace that `simulate --trace` or a failing test wrote.")],
+    node: Annotated[int | None, typer.Option(help="Show only the events at this node.")] = None,
+    round: Annotated[int | None, typer.Option(help="Show only this round.")] = None,
     step: Annotated[bool, typer.Option(help="Wait for Enter after every event.")] = False,
 ) -> None:
-    """Run the scenario of a trace again, check that the same happens, and show it event by event."""
+    """Run the scenario of a trace again, check that the events are the same, and show them one by one."""
     try:
         recorded = file.read_text(encoding="utf-8")
     except OSError as error:
@@ -41,12 +41,14 @@ def replay(
     if failure:
         console.print(f"it ends with {failure}", style="red")
     if lines != again.getvalue().splitlines():
-        raise CodedReduceError("the run differs from what was recorded: it is of another version, or was changed")
-    console.print("the run is the same as recorded")
+        raise CodedReduceError(
+            "the run differs from the trace: another version wrote the trace, or its file was changed"
+        )
+    console.print("the run is the same as the trace")
 
 
 def show(console: Console, lines: list[str], node: int | None, round_: int | None, step: bool) -> None:
-    """Print events, each with the actions below it."""
+    """Print events, each followed by its actions."""
     current = 1
     events: list[list[str]] = []
     for line in lines:
@@ -67,7 +69,7 @@ def show(console: Console, lines: list[str], node: int | None, round_: int | Non
 
 
 def _is_enough() -> bool:
-    """Wait for Enter; whether no more is to be shown."""
+    """Wait for Enter. True if the user wants to see no more events."""
     try:
         return input() in ("q", "quit")
     except EOFError:

@@ -1,4 +1,4 @@
-"""`codedreduce run`: start a script as all processes of a run, on this machine or on others."""
+"""`codedreduce run`: start a script as all processes of a run, on this host or on others."""
 
 from __future__ import annotations
 
@@ -47,38 +47,53 @@ from codedreduce.units import seconds as parse_seconds
 
 
 def run(
-    script: Annotated[str, typer.Argument(help="A Python script, or with -m a module; every process runs it.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="What the script gets.")] = None,
+    script: Annotated[str, typer.Argument(help="Python script, or with -m a module, that every process runs.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.")] = None,
     workers: Annotated[
-        str | None, typer.Option("-n", "--workers", help="Processes that compute: 12, or 4:12, least and most.")
+        str | None,
+        typer.Option("-n", "--workers", help="Number of computing processes: 12, or MIN:MAX, as 4:12; default 6."),
     ] = None,
-    is_module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module: python -m.")] = False,
+    is_module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module, as for python -m.")] = False,
     output: Annotated[
-        str, typer.Option(help="What is shown: root (rank 0's), all (with ranks), or a FOLDER with a file a rank.")
+        str, typer.Option(help="Output to show: root (rank 0), all (with ranks), or a FOLDER for one file per rank.")
     ] = "root",
     start: Annotated[
-        int | None, typer.Option(min=1, help="Start only so many; others may join, by hand or from other machines.")
+        int | None,
+        typer.Option(min=1, help="Start only this many processes; others may join, by hand or from other hosts."),
     ] = None,
-    tree: Annotated[str | None, typer.Option(help="A tree and its root: FANOUTxDEPTH or WORKERS/FANOUT.")] = None,
+    tree: Annotated[
+        str | None, typer.Option(help="Use a tree: FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")
+    ] = None,
     stragglers: Stragglers = None,
     scheme: Annotated[
         str | None,
-        typer.Option(help="striped, coded-reduce, master-worker, ...; striped, or coded-reduce with --tree."),
+        typer.Option(help="striped, coded-reduce, master-worker, ...; default striped, or coded-reduce with --tree."),
     ] = None,
     order: Order = None,
     units: Units = None,
-    inject: Annotated[str | None, typer.Option(help="Make workers late: stalls:0.05:0.5s, bursty, ...")] = None,
+    inject: Annotated[
+        str | None, typer.Option(help="Delay workers artificially: stalls:0.05:0.5s, bursty, ...")
+    ] = None,
     on_excess: OnExcess = "wait",
     say_waiting_after: SayWaitingAfter = "30s",
-    restart: Annotated[bool, typer.Option("--restart", help="Start processes again that die.")] = False,
-    restarts: Annotated[int | None, typer.Option(help="The same, so many times in all at most.")] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Restart processes that die, as often as necessary.")
+    ] = False,
+    restarts: Annotated[
+        int | None, typer.Option(help="Restart processes that die, at most this many times in all.")
+    ] = None,
     replan_after: Annotated[
-        str, typer.Option(help="How long more lost than tolerated are waited for, before it goes on without them.")
+        str,
+        typer.Option(
+            help="For trees: time to wait for more failed workers than tolerated, before the root does their work."
+        ),
     ] = "10s",
-    grace: Annotated[str, typer.Option(help="How long processes have to hand over at SIGTERM.")] = "30s",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where the root answers; 0 for any free port.")] = 0,
+    grace: Annotated[str, typer.Option(help="Grace period in which processes leave the run after SIGTERM.")] = "30s",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port at which rank 0 listens; 0 selects a free port.")
+    ] = 0,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Let anybody in who reaches a port: no secret, nothing is encrypted.")
+        bool, typer.Option("--insecure", help="Admit every process that reaches a port: no secret, no encryption.")
     ] = False,
     audit: Audit = 0.0,
     quarantine: Quarantine = QUARANTINE,
@@ -94,9 +109,10 @@ def run(
     within: Within = "60s",
     dry_run: DryRun = False,
 ) -> None:
-    """Start all processes of a run, show what rank 0 prints, and end them all when it is over.
+    """Start all processes of a run, show the output of rank 0, and end all processes when the run is over.
 
-    In stripes every process computes and steps; over a tree there is a root beside the workers, which alone steps.
+    In a striped run every process computes and updates the model. A tree has one more process, the root: it alone
+    updates the model.
     """
     if script.startswith("-"):
         raise UsageError(f"No such option: {script}; see codedreduce run --help")
@@ -113,13 +129,13 @@ def run(
     tree = tree or _usual_tree(scheme, count, tolerated)
     shape = parse_shape(tree, tolerated, most=most, why="to be started")
     if workers is not None and count != shape.workers:
-        raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}; leave one of them out")
+        raise UsageError(f"`-n {workers}`: the tree {tree} has {shape.workers} workers; specify only one of them")
     excess = Excess(on_excess, parse_seconds(say_waiting_after), parse_seconds(replan_after))
     chosen = parse_scheme(scheme, tree=shape, stragglers=tolerated, order=order, units=units)
     is_striped = isinstance(chosen, Striped)
     _check(is_striped, excess, least, count, start)
     if restarts is not None and restarts < 0:
-        raise UsageError(f"processes are started again 0 times or more, got {restarts}")
+        raise UsageError(f"`--restarts {restarts}`: the number of restarts must be at least 0")
     if inject is not None:
         parse_delays(inject, workers=shape.workers, unit=1.0, seed=0)
     variables = {
@@ -141,7 +157,7 @@ def run(
     show = _shown(output, has_root=not is_striped)
     if on is not None:
         if lab is not None or start is not None or on_hosts is not None:
-            raise UsageError("a cluster places all processes itself: --lab, --hosts and --start are not for --on ray")
+            raise UsageError("`--on ray` places all processes itself: leave out --lab, --hosts and --start")
         again = what if restart or restarts is not None else replace(what, times=None, only_lost=True)
         least = least if least < count else processes
         launch_on_ray(said_of_ray, again, chosen.plan(samples=10**6), least, show)
@@ -152,20 +168,20 @@ def run(
 
 
 def _usual_tree(scheme: str, count: int, stragglers: int) -> str:
-    """How so many workers are laid out if nobody says; in stripes that is nothing but their number."""
+    """The default tree for this number of workers; for stripes only the number counts."""
     if scheme == "striped" or count <= stragglers:
         return f"{count}x1"
     return f"{count}/{max(4, stragglers + 1)}"
 
 
 def _check(is_striped: bool, excess: Excess, least: int, count: int, start: int | None) -> None:
-    """What only one kind of run can do is refused for the other."""
+    """Refuse options that only the other kind of run (striped or tree) supports."""
     if is_striped and excess.do != "wait":
-        raise UsageError("stripes compute the exact sum as long as a rank is left; --on-excess is for trees")
+        raise UsageError("--on-excess is for trees: a striped run computes the exact sum as long as one rank is left")
     if not is_striped and (least < count or start is not None):
-        raise UsageError("every place of a tree has work of its own: a run that may be smaller is for --scheme striped")
+        raise UsageError("a tree needs all its workers: a minimum (as -n 4:12) and --start are for --scheme striped")
     if start is not None and start < least:
-        raise UsageError(f"a run of at least {least} does not begin with {start}")
+        raise UsageError(f"`--start {start}`: the run needs at least {least} processes; start {least} or more")
 
 
 def _said_of_excess(excess: Excess) -> dict[str, str]:
@@ -181,7 +197,7 @@ def _said_of_audits(auditing: Auditing) -> dict[str, str]:
 
 
 def _shown(output: str, *, has_root: bool) -> Show:
-    """What is shown of what processes print."""
+    """How the output of the processes is shown."""
     screen = Screen(1)
     say = _printer(screen, has_root=has_root)
     if output == "all":
@@ -191,7 +207,7 @@ def _shown(output: str, *, has_root: bool) -> Show:
 
 
 class _Printing(Console):
-    """What it cannot print is its caller's to know of."""
+    """A console that raises errors of printing, for the caller to handle."""
 
     def on_broken_pipe(self) -> None:
         """Do not exit."""
@@ -199,12 +215,12 @@ class _Printing(Console):
 
 
 def _printer(screen: Screen, *, has_root: bool) -> Callable[[int, str], None]:
-    """Prints a line of a process, with who it is ahead of it."""
+    """Prints a line of a process, with its rank in front."""
     console = make_console(_Printing, file=cast(TextIO, screen))
 
     def say(rank: int, line: str) -> None:
         who = "root" if rank == 0 and has_root else str(rank)
         ahead = (f"[{who}] ", "bold" if rank == 0 else group_colour(rank))
-        console.print(Text.assemble(ahead, line), soft_wrap=True)  # at once: others print there, too
+        console.print(Text.assemble(ahead, line), soft_wrap=True)  # in one write: other processes print there, too
 
     return say

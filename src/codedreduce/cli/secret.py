@@ -1,4 +1,4 @@
-"""`codedreduce secret`: make the secret by which processes of a run know each other."""
+"""`codedreduce secret`: create the secret that authenticates the processes of a run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from codedreduce.process.secrets import FILE_VARIABLE, VARIABLE, Secret, default
 
 
 def secret(
-    file: Annotated[str | None, typer.Option(help="Where to; without it, where processes look by themselves.")] = None,
-    show: Annotated[bool, typer.Option("--show", help="Print the secret that is there, to be piped on.")] = False,
-    new: Annotated[bool, typer.Option("--new", help="Make another, though there is one.")] = False,
+    file: Annotated[str | None, typer.Option(help="File for the secret; default: where processes look for it.")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Print the existing secret, for a pipe.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Replace an existing secret.")] = False,
 ) -> None:
-    """Make a secret, in a file that only you can read, for nodes that are started by hand."""
+    """Create a secret, in a file that only you can read, for processes that you start by hand."""
     path = default_file() if file is None else file
     if not path or os.path.isdir(path):
-        raise UsageError(f"`--file {path}`: a secret is put into a file; name one")
+        raise UsageError(f"`--file {path}`: this is not a file; name a file for the secret")
     if show:
         print(read_secret(path).reveal())
         return
@@ -28,10 +28,10 @@ def secret(
         write_secret(path, Secret.fresh(), replaces=new)
     except FileExistsError:
         raise UsageError(
-            f"there is a secret in {path}: use it, or make another with --new (runs that have it go on)"
+            f"{path} already has a secret: use it, or replace it with --new (current runs continue)"
         ) from None
     console = make_console()
-    console.print(f"a secret is in {path}, which only you can read")
-    where = "they look for it there" if file is None else f"{FILE_VARIABLE}={path} tells them so"
-    console.print(f"processes on this machine: {where}")
-    console.print(f"on others: copy it, as by scp -p, readable by you alone; or hand it on as {VARIABLE}")
+    console.print(f"the secret is in {path}; only you can read this file")
+    where = "they find it there" if file is None else f"set {FILE_VARIABLE}={path}"
+    console.print(f"processes on this host: {where}")
+    console.print(f"other hosts: copy the file with scp -p, so that only you can read it, or set {VARIABLE}")

@@ -32,28 +32,33 @@ from codedreduce.units import seconds as parse_seconds
 
 
 def simulate(
-    tree: Annotated[str, typer.Option(help="FANOUTxDEPTH, as 4x3, or WORKERS/FANOUT, as 50/4.")] = "4x3",
+    tree: Annotated[str, typer.Option(help="Tree: FANOUTxDEPTH, as 4x3, or WORKERS/FANOUT, as 50/4.")] = "4x3",
     stragglers: Stragglers = None,
-    schemes: Annotated[str, typer.Option(help=f"all, or some of {','.join(ALL)}.")] = "all",
+    schemes: Annotated[
+        str, typer.Option(help=f"Schemes, separated by commas: all, or some of {','.join(ALL)}.")
+    ] = "all",
     delays: Annotated[
-        str, typer.Option(help="calm, exponential, bursty, sticky, stalls:P:SECONDS or a trace FILE.npz:key.")
+        str,
+        typer.Option(
+            help="Delays of workers: calm (none), exponential, bursty, sticky, stalls:P:SECONDS, or FILE.npz:KEY."
+        ),
     ] = "bursty",
-    rate: Annotated[str, typer.Option(help="Of each node's interface, each way.")] = "60mbit",
-    latency: Annotated[str, typer.Option(help="Between any two nodes.")] = "0.5ms",
-    parameters: Annotated[int, typer.Option(min=1, help="float32 numbers in the model.")] = 5800,
-    samples: Annotated[int, typer.Option(min=1, help="In the batch.")] = 6300,
-    compute: Annotated[str, typer.Option(help="Time of the whole batch on one worker.")] = "20s",
-    rounds: Annotated[int, typer.Option(min=1, max=MOST_ROUNDS, help="Rounds for each scheme.")] = 200,
+    rate: Annotated[str, typer.Option(help="Rate of each node's link, in each direction.")] = "60mbit",
+    latency: Annotated[str, typer.Option(help="Latency between any two nodes.")] = "0.5ms",
+    parameters: Annotated[int, typer.Option(min=1, help="Number of float32 parameters of the model.")] = 5800,
+    samples: Annotated[int, typer.Option(min=1, help="Number of samples in the batch.")] = 6300,
+    compute: Annotated[str, typer.Option(help="Time that one worker needs for the whole batch.")] = "20s",
+    rounds: Annotated[int, typer.Option(min=1, max=MOST_ROUNDS, help="Number of rounds for each scheme.")] = 200,
     head_start: Annotated[
-        float, typer.Option(min=0, max=1000, help="Before redundant work, as a part of the time taken so far.")
+        float, typer.Option(min=0, max=1000, help="Wait before redundant work, as a fraction of the time taken so far.")
     ] = 0.2,
-    code: Annotated[str, typer.Option(help="Of the eager scheme: repetition or cyclic.")] = "repetition",
+    code: Annotated[str, typer.Option(help="Gradient code of the eager scheme: repetition or cyclic.")] = "repetition",
     seed: Seed = 0,
-    json: Annotated[Path | None, typer.Option(help="Write results here.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write DIR/index.html.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Write every event of the first scheme here, for replay.")] = None,
+    json: Annotated[Path | None, typer.Option(help="File for the results.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Folder for the HTML report (index.html).")] = None,
+    trace: Annotated[Path | None, typer.Option(help="File for all events of the first scheme, for `replay`.")] = None,
 ) -> None:
-    """Compare schemes in virtual time: the same protocol as on a cluster, real vectors, an oracle for every round."""
+    """Compare schemes in virtual time: the real protocol, real vectors, and a check of every round's result."""
     names, tolerated = scheme_names(schemes), TOLERATED if stragglers is None else stragglers
     check_scheme_options(names, stragglers=stragglers)
     shape = parse_shape(tree, tolerated, most=MOST_SIMULATED, why="to simulate")
@@ -82,7 +87,7 @@ def simulate(
 
 
 def _simulate(base: Scenario, names: list[str], console: Console) -> Comparison:
-    """Run all of them behind a bar."""
+    """Run all schemes with a progress bar."""
     with Progress(
         TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.completed}/{task.total} rounds"),
         TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal,

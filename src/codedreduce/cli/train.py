@@ -1,4 +1,4 @@
-"""`codedreduce train`: train a model on this machine, one process a worker."""
+"""`codedreduce train`: train a model on this host, one process per worker."""
 
 from __future__ import annotations
 
@@ -50,49 +50,54 @@ from codedreduce.training.objectives import LinearRegression, LogisticRegression
 from codedreduce.training.optimizers import parse_optimizer
 from codedreduce.units import seconds as parse_seconds
 
-#: Workers when nothing is said.
+#: The default number of workers.
 WORKERS = 20
 
-#: Parameters of a model that is trained on one machine.
+#: Limit of parameters of a model that is trained on one host.
 MOST_PARAMETERS = 10**9
 
 
 def train(
-    data: Annotated[Path | None, typer.Option(help=".npz (x, y), .csv (label last) or LIBSVM text.")] = None,
-    model: Annotated[str, typer.Option(help="linear, logistic or softmax:CLASSES.")] = "logistic",
+    data: Annotated[Path | None, typer.Option(help="Data file: .npz (x, y), .csv (label last) or LIBSVM text.")] = None,
+    model: Annotated[str, typer.Option(help="Model: linear, logistic or softmax:CLASSES.")] = "logistic",
     workers: Annotated[
-        int | None, typer.Option("-n", "--workers", min=1, help="20, or as many as the tree has.")
+        int | None,
+        typer.Option("-n", "--workers", min=1, help="Number of workers; default 20, or the workers of --tree."),
     ] = None,
-    tree: Annotated[str | None, typer.Option(help="FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")] = None,
+    tree: Annotated[str | None, typer.Option(help="Tree: FANOUTxDEPTH, as 4x2, or WORKERS/FANOUT, as 50/4.")] = None,
     stragglers: Stragglers = None,
     scheme: Annotated[
-        str | None, typer.Option(help="striped, coded-reduce, master-worker, ring, ...; whichever suits, without.")
+        str | None, typer.Option(help="striped, coded-reduce, master-worker, ring, ...; default chosen for the model.")
     ] = None,
     order: Order = None,
     units: Units = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Steps to take.")] = 200,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of steps.")] = 200,
     lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.1,
-    optimizer: Annotated[str, typer.Option(help="sgd, momentum, nesterov or adam.")] = "sgd",
-    batch: Annotated[int | None, typer.Option(min=1, help="Samples a round; all of them without.")] = None,
+    optimizer: Annotated[str, typer.Option(help="Optimizer: sgd, momentum, nesterov or adam.")] = "sgd",
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples per round; default all.")] = None,
     seed: Seed = 0,
-    inject: Annotated[str | None, typer.Option(help="Make workers late: stalls:0.05:0.5s, bursty, ...")] = None,
+    inject: Annotated[
+        str | None, typer.Option(help="Delay workers artificially: stalls:0.05:0.5s, bursty, ...")
+    ] = None,
     on_excess: OnExcess = "wait",
     say_waiting_after: SayWaitingAfter = "30s",
-    save: Annotated[Path | None, typer.Option(help="Write the parameters here, as .npz.")] = None,
-    log: Annotated[Path | None, typer.Option(help="Write a line of JSON a round here.")] = None,
-    checkpoints: Annotated[Path | None, typer.Option(help="Write checkpoints into this folder.")] = None,
-    checkpoint_every: Annotated[str, typer.Option(help="Rounds, as 100, or a time, as 60s or 5min.")] = "60s",
-    keep: Annotated[int, typer.Option(min=1, help="Checkpoints that stay.")] = KEPT,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")] = False,
-    restart: Annotated[bool, typer.Option(help="Start workers again that are killed.")] = True,
+    save: Annotated[Path | None, typer.Option(help="File for the final parameters, .npz.")] = None,
+    log: Annotated[Path | None, typer.Option(help="File for the log: one JSON line per round.")] = None,
+    checkpoints: Annotated[Path | None, typer.Option(help="Folder for checkpoints.")] = None,
+    checkpoint_every: Annotated[
+        str, typer.Option(help="Checkpoint interval: rounds, as 100, or a time, as 60s or 5min.")
+    ] = "60s",
+    keep: Annotated[int, typer.Option(min=1, help="Number of checkpoints to keep.")] = KEPT,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint in the folder.")] = False,
+    restart: Annotated[bool, typer.Option(help="Restart workers that are killed.")] = True,
     audit: Audit = 0.0,
     quarantine: Quarantine = QUARANTINE,
     in_lab: InLab = False,
     lab_name: LabName = DEFAULT_NAME,
 ) -> None:
-    """Train a model; without --data, on data made for it."""
+    """Train a model on this host; without --data, on generated data."""
     if not 0 < lr < float("inf"):
-        raise UsageError(f"`--lr {lr:g}`: a learning rate is a number above 0, as 0.1")
+        raise UsageError(f"`--lr {lr:g}`: the learning rate must be a number above 0, as 0.1")
     check_writable(save, log)
     made = synthetic(6300, 1000, kind="linear" if model == "linear" else "logistic")
     source, objective = open_data(data) if data else made, _objective(model)
@@ -101,14 +106,12 @@ def train(
         source = _checked(data, source, objective)
     features = source.shape().features
     if objective.parameters(features) > MOST_PARAMETERS:
-        raise UsageError(
-            f"`--model {model}`: {objective.parameters(features):,} parameters are too many for one machine"
-        )
+        raise UsageError(f"`--model {model}`: {objective.parameters(features):,} parameters are too many for one host")
     if scheme is None and tree is None and units is None and order is None:
         count = workers or WORKERS
         check_processes(count, f"--workers {count}")
         if stragglers is not None and stragglers >= count:
-            raise UsageError(f"`--stragglers {stragglers}`: {count} workers can do without {count - 1} at most")
+            raise UsageError(f"`--stragglers {stragglers}`: at most {count - 1} of {count} workers can be stragglers")
         length = objective.parameters(source.shape().features) + 1
         tolerated = TOLERATED if stragglers is None else stragglers
         choice = choose(count, length, shared_memory=not in_lab, stragglers=tolerated, audited=audit > 0)
@@ -124,7 +127,9 @@ def train(
     job = replace(job, site=chosen_lab(in_lab, lab_name, len(job.plan().nodes)))
     job.injection()
     if on_excess != "wait" and isinstance(chosen, Striped):
-        raise UsageError(f"`--on-excess {on_excess}`: stripes always compute the exact sum; leave it out")
+        raise UsageError(
+            f"`--on-excess {on_excess}`: a striped run always computes the exact sum; leave the option out"
+        )
     console = make_lasting_console()
     result = _run(job, console, f"{chosen}: {reason}" if reason else "")
     _write(result, save, log)
@@ -140,7 +145,7 @@ def _scheme(
     scheme: str | None, workers: int | None, tree: str | None, stragglers: int | None, order: str | None,
     units: int | None,
 ) -> Scheme:  # fmt: skip
-    """The one that is named, or that what is said of it belongs to."""
+    """The scheme that --scheme names, or the one that the other options imply."""
     if scheme is None:
         scheme = "coded-reduce" if units is None else "striped"
     check_scheme_options([scheme], stragglers=stragglers, order=order)
@@ -148,14 +153,14 @@ def _scheme(
     if tree is None:
         check_processes(workers or WORKERS, f"--workers {workers}")
         tree = f"{workers or WORKERS}/{max(4, tolerated + 1)}"
-    shape = parse_shape(tree, stragglers, most=MOST_PROCESSES, why="for one machine")
+    shape = parse_shape(tree, stragglers, most=MOST_PROCESSES, why="for one host")
     if workers is not None and workers != shape.workers:
-        raise UsageError(f"a tree {tree} has {shape.workers} workers, and -n says {workers}; leave one of them out")
+        raise UsageError(f"`-n {workers}`: the tree {tree} has {shape.workers} workers; specify only one of them")
     return parse_scheme(scheme, tree=shape, stragglers=tolerated, order=order or "progressive", units=units)
 
 
 def _write(result: TrainingResult, save: Path | None, log: Path | None) -> None:
-    """Write what came of a job into files; first what costs most to have again."""
+    """Write the results into files; first the parameters, which cost most to compute again."""
     if save is not None:
         write_whole(save, lambda file: np.savez(file, parameters=result.parameters))
     if log is not None:
@@ -163,7 +168,7 @@ def _write(result: TrainingResult, save: Path | None, log: Path | None) -> None:
 
 
 def _run(job: Job, console: Console, first: str) -> TrainingResult:
-    """Run a job behind a progress bar; the first line is printed when nothing can be refused any more."""
+    """Run a job with a progress bar. The first line is printed once all checks of the configuration have passed."""
     columns = (
         TextColumn("{task.completed}/{task.total}"), BarColumn(),
         TextColumn("loss {task.fields[loss]:.5f}  {task.fields[rate]:.1f} rounds/s  {task.fields[late]} late"),
@@ -203,7 +208,7 @@ def _sum_up(result: TrainingResult, console: Console) -> None:
     approximate = [log for log in result.history if log.residual]
     if approximate:
         worst = max(log.residual for log in approximate)
-        console.print(f"{len(approximate)} rounds went on without all of the batch; residual up to {worst:.3g}")
+        console.print(f"{len(approximate)} rounds continued without the whole batch; residual up to {worst:.3g}")
 
 
 def _objective(text: str) -> Objective:
@@ -218,10 +223,10 @@ def _objective(text: str) -> Objective:
 
 
 def _checked(path: Path, source: Source, objective: Objective) -> Source:
-    """Refuse a file without samples or features, too large a model or data, and labels that the model does not take."""
+    """Refuse a file without samples or features, data that exceed the memory, and labels that the model cannot use."""
     samples, features = source.shape()
     if not samples or not features:
-        source.read([range(min(1, samples))])  # which names a line that is none
+        source.read([range(min(1, samples))])  # raises an error that names an invalid line
         raise UsageError(f"{path.name} has no {'features' if samples else 'samples'}; name another file with --data")
     needed, there = 4 * samples * features, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:
@@ -235,7 +240,7 @@ def _checked(path: Path, source: Source, objective: Objective) -> Source:
         sample = int(np.argmax(wrong))
         raise UsageError(
             f"{path.name}: sample {sample} has the label {loaded.y[sample]:g}; "
-            f"this model takes 0 to {most} (see --model)"
+            f"this model needs labels from 0 to {most} (see --model)"
         )
     return loaded
 

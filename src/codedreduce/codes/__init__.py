@@ -1,4 +1,4 @@
-"""Gradient codes: how siblings share the parts of a sum, and how a parent gets the sum back from some of them."""
+"""Gradient codes: siblings share the parts of a sum, and a parent decodes the sum from some of their messages."""
 
 from codedreduce.codes.code import Approximation, GradientCode
 from codedreduce.codes.cyclic import cyclic

@@ -1,4 +1,4 @@
-"""What a gradient code is, and how it decodes."""
+"""Gradient codes: the matrix of a code, and decoding."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from codedreduce.errors import CodeError, TooManyStragglers
 
 Vector = npt.NDArray[np.float64]
 
-#: How many decoding vectors a code remembers. Straggler patterns repeat; a cluster that shows more is rare.
+#: Decoding vectors that a code caches. Straggler patterns repeat, and few clusters show more of them.
 REMEMBERED = 4096
 
-#: Straggler sets examined for a worst case: all of them up to this many, a sample of this size beyond.
+#: Straggler sets examined for a worst case: all sets up to this number, and a sample of this size beyond it.
 SAMPLED_SETS = 1000
 
 
@@ -25,7 +25,7 @@ SAMPLED_SETS = 1000
 class Approximation:
     """The best least-squares decoding of a set that may be too small.
 
-    `residual` is ||a B - 1|| / sqrt(k): 0 for the exact sum, 1 when nothing can be said.
+    `residual` is ||a B - 1|| / sqrt(k): 0 for the exact sum, 1 if the set contributes nothing.
     """
 
     weights: Vector
@@ -34,10 +34,10 @@ class Approximation:
 
 @dataclass(frozen=True, eq=False)
 class GradientCode:
-    """A matrix B (n x k): row i says how child i weighs the k parts of a sum.
+    """A matrix B (n x k): row i has the weights of child i for the k parts of a sum.
 
-    For every set F of at least n - s rows there is a vector a, zero outside F, with a B = 1, so a parent
-    that has the messages of F has the whole sum.
+    For every set F of at least n - s rows there is a vector a, zero outside F, with a B = 1. So a parent
+    decodes the whole sum from the messages of F.
 
     >>> from codedreduce.codes import repetition
     >>> code = repetition(4, 1)
@@ -61,11 +61,11 @@ class GradientCode:
 
     @property
     def k(self) -> int:
-        """How many parts the sum is cut into."""
+        """The number of parts of the sum."""
         return int(self.matrix.shape[1])
 
     def parts(self, child: int) -> list[tuple[int, float]]:
-        """The parts child holds, each with its weight, in the order of B.
+        """The parts that a child holds, each with its weight, in the order of B.
 
         >>> from codedreduce.codes import uncoded
         >>> uncoded(3).parts(1)
@@ -95,7 +95,7 @@ class GradientCode:
         return vector
 
     def approximate(self, available: Iterable[int]) -> Approximation:
-        """The a, zero outside `available`, that brings a @ matrix closest to 1, and how close that is.
+        """The vector a, zero outside `available`, that minimizes ||a @ matrix - 1||, and its residual.
 
         >>> from codedreduce.codes import repetition
         >>> repetition(4, 1).approximate({0, 1}).residual ** 2   # one of two groups is missing
@@ -106,20 +106,20 @@ class GradientCode:
         return self._solve(known)
 
     def amplification(self) -> float:
-        """How much the worst tolerated set lets rounding errors of the messages grow.
+        """The largest growth of the messages' rounding errors over all tolerated sets.
 
-        max over F of (sum over i, j of |a_i| |B_ij|) / k: 1 when no weight ever exceeds what it stands for
-        (uncoded, repetition), above 1 for a code with real weights. Levels of a tree multiply.
+        max over F of (sum over i, j of |a_i| |B_ij|) / k. It is 1 for a code with weights 0 and 1 (uncoded,
+        repetition), and above 1 for a code with real weights. The values of a tree's levels multiply.
         """
         magnitude = np.abs(self.matrix).sum(axis=1)
         return max(float(np.abs(self.decode(known)) @ magnitude) / self.k for known in self.tolerated_sets())
 
     def error_bound(self, dtype: npt.DTypeLike = np.float32) -> float:
-        """The relative error to expect at most of a decoded sum of independent parts held in `dtype`."""
+        """The largest relative error to expect in a decoded sum of independent parts held in `dtype`."""
         return float(4 * np.finfo(dtype).eps * self.amplification())
 
     def tolerated_sets(self) -> Iterator[frozenset[int]]:
-        """Sets with s children missing: all of them when few, else neighbours in a row and a fixed sample."""
+        """Sets with s children missing: all of them if they are few, else runs of neighbours and a fixed sample."""
         everyone = frozenset(range(self.n))
         if math.comb(self.n, self.s) <= SAMPLED_SETS:
             for missing in itertools.combinations(range(self.n), self.s):
@@ -145,7 +145,7 @@ class GradientCode:
 
 
 def check_tolerance(n: int, s: int) -> None:
-    """Refuse a number of children or a tolerance that no code can have."""
+    """Raise `CodeError` if no code can have this number of children or this tolerance."""
     if n < 1:
         raise CodeError(f"a code needs at least one child, got n={n}")
     if not 0 <= s < n:

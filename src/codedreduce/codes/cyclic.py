@@ -1,13 +1,13 @@
-"""Cyclic gradient codes (Tandon et al. 2017, Algorithm 2), with a check that float32 survives them.
+"""Cyclic gradient codes (Tandon et al. 2017, Algorithm 2), with a check of their float32 accuracy.
 
 Row i covers parts i .. i+s (mod n). Take H (s x n) with H 1 = 0 and any s columns independent; row i is the vector
 in the null space of H with that support. Any n-s rows then span the null space, which holds the all-ones vector.
 
-How far rounding errors grow depends on H alone. The usual choice, a random H, is poor and sometimes useless. We
-take rows of neighbouring frequencies around the highest one, in effect a real Reed-Solomon (cyclic MDS) code as in
-Raviv et al. 2018, and extend it to every parity of n and s by frequencies half a step apart, with columns scaled so
-that the all-ones vector stays in the null space. Which column gets which place is free as well; we try the strides
-coprime to n and keep the best. `python -m bench.mathematics` compares both.
+The growth of rounding errors depends on H alone. The usual choice, a random H, is poor and sometimes useless. We
+take rows of neighbouring frequencies around the highest one. This is in effect a real Reed-Solomon (cyclic MDS) code
+as in Raviv et al. 2018. Frequencies half a step apart extend it to every parity of n and s. We scale the columns so
+that the all-ones vector stays in the null space. The order of the columns is free as well: we try the strides
+coprime to n and keep the best. `python -m bench.mathematics` compares both choices of H.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from codedreduce.errors import CodeError
 #: The largest float32 relative error of a decoded sum that a cyclic code may have over its tolerated sets.
 LARGEST_ERROR = 1e-4
 
-#: How far a float32 number may be from what it stands for, relative to it.
+#: The largest relative rounding error of a float32 number.
 ROUNDING = 2.0**-24
 
 #: Random draws tried for a given seed before the code is refused.
@@ -33,7 +33,7 @@ DRAWS = 32
 
 @lru_cache(maxsize=64)
 def cyclic(n: int, s: int, seed: int | None = None) -> GradientCode:
-    """A cyclic code, vetted: its float32 error stays under 1e-4 over the tolerated sets, or it is refused.
+    """A cyclic code. Raises `CodeError` unless its float32 error stays under 1e-4 over the tolerated sets.
 
     With a seed, H is drawn at random as in the paper, and the best of 32 draws is taken.
 
@@ -52,10 +52,10 @@ def cyclic(n: int, s: int, seed: int | None = None) -> GradientCode:
         random = np.random.default_rng([seed, n, s])
         candidates = (_gaussian(n, s, random) for _ in range(DRAWS))
     draws = (_draw(n, s, H) for H in candidates)
-    # compared coarsely, the first wins: the choice must not hang on the last bits of some machine's linear algebra
+    # compare coarsely, the first wins: the choice must not depend on the last bits of a host's linear algebra
     best = min(draws, key=lambda draw: float(f"{draw.growth:.2e}"))
-    # Not tried out: what a machine's linear algebra makes of a sum is up to a third more or less, and a code must be
-    # accepted on all machines of a run or on none. For n <= 32 and s <= 5 the worst sets measured 0.5 to 1.1 of this.
+    # An estimate, not a measurement: measured errors differ by up to a third between hosts, and either all hosts of a
+    # run must accept a code, or none. For n <= 32 and s <= 5 the worst sets measured 0.5 to 1.1 of this estimate.
     error = best.growth * ROUNDING
     if not error < LARGEST_ERROR:
         raise CodeError(
@@ -88,7 +88,7 @@ def _gaussian(n: int, s: int, random: np.random.Generator) -> Vector:
 
 
 class _Draw(NamedTuple):
-    """A code, its decoding vectors over its tolerated sets, and how far they let rounding errors grow."""
+    """A code, its decoding vectors over its tolerated sets, and the growth of rounding errors with them."""
 
     code: GradientCode
     decoders: Vector

@@ -16,8 +16,8 @@ from codedreduce.codes.code import Approximation, GradientCode, check_tolerance
 def repetition(n: int, s: int) -> GradientCode:
     """floor(n / (s+1)) groups of neighbours; left-over children join as extra replicas.
 
-    All weights are 0 or 1 and one member of each group is used, so the sum is taken over the same numbers in
-    the same order whoever is missing: the same bits.
+    All weights are 0 or 1, and decoding uses one member of each group. So the sum adds the same numbers in the
+    same order whichever children are missing: it is bit-identical.
 
     >>> repetition(5, 1).matrix.astype(int).tolist()
     [[1, 0], [1, 0], [0, 1], [0, 1], [0, 1]]
@@ -38,7 +38,7 @@ def groups_of(n: int, s: int) -> tuple[range, ...]:
 
 
 def split_evenly(n: int, k: int) -> tuple[range, ...]:
-    """0..n-1 in k neighbouring ranges whose lengths differ by at most one.
+    """0..n-1 in k neighbouring ranges, with lengths that differ by at most one.
 
     >>> split_evenly(5, 2)
     (range(0, 2), range(2, 5))
@@ -48,7 +48,7 @@ def split_evenly(n: int, k: int) -> tuple[range, ...]:
 
 @dataclass(frozen=True, eq=False)
 class RepetitionCode(GradientCode):
-    """A 0/1 code whose rows fall into groups; decoding takes the first member there is of each group."""
+    """A 0/1 code with groups of rows; decoding takes the first available member of each group."""
 
     groups: tuple[range, ...] = ()
 
@@ -61,7 +61,7 @@ class RepetitionCode(GradientCode):
         return cls(name=name, n=len(matrix), s=s, matrix=matrix, groups=tuple(groups))
 
     def amplification(self) -> float:
-        """1: what is summed is what was asked for."""
+        """1: all weights are 0 or 1."""
         return 1.0
 
     def _solve(self, known: frozenset[int]) -> Approximation:

@@ -1,5 +1,5 @@
-"""Schemes side by side, in virtual time or in real processes: the same delays, the same data, one kind of result.
+"""Comparisons of schemes, in virtual time or in real processes, with the same delays and the same data.
 
-`selection` names the schemes, `simulated_runs` runs them in virtual time, `race_runs` in real processes; `result` is
-what both return.
+`selection` names the schemes, `simulated_runs` runs them in virtual time, and `race_runs` in real processes. `result`
+is the type that both return.
 """

@@ -15,14 +15,14 @@ from codedreduce.simulator.gradients import Gradients
 from codedreduce.simulator.scenario import Scenario
 from codedreduce.training.loop import Job, TrainingResult, reference_run, run_job
 
-#: Called with (which scheme, the round just over).
+#: Called with (name of the scheme, log of the finished round).
 OnRacingRound = Callable[[str, RoundLog], None]
 
 
 def racing_schemes(
     names: Sequence[str], *, tree: str, stragglers: int, delays: str, compute: float, seed: int
 ) -> dict[str, Scheme]:
-    """The schemes of these names over one number of workers; gradient coding with the S a simulation finds best."""
+    """The schemes with these names for the same workers; for gradient coding a simulation finds the best S."""
     base = Scenario(
         tree=tree, stragglers=stragglers, delays=delays, compute=compute or 1.0, rounds=40, seed=seed,
         parameters=10, samples=20 * parse_tree(tree, stragglers).workers, rate=1e9,
@@ -34,7 +34,7 @@ def racing_schemes(
 def race_schemes(
     job: Job, schemes: Mapping[str, Scheme], *, on_round: OnRacingRound | None = None, on_note: OnNote | None = None
 ) -> Comparison:
-    """Let each scheme run in turn, and check each against the same training done in this process."""
+    """Run the schemes one after the other, and compare each result with the same training in this process."""
 
     def run(name: str) -> SchemeRun:
         mine = replace(job, scheme=schemes[name], optimizer=copy.deepcopy(job.optimizer))

@@ -1,4 +1,4 @@
-"""What a comparison gives: how each scheme did, what happened in each run, and the delays that all of them met."""
+"""The outcome of a comparison: the result and the journal of each scheme, and the delays that they share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one scheme did, in whatever world; losses where something was trained."""
+    """The result of one scheme, simulated or real; with losses if it trained a model."""
 
     scheme: str
     name: str
@@ -37,7 +37,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SchemeRun(NamedTuple):
-    """A scheme's result, and all that happened on the way to it."""
+    """A scheme's result, and the journal of its run."""
 
     result: Result
     journal: Journal
@@ -45,9 +45,9 @@ class SchemeRun(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Schemes side by side; `delays` says how late each worker was made, rounds x workers.
+    """The runs of all schemes. `delays` has the injected delay of each worker, rounds x workers.
 
-    `stopped_by` is the error or the interrupt after which the remaining schemes were not run.
+    `stopped_by` is the error or interrupt that ended the comparison before the remaining schemes ran.
     """
 
     runs: tuple[SchemeRun, ...]
@@ -56,16 +56,16 @@ class Comparison:
 
     @property
     def results(self) -> list[Result]:
-        """How the schemes did, in the order they ran."""
+        """The results of the schemes, in the order of the runs."""
         return [run.result for run in self.runs]
 
     @property
     def shown(self) -> int:
-        """The round to look at."""
+        """The round that the report shows."""
         return shown_round(self.delays)
 
     def timelines(self) -> dict[str, list[Interval]]:
-        """What ranks did in that round, by scheme: counted from 0, also in a ring, whose nodes are counted from 1."""
+        """The activities of ranks in the shown round, by scheme. Ranks begin at 0; the nodes of a ring begin at 1."""
         shown = self.shown
         return {
             run.result.scheme: [
@@ -80,7 +80,7 @@ class Comparison:
 def run_in_turn(
     names: Iterable[str], run: Callable[[str], SchemeRun]
 ) -> tuple[tuple[SchemeRun, ...], BaseException | None]:
-    """Run schemes one after the other; what is finished is kept if one of them fails or is interrupted."""
+    """Run schemes one after the other. Finished runs stay if a later one fails or is interrupted."""
     finished: list[SchemeRun] = []
     try:
         for name in names:
@@ -91,14 +91,14 @@ def run_in_turn(
 
 
 def lateness(delays: Delays | None, rounds: int, workers: int) -> Floats:
-    """How late each worker is made in each round, rounds x workers."""
+    """The injected delay of each worker in each round, rounds x workers."""
     if delays is None:
         return np.zeros((rounds, workers))
     return np.array([delays.lateness(round_) for round_ in range(1, rounds + 1)])
 
 
 def shown_round(delays: Floats) -> int:
-    """A round with a straggler in it, if there is one: the upper tenth by the worst delay.
+    """A round with a straggler, if there is one: the 90th percentile by the worst delay.
 
     >>> shown_round(np.array([[0, 0], [9, 0], [0, 1], [0, 0]]))
     3
@@ -108,19 +108,19 @@ def shown_round(delays: Floats) -> int:
 
 
 def round_times(seconds: Sequence[float] | Floats) -> dict[str, Any]:
-    """Round times summed up: the mean, and how the slow ones are."""
+    """Statistics of round times: the mean and percentiles."""
     percentiles = {name: float(np.percentile(seconds, p)) for name, p in (("median", 50), ("p95", 95), ("p99", 99))}
     return {"mean": float(np.mean(seconds)), **percentiles}
 
 
 def summed_up(seconds: Sequence[float] | Floats, work: Sequence[float] | Floats) -> dict[str, Any]:
-    """What a `Result` says of the time and the work of rounds."""
+    """The fields of a `Result` for the time and the work of rounds."""
     found = {"round_seconds": tuple(map(float, seconds)), "work": float(np.mean(work)), "max_work": float(np.max(work))}
     return {**round_times(seconds), **found}
 
 
 def work_by_round(intervals: Iterable[Interval], *, rounds: int, samples: int) -> Floats:
-    """How many times the batch was computed in each round."""
+    """How many times the workers computed the batch in each round."""
     work = np.zeros(rounds)
     for interval in intervals:
         if interval.round <= rounds:

@@ -1,4 +1,4 @@
-"""Schemes by the names that comparisons know them by."""
+"""Schemes by their names in comparisons."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from codedreduce.errors import UsageError
 from codedreduce.schemes.names import SCHEMES
 from codedreduce.simulator.scenario import Scenario
 
-#: What `all` stands for, in the order of the table.
+#: The schemes that `all` selects, in the order of the table.
 ALL = ("master-worker", "gradient-coding", "live-compensation", "ring", "eager", "progressive", "striped")
 
-#: Those without a root: all ranks compute.
+#: Schemes without a root: all ranks compute.
 ROOTLESS = ("ring", "striped")
 
 
@@ -29,7 +29,7 @@ def scheme_names(text: str) -> list[str]:
 
 
 def scenario_for(base: Scenario, name: str, tolerance: int | None = None) -> Scenario:
-    """The scenario with the scheme of that name in it.
+    """The scenario with the scheme of that name.
 
     >>> scenario_for(Scenario(tree="4x2"), "gradient-coding", 3).parsed_scheme().label
     'gradient-coding S=3'
@@ -44,7 +44,7 @@ def scenario_for(base: Scenario, name: str, tolerance: int | None = None) -> Sce
 
 
 def gradient_coding_choices(workers: int) -> list[int]:
-    """The S worth trying: those that divide the workers evenly, or powers of two if few do.
+    """The values of S to try: those with equal groups of S + 1 workers, or a fixed series if there are few of these.
 
     >>> gradient_coding_choices(84)
     [1, 2, 3, 5, 6, 11, 13, 20, 27, 41, 83]

@@ -1,4 +1,4 @@
-"""Schemes side by side in virtual time."""
+"""Comparisons of schemes in virtual time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from codedreduce.simulator.gradients import Gradients
 from codedreduce.simulator.record import Recorder
 from codedreduce.simulator.scenario import Scenario
 
-#: Rounds each S of gradient coding is tried for before the best is run in full.
+#: Rounds for trying each S of gradient coding; the best S then runs in full.
 SWEEP_ROUNDS = 40
 
-#: Called with (what is running, rounds done, rounds in all).
+#: Called with (label of the running scheme, finished rounds, total rounds).
 Progress = Callable[[str, int, int], None]
 
 
 def simulate_schemes(base: Scenario, names: Sequence[str], *, progress: Progress | None = None) -> Comparison:
     """Run schemes under the same conditions; gradient coding with its best S."""
-    base.plan()  # refuse what cannot be before anything is run
+    base.plan()  # raise errors of the configuration before the first run
     gradients = Gradients(base.samples, base.parameters, base.seed)
     delays = lateness(base.delay_model(), base.rounds, base.workers)
     chosen = choose_tolerances(base, names, gradients, progress)
@@ -37,7 +37,7 @@ def simulate_schemes(base: Scenario, names: Sequence[str], *, progress: Progress
 def choose_tolerances(
     base: Scenario, names: Sequence[str], gradients: Gradients, progress: Progress | None = None
 ) -> dict[str, Scenario]:
-    """The schemes of these names, each with its tolerance; gradient coding with the S that simulates best."""
+    """The schemes with these names, each with its tolerance; for gradient coding the S with the best simulation."""
     return {
         name: best_gradient_coding(base, gradients, progress) if name == "gradient-coding" else scenario_for(base, name)
         for name in names
@@ -64,13 +64,13 @@ def run_scenario(
     timeline: Container[int] = (),
     progress: Progress | None = None,
 ) -> SchemeRun:
-    """Run one scheme and sum it up."""
+    """Run one scheme and summarize it."""
     label = scenario.parsed_scheme().label
     on_round = (lambda log: progress(label, log.round, scenario.rounds)) if progress else None
     recorder = Recorder(listening(on_round=on_round), timeline=timeline)
     scenario.cluster(gradients=gradients, recorder=recorder).run(scenario.rounds)
     if len(recorder.rounds) < scenario.rounds:
-        raise UsageError(f"{label} did not get through: {_last_words(recorder)}")
+        raise UsageError(f"{label} did not finish all rounds: {_last_words(recorder)}")
     return SchemeRun(_sum_up(name, label, recorder), recorder)
 
 
@@ -84,4 +84,4 @@ def _sum_up(name: str, label: str, recorder: Recorder) -> Result:
 
 
 def _last_words(recorder: Recorder) -> str:
-    return recorder.notes[-1].note.reason if recorder.notes else "nothing more could happen"
+    return recorder.notes[-1].note.reason if recorder.notes else "no event is left"

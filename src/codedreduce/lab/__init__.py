@@ -1,7 +1,7 @@
-"""A cluster of network namespaces on this machine: real TCP, real bandwidth limits, and faults of the network.
+"""A cluster of network namespaces on this host: real TCP, real bandwidth limits, and network faults.
 
-`laboratory` makes namespaces on a bridge, `namespaces` enters them, `tools` calls `ip` and `tc`; `chaos/` breaks runs
-in a lab.
+`laboratory` creates namespaces on a bridge, `namespaces` enters them, `tools` calls `ip` and `tc`, and `chaos/` injects
+faults into runs in a lab.
 """
 
 from codedreduce.lab.laboratory import DEFAULT_NAME, Lab, NodeStatus

@@ -1,12 +1,12 @@
-"""A lab: nodes as network namespaces on one bridge, both directions of every interface limited.
+"""A lab: nodes as network namespaces on one bridge, with a limited rate in both directions of every link.
 
-Nothing is kept but what the kernel keeps: a lab is found again by its names, so that it can be used, and taken away,
-by any process, also after a crash. For a lab NAME and its node 3:
+The kernel alone has the state of a lab. Any process finds a lab by its names, and can use or remove it, also after a
+crash. For a lab NAME and its node 3:
 
     cdr-NAME                  the bridge
     codedreduce-NAME-3        the namespace, with `lo` and `eth0`
-    cdr-NAME-3                the bridge's end of the node's cable; what leaves here enters the node
-    cdr-NAME-p                a second bridge, once some nodes were parted from the others
+    cdr-NAME-3                the bridge's end of the node's link; packets that leave here enter the node
+    cdr-NAME-p                a second bridge, which exists after the first partition of the nodes
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from codedreduce.process.processes import is_stopped
 
 DEFAULT_NAME = "lab"
 
-#: Bytes a node's interface queues before it drops: deep, so that it shapes, as rented machines' interfaces do.
+#: Bytes that a node's interface queues before it drops. Deep, so that it shapes traffic as links in a cloud do.
 QUEUE = 8_000_000
 
-#: Nodes a lab can have: a bridge has 1024 ports.
+#: Limit of nodes in a lab: a bridge has 1024 ports.
 MOST_NODES = 1000
 
 _NAMESPACE = re.compile(r"codedreduce-([a-z0-9]{1,7})-(\d+)")
@@ -36,7 +36,7 @@ _NAMESPACE = re.compile(r"codedreduce-([a-z0-9]{1,7})-(\d+)")
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """How a node is: its address, its limit, what went through its cable, and who lives there."""
+    """The state of a node: its address, its limit, the traffic of its link, and its processes."""
 
     node: int
     address: str
@@ -51,9 +51,9 @@ class NodeStatus:
 
 
 class Lab:
-    """A lab that is up. Also a site: processes can be placed on its nodes.
+    """A lab that is up. It is also a site: processes can be placed on its nodes.
 
-    `Lab.up(nodes=85, rate=60e6 / 8)` makes one, `Lab.find("lab")` finds it again, `down` takes it away.
+    `Lab.up(nodes=85, rate=60e6 / 8)` creates a lab, `Lab.find("lab")` finds it again, `down` removes it.
     """
 
     def __init__(self, name: str, nodes: int) -> None:
@@ -62,16 +62,16 @@ class Lab:
 
     @classmethod
     def up(cls, *, nodes: int, rate: float, name: str = DEFAULT_NAME, latency: float = 0.0) -> Lab:
-        """Make a lab of so many nodes, each limited to `rate` bytes per second in and out."""
+        """Create a lab of `nodes` nodes, each limited to `rate` bytes per second in and out."""
         check_available()
         if not re.fullmatch(r"[a-z0-9]{1,7}", name):
-            raise UsageError(f"a lab's name has 1 to 7 small letters and digits, got {name!r}")
+            raise UsageError(f"the name of a lab has 1 to 7 lowercase letters and digits, got {name!r}")
         if not 2 <= nodes <= MOST_NODES:
             raise UsageError(f"a lab has 2 to {MOST_NODES} nodes, a root and workers; got {nodes}")
         if latency < 0:
             raise UsageError(f"a latency cannot be negative, got {latency}")
         if name in labs():
-            raise UsageError(f"the lab {name!r} is up already; take it away with: {_command('down', name)}")
+            raise UsageError(f"the lab {name!r} is up already; remove it with: {_command('down', name)}")
         lab = cls(name, nodes)
         try:
             lab._make(rate, latency)
@@ -82,11 +82,11 @@ class Lab:
 
     @classmethod
     def find(cls, name: str = DEFAULT_NAME) -> Lab:
-        """The lab of that name, which somebody has made."""
+        """The existing lab of that name."""
         check_available()
         found = labs()
         if name not in found:
-            raise UsageError(f"there is no lab {name!r}; make one with: {_command('up', name)} --nodes 21")
+            raise UsageError(f"there is no lab {name!r}; create one with: {_command('up', name)} --nodes 21")
         return cls(name, found[name])
 
     def _make(self, rate: float, latency: float) -> None:
@@ -104,7 +104,7 @@ class Lab:
             ]
         batch("ip", cables)
         for node in everyone:
-            # Everyone's hardware address is known: 85 nodes asking for all others would overflow the kernel's table.
+            # Set all hardware addresses: ARP among 85 nodes would overflow the kernel's neighbour table.
             others = [
                 f"neigh add {self.address(other)} lladdr {_hardware(other)} dev eth0 nud permanent"
                 for other in everyone
@@ -143,16 +143,16 @@ class Lab:
 
     @property
     def host(self) -> str:
-        """Where the root is."""
+        """The address of the root."""
         return self.address(0)
 
     def enter(self, node: int) -> None:
-        """Move the calling thread, and all it starts, to a node."""
+        """Move the calling thread, and all threads and processes that it starts later, to a node."""
         namespaces.enter(self.namespace(self._checked(node)))
 
     @contextlib.contextmanager
     def at(self, node: int) -> Iterator[None]:
-        """The calling thread is at a node for a while; sockets it opens stay there."""
+        """Move the calling thread to a node for a while; sockets that it opens stay there."""
         with namespaces.entered(self.namespace(self._checked(node))):
             yield
 
@@ -162,52 +162,52 @@ class Lab:
         return node
 
     def check_room(self, processes: int) -> None:
-        """Refuse a run that the lab is too small for."""
+        """Refuse a run that needs more nodes than the lab has."""
         if processes > self.nodes:
             raise UsageError(
-                f"the run has {processes} processes, each on a node of its own, and the lab {self.name!r} has "
-                f"{self.nodes}; make a larger one: {_command('down', self.name)} && {_command('up', self.name)} "
+                f"the run needs a node for each of its {processes} processes, but the lab {self.name!r} has "
+                f"{self.nodes}; create a larger lab: {_command('down', self.name)} && {_command('up', self.name)} "
                 f"--nodes {processes}"
             )
 
     # Faults
 
     def set_rate(self, node: int, rate: float) -> None:
-        """Limit a node to so many bytes per second from now on, both ways."""
+        """Limit a node to `rate` bytes per second in both directions."""
         self._checked(node)
         latency = self._latency(node)
         batch("tc", _limits(self._cable(node), rate, 0.0, verb="replace"))
         batch("tc", _limits("eth0", rate, latency, verb="replace"), namespace=self.namespace(node))
 
     def set_link(self, node: int, *, up: bool) -> None:
-        """Pull a node's cable, or put it back."""
+        """Take a node's link down, or bring it up again."""
         run(["ip", "link", "set", self._cable(self._checked(node)), "up" if up else "down"])
 
     def part(self, nodes: Iterable[int]) -> None:
-        """Put nodes on a bridge of their own: they reach each other, and not the rest."""
+        """Move nodes to the second bridge: they reach each other, but no other nodes."""
         if not os.path.exists(f"/sys/class/net/{self._second_bridge}"):
             batch("ip", [f"link add {self._second_bridge} type bridge", f"link set {self._second_bridge} up"])
         self._plug_in(nodes, self._second_bridge)
 
     def join(self, nodes: Iterable[int]) -> None:
-        """Put nodes back on the bridge where the others are."""
+        """Move nodes back to the first bridge."""
         self._plug_in(nodes, self._bridge)
 
     def _plug_in(self, nodes: Iterable[int], bridge: str) -> None:
         batch("ip", [f"link set {self._cable(self._checked(node))} master {bridge}" for node in nodes])
 
     def pause(self, node: int, *, paused: bool = True) -> list[int]:
-        """Stop all processes of a node, or let them go on; whom it met."""
+        """Stop all processes of a node, or continue them. Returns these processes."""
         found = namespaces.processes_in(self.namespace(self._checked(node)))
         for process in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGSTOP if paused else signal.SIGCONT)
         return found
 
-    # Looking at it
+    # Status
 
     def status(self) -> list[NodeStatus]:
-        """How every node is."""
+        """The state of every node."""
         links = {entry["ifname"]: entry for entry in query(["ip", "-json", "-s", "link", "show", "type", "veth"])}
         limits = {entry["dev"]: entry for entry in query(["tc", "-json", "-s", "qdisc"]) if entry["kind"] == "tbf"}
         living = namespaces.processes_by_namespace()
@@ -218,7 +218,7 @@ class Lab:
             counts = link.get("stats64", {})
             try:
                 where = os.stat(f"{namespaces.FOLDER}/{self.namespace(node)}").st_ino
-            except FileNotFoundError:  # somebody is taking the lab away, or was interrupted at it
+            except FileNotFoundError:  # a process is removing the lab, or was interrupted while doing so
                 continue
             processes = tuple(living.get(where, ()))
             found.append(
@@ -245,15 +245,15 @@ class Lab:
                 return float(entry.get("options", {}).get("delay", {}).get("delay", 0.0))
         return 0.0
 
-    # Taking it away
+    # Removal
 
     def down(self) -> int:
-        """End what still runs on the nodes, and remove everything; how many processes had to be ended."""
+        """End the processes on the nodes and remove the lab. Returns the number of processes it had to end."""
         return _remove(self.name)
 
 
 def labs() -> dict[str, int]:
-    """The labs that are up, by name, with their nodes."""
+    """The labs that are up: their number of nodes by name."""
     found: dict[str, int] = {}
     with contextlib.suppress(FileNotFoundError):
         for entry in os.listdir(namespaces.FOLDER):
@@ -278,17 +278,17 @@ def _remove(name: str) -> int:
                 os.kill(process, signal.SIGKILL)
     namespaces.wait_until_gone(living)
     cables = [entry for entry in os.listdir("/sys/class/net") if re.fullmatch(rf"cdr-{name}(-\d+|-p)?", entry)]
-    if cables:  # first, so that nothing is left when a namespace lives on in a process that cannot be ended
+    if cables:  # first, so that nothing remains if an unkillable process keeps a namespace alive
         batch_anyway("ip", [f"link del {entry}" for entry in sorted(cables, reverse=True)])
     if mine:
         batch_anyway("ip", [f"netns del {entry}" for entry in mine])
     if name in labs():
-        raise LabFailed(f"something of the lab {name!r} could not be removed; see: ip netns, ip link")
+        raise LabFailed(f"parts of the lab {name!r} could not be removed; see: ip netns, ip link")
     return len(living)
 
 
 def remove_probes() -> None:
-    """Take away namespaces in which it was tried what the kernel can, and whose process has gone."""
+    """Remove the namespaces of netem probes that ended before they removed them."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.listdir(namespaces.FOLDER):
             match = re.fullmatch(r"codedreduceprobe-(\d+)", entry)
@@ -301,7 +301,7 @@ def _hardware(node: int) -> str:
 
 
 def _limits(interface: str, rate: float, latency: float, verb: str = "add") -> list[str]:
-    """A token bucket of two packets, or 0.4 ms, so that a short vector is limited too; netem below it for latency."""
+    """A token bucket of two packets, or 0.4 ms, so that it limits short vectors, too; netem below it for latency."""
     burst = max(3028, round(rate * 0.0004))
     queue = max(QUEUE, round(rate))
     lines = [
@@ -316,7 +316,7 @@ _netem: bool | None = None
 
 
 def _kernel_has_netem() -> bool:
-    """Whether this kernel can delay packets; tried once."""
+    """Whether this kernel can delay packets; it is probed once."""
     global _netem
     if _netem is None:
         probe = f"codedreduceprobe-{os.getpid()}"
@@ -333,9 +333,9 @@ def _command(verb: str, name: str) -> str:
 
 
 def only_lab(name: str | None, *, processes: int) -> Lab:
-    """The lab that a run is to use, large enough for it."""
+    """The lab for a run, checked to have enough nodes."""
     lab = Lab.find(name or DEFAULT_NAME)
     if lab.nodes < 2:
-        raise LabFailed(f"the lab {lab.name!r} is half made; take it away with: {_command('down', lab.name)}")
+        raise LabFailed(f"the lab {lab.name!r} is incomplete; remove it with: {_command('down', lab.name)}")
     lab.check_room(processes)
     return lab

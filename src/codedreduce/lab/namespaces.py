@@ -1,4 +1,4 @@
-"""Entering a network namespace, for good or for a while, and who lives in one."""
+"""Enter a network namespace, permanently or for a while, and list its processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from codedreduce.errors import LabFailed
 from codedreduce.process.processes import state_of
 
-#: Where `ip netns` keeps what names a namespace.
+#: The folder in which `ip netns` has a file for every namespace.
 FOLDER = "/run/netns"
 
 _CLONE_NEWNET = 0x40000000
@@ -19,13 +19,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(namespace: str) -> None:
-    """Move the calling thread, and all it starts from now on, into a namespace."""
+    """Move the calling thread, and all threads and processes that it starts later, into a namespace."""
     _enter_file(f"{FOLDER}/{namespace}", namespace)
 
 
 @contextlib.contextmanager
 def entered(namespace: str) -> Iterator[None]:
-    """The calling thread is in a namespace for a while; sockets it opens stay there."""
+    """Move the calling thread into a namespace for a while; sockets that it opens stay there."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         enter(namespace)
@@ -37,7 +37,7 @@ def entered(namespace: str) -> Iterator[None]:
 
 
 def processes_in(namespace: str) -> list[int]:
-    """The processes whose main thread is in a namespace."""
+    """The processes with their main thread in a namespace."""
     try:
         wanted = os.stat(f"{FOLDER}/{namespace}").st_ino
     except FileNotFoundError:
@@ -46,7 +46,7 @@ def processes_in(namespace: str) -> list[int]:
 
 
 def processes_by_namespace() -> dict[int, list[int]]:
-    """All processes of this machine by the inode of their network namespace."""
+    """All processes of this host by the inode of their network namespace."""
     found: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -56,7 +56,7 @@ def processes_by_namespace() -> dict[int, list[int]]:
 
 
 def wait_until_gone(processes: list[int], within: float = 5.0) -> None:
-    """Wait a while for processes that were told to end."""
+    """Wait until processes that got a signal to end have ended, at most `within` seconds."""
     deadline = time.monotonic() + within
     while any(is_running(process) for process in processes) and time.monotonic() < deadline:
         time.sleep(0.01)

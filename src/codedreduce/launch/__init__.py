@@ -1,8 +1,8 @@
-"""Launching: the processes of a run, on this machine, over ssh, or as another launcher has started them.
+"""Launching: the processes of a run, on this host, over ssh, or started by another launcher.
 
-Imports `run`, `process` and what is below; nothing of `net`.
+Imports `run`, `process` and the packages below them; nothing of `net`.
 
-- `launcher`, `placement`, `progress`, `reasons`: `codedreduce run`; `output`, `showing`: what processes print
-- `environment`, `launchers`, `slurm`, `mpi`: who this process is, as a launcher says
-- `gpu_sharing`: one GPU for several processes; `ssh/`: processes on other machines
+- `launcher`, `placement`, `progress`, `reasons`: `codedreduce run`; `output`, `showing`: the output of processes
+- `environment`, `launchers`, `slurm`, `mpi`: rank and rendezvous address of this process, as a launcher sets them
+- `gpu_sharing`: one GPU for several processes; `ssh/`: processes on other hosts
 """

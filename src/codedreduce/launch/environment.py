@@ -1,4 +1,4 @@
-"""Who this process is, as a launcher says: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as torchrun sets them."""
+"""Read the place of this process in a run from RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as torchrun sets them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from codedreduce.run.failures import REFUSE, check_nonfinite
 from codedreduce.schemes import Plan, RingPlan, Scheme, Striped, StripedPlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
 
-#: How long to wait for what, in seconds: the variable, the field of the meeting, and what holds without it.
+#: Timeouts in seconds: the variable, the field of `Meeting`, and the default.
 WAITS = (
     ("CODEDREDUCE_ROOT_WITHIN", "root_within", 60.0),
     ("CODEDREDUCE_ALL_WITHIN", "all_within", 120.0),
@@ -26,17 +26,17 @@ WAITS = (
 )
 
 
-#: What is said of a scheme beside its tree.
+#: Variables that have no effect without CODEDREDUCE_TREE.
 OF_A_TREE = ("CODEDREDUCE_SCHEME", "CODEDREDUCE_STRAGGLERS", "CODEDREDUCE_ORDER")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """This process's place in a run: rank 0 is the root, the others are workers; in stripes all of them work.
+    """The place of this process in a run: rank 0 is the root, the others are workers; in stripes all ranks compute.
 
-    In stripes a run begins when the `least` are in, and has `size` ranks at most. `replan_after`: seconds that more
-    lost than tolerated are waited for. `units`: how many a batch is cut into in stripes, if not one a rank.
-    `restarted`: how often this process was started again, or its job of Slurm's requeued.
+    In stripes a run begins when `least` ranks have joined, and has at most `size` ranks. `replan_after`: seconds to
+    wait when more ranks are lost than the scheme tolerates. `units`: number of units of a batch in stripes; the default
+    is one per rank. `restarted`: number of restarts of this process, including requeues of its Slurm job.
     """
 
     rank: int
@@ -59,23 +59,21 @@ class Membership:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this process is all there is, as of `torchrun --nproc-per-node 1`, and nothing was said of it."""
+        """Whether the run has one process (`torchrun --nproc-per-node 1`) and neither a scheme nor units are set."""
         return self.size == 1 and self.scheme is None and self.units is None
 
     def cut(self, scheme: Scheme) -> Scheme:
-        """A scheme with as many units as the launcher has said, unless the scheme says how many itself."""
+        """The scheme with the launcher's number of units, unless the scheme specifies its own."""
         if self.units is None:
             return scheme
         if not isinstance(scheme, Striped):
-            raise SchemeError(f"the units of {scheme} follow from its workers; CODEDREDUCE_UNITS is for stripes")
+            raise SchemeError(f"CODEDREDUCE_UNITS is only for stripes: the workers of {scheme} determine its units")
         return scheme if scheme.units is not None else replace(scheme, units=self.units)
 
     def check(self, plan: Plan) -> None:
-        """Refuse a plan for another number of workers, and the ring, which cannot be left by one and not by all."""
+        """Refuse a plan for another number of workers, and a ring, which no single rank can leave."""
         if isinstance(plan, RingPlan):
-            raise SchemeError(
-                "a ring has no root, so a script that trains on its root cannot run on one; use another scheme"
-            )
+            raise SchemeError("a ring has no root, and a training script needs one: use another scheme")
         if isinstance(plan, StripedPlan):
             if plan.workers != self.size:
                 raise SchemeError(
@@ -88,7 +86,7 @@ class Membership:
 
 
 def read_membership(environment: Mapping[str, str]) -> Membership | None:
-    """The membership a launcher has set, or None if there was no launcher.
+    """The membership that a launcher has set, or None without a launcher.
 
     >>> read_membership({}) is None
     True
@@ -100,10 +98,10 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
         return None
     rank, size = int(_number(environment, "RANK")), int(_number(environment, "WORLD_SIZE"))
     if not 0 <= rank < size:
-        raise UsageError(f"ranks go from 0 to the size less one: RANK={rank} of WORLD_SIZE={size} cannot be")
+        raise UsageError(f"RANK={rank} is out of range for WORLD_SIZE={size}: set a rank from 0 to WORLD_SIZE - 1")
     least = int(_at_least(1, environment, "CODEDREDUCE_LEAST", size))
     if least > size:
-        raise UsageError(f"a run cannot begin with more ranks than it has: CODEDREDUCE_LEAST={least} of {size}")
+        raise UsageError(f"CODEDREDUCE_LEAST={least} exceeds the number of ranks of the run ({size})")
     return Membership(
         rank=rank,
         least=least,
@@ -128,7 +126,7 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
 
 
 def units_said(environment: Mapping[str, str]) -> int | None:
-    """How many units a batch is cut into in stripes, if that is said.
+    """Number of units of a batch in stripes, if it is set.
 
     >>> units_said({"CODEDREDUCE_UNITS": "12"}), units_said({})
     (12, None)
@@ -137,7 +135,7 @@ def units_said(environment: Mapping[str, str]) -> int | None:
 
 
 def _is_said(environment: Mapping[str, str], name: str) -> bool:
-    """A switch that is on unless it is said to be off."""
+    """A switch that is on by default."""
     text = environment.get(name, "1")
     if text not in ("0", "1"):
         raise UsageError(f"{name} must be 0 or 1, got {text!r}")
@@ -166,8 +164,8 @@ def _scheme(environment: Mapping[str, str]) -> Scheme | None:
         for name in OF_A_TREE:
             if name in environment:
                 raise UsageError(
-                    f"{name}={environment[name]} says nothing without CODEDREDUCE_TREE: set that, too (FANOUTxDEPTH; "
-                    "6x1 with CODEDREDUCE_SCHEME=striped for 6 ranks), or say neither"
+                    f"{name}={environment[name]} has no effect without CODEDREDUCE_TREE: set that, too (FANOUTxDEPTH; "
+                    "6x1 with CODEDREDUCE_SCHEME=striped for 6 ranks), or set neither"
                 )
         return None
     stragglers = int(_number(environment, "CODEDREDUCE_STRAGGLERS", 1))
@@ -201,13 +199,13 @@ def _meeting(environment: Mapping[str, str], launch: list[str]) -> Meeting:
     meeting = replace(meeting, host=numeric(meeting.host, another_host(environment)))
     if is_insecure(environment):
         return replace(meeting, insecure=True)
-    if not meeting.port:  # its sockets are files that only this user can reach
+    if not meeting.port:  # its sockets are files that only this user can open
         return meeting
     return replace(meeting, secret=find_secret(environment, make=meeting.same_machine and not meeting.also))
 
 
 def _beside_torchrun(meeting: Meeting, environment: Mapping[str, str]) -> Meeting:
-    """torchrun itself listens at MASTER_PORT: on one machine a name is used instead, else the next port."""
+    """torchrun itself listens at MASTER_PORT: use a socket name on a single host, else the next port."""
     if environment.get("LOCAL_WORLD_SIZE") == environment["WORLD_SIZE"]:
         name = re.sub(r"[^A-Za-z0-9]", "", environment["TORCHELASTIC_RUN_ID"])
         run = f"codedreduce-{name}-{meeting.port}"

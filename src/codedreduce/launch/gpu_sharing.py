@@ -1,7 +1,7 @@
 """One GPU for several processes: with NVIDIA's MPS they compute on it at the same time; without it they take turns.
 
-A launcher starts MPS for its own processes, in a folder of theirs, and ends it with them. One that runs already is used
-as it is.
+A launcher starts MPS for its own processes, in a folder of theirs, and ends it with them. It uses an MPS that already
+runs unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from codedreduce.process.processes import die_with_parent
 
-#: "0" has processes take turns.
+#: "0" disables MPS: processes take turns.
 SAID = "CODEDREDUCE_MPS"
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -25,12 +25,12 @@ PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 RUNNING = "/tmp/nvidia-mps/control"
 DEVICES = "/dev/nvidia[0-9]*"
 
-#: Seconds that it may take to answer.
+#: Timeout for an answer of the daemon, in seconds.
 PATIENCE = 10.0
 
 
 def would_share(processes: int, said: Mapping[str, str]) -> bool:
-    """Whether so many processes of this machine have fewer GPUs, and nothing lets them use one together by now."""
+    """Whether this host has fewer GPUs than processes, and no MPS runs yet."""
     if said.get(SAID) == "0" or PIPES in said or os.path.exists(RUNNING) or shutil.which(CONTROL) is None:
         return False
     there = len(glob.glob(DEVICES))
@@ -41,7 +41,7 @@ def would_share(processes: int, said: Mapping[str, str]) -> bool:
 
 @contextlib.contextmanager
 def sharing_gpus(processes: int, said: Mapping[str, str], note: Callable[[str], None]) -> Iterator[dict[str, str]]:
-    """Have the processes share GPUs if they have to; what they must be told for that."""
+    """Start MPS if the processes have to share GPUs; yield the environment variables that they need for it."""
     if not would_share(processes, said):
         yield {}
         return
@@ -73,7 +73,7 @@ def _has_come(daemon: subprocess.Popen[bytes], environment: Mapping[str, str]) -
 
 
 def _ask(what: str, environment: Mapping[str, str]) -> str | None:
-    """Tell the daemon something; its answer, or None if there is none."""
+    """Send the daemon a command; return its answer, or None without one."""
     try:
         done = subprocess.run(
             [CONTROL], input=f"{what}\n", text=True, capture_output=True, timeout=PATIENCE, env=environment, check=False

@@ -1,8 +1,8 @@
-"""Starts a script once for each process of a run, and looks after them until the run is over.
+"""Starts the script of a run once per process, and watches the processes until the run is over.
 
-It is over when all processes have ended that were admitted to it: any of them may save or evaluate for as long as it
-takes when the others have ended. A process that came too late to be admitted is then told to leave. What has to be
-killed, and what fails when others have a result, is reported, and the run has failed.
+The run is over when all admitted processes have ended: any of them may save or evaluate without a time limit after the
+others have ended. The launcher then asks a process that was too late to be admitted to leave. It reports a process that
+it has to kill, or that fails after others have a result, and the run has failed.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from codedreduce.process.secrets import (
 from codedreduce.process.telling import What, Word
 from codedreduce.process.termination import TOLD_BY
 
-#: Seconds that processes have to end when the run has failed or they cannot go on, and that the last words of a failed
-#: one may take.
+#: Grace periods in seconds: for processes to end when the run has failed or cannot go on, and for the last output of a
+#: failed process.
 GRACE = 5.0
 LAST_WORDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What is started: a command in so many processes, ranks 0 to `count` less one.
+    """What is started: a command in `count` processes, ranks 0 to `count` - 1.
 
-    All on this machine, or where a placement says. Over a tree rank 0 is the `root`. `at_first` are started, the
-    others may be by hand. `times` bounds how often processes that died are started again: None does not, 0 is never;
-    `only_lost` are those that were killed, and not those that ended with an error.
-    Told to end by SIGTERM or SIGHUP, all have `grace` seconds to hand over. The first interrupt is rank 0's to end the
-    run by, or with `ends_at_interrupt` ends all at once, and is raised.
+    All processes are on this host, or where `placement` puts them. Over a tree rank 0 is the root (`has_root`).
+    `at_first` processes are started; users may start the others by hand. `times` limits the restarts of failed
+    processes (None: no limit, 0: no restarts). With `only_lost` killed processes are restarted, but not those that
+    ended with an error. After SIGTERM or SIGHUP all have `grace` seconds to hand over. At the first interrupt rank 0
+    ends the run; with `ends_at_interrupt` it ends all processes at once, and is raised.
     """
 
     command: Sequence[str]
@@ -71,17 +71,17 @@ class Launch:
         if self.count < 1:
             raise UsageError(f"a run needs at least one process, got {self.count}")
         if self.at_first is not None and not 1 <= self.at_first <= self.count:
-            raise UsageError(f"of {self.count} processes 1 to {self.count} are started at first, not {self.at_first}")
+            raise UsageError(f"of {self.count} processes 1 to {self.count} can start at first, not {self.at_first}")
         if self.placement is not None and len(self.placement.addresses) != self.count:
-            raise UsageError(f"{self.count} processes need as many places, got {len(self.placement.addresses)}")
+            raise UsageError(f"{self.count} processes need as many addresses, got {len(self.placement.addresses)}")
 
     @property
     def places(self) -> Placement:
-        """Where they are."""
+        """The placement of the processes; the default is this host."""
         return self.placement or Placement.here(self.count)
 
     def environment(self, run: str) -> dict[str, str]:
-        """What all processes are told."""
+        """Variables for all processes."""
         said = {
             "WORLD_SIZE": str(self.count), **self.places.meets_at(self.port), "CODEDREDUCE_RUN": run,
             "CODEDREDUCE_GRACE": f"{self.grace:g}",
@@ -91,18 +91,18 @@ class Launch:
         return {**said, **self.variables}
 
     def names_of(self, rank: int) -> dict[str, str]:
-        """What a process is told of itself, as torchrun does."""
+        """Variables about a process itself, as torchrun sets them."""
         return {"RANK": str(rank), **self.places.names_of(rank)}
 
     @property
     def may_grow(self) -> bool:
-        """Whether processes may join that are started by hand."""
+        """Whether processes that users start by hand may join."""
         return self.at_first is not None and self.at_first < self.count
 
     def secret(self) -> dict[str, str]:
-        """What processes are told beside that, and nobody else: a secret of the run's own, unless there is one.
+        """Further variables, for the processes only: the user's secret if one is set, else a new one for this run.
 
-        Who starts a process by hand has the user's secret, not that of a run.
+        Processes that users start by hand have the user's secret, so a run that may grow uses that.
         """
         said = {**os.environ, **self.variables}
         if is_insecure(said):
@@ -112,12 +112,12 @@ class Launch:
         return {VARIABLE: (found or Secret.fresh()).reveal()}
 
 
-#: Told what processes tell beside what they print.
+#: Receives the reports of processes, apart from their output.
 Hear = Callable[[Word], None]
 
 
 def launch(what: Launch, show: Show, hear: Hear = lambda word: None) -> None:
-    """Run it; `show` gets what the processes print. An error says why it failed, once for all that say the same."""
+    """Run it; `show` gets the output. An error states why the run failed; equal errors of several ranks are one."""
     run = f"codedreduce-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     processes = what.places.starter()
     output = Output(show)
@@ -136,7 +136,7 @@ def launch(what: Launch, show: Show, hear: Hear = lambda word: None) -> None:
 
 
 class _LookingAfter:
-    """What a launcher knows of its processes, and does about them."""
+    """Watches the processes of a run, and reacts to their reports and to their end."""
 
     def __init__(
         self, what: Launch, processes: Starter, output: Output, variables: dict[str, str], hear: Hear
@@ -150,17 +150,17 @@ class _LookingAfter:
         self._progress = Progress()
         self._secret = what.secret()
         self._restarts = Restarts(what.times)
-        self._began: dict[int, float] = {}  # the lives of those that run
-        self._due: dict[int, float] = {}  # when those that died are started again
-        self._left: set[int] = set()  # who left on purpose
-        self._some_ended = False  # well: there is a result, and nobody is started again
-        self._unfinished: dict[int, str] = {}  # how those ended whose work after the training is lost
-        self._is_lost = False  # by one of those: the run has failed, and waits for those that save
+        self._began: dict[int, float] = {}  # start times of the processes that run
+        self._due: dict[int, float] = {}  # restart times of failed processes
+        self._left: set[int] = set()  # ranks that left on purpose
+        self._some_ended = False  # without an error: there is a result, and no restarts
+        self._unfinished: dict[int, str] = {}  # how each rank ended that lost its work after the training
+        self._is_lost = False  # an unfinished rank: the run has failed, and waits for ranks that save
         self._zero_was_away = False
         self._deadline: float | None = None
         self._failure: CodedReduceError | None = None
         self._interrupted = ""  # in which round
-        self._signalled: set[int] = set()  # who was sent the interrupt
+        self._signalled: set[int] = set()  # ranks that got the interrupt
         self._told_to_end = 0  # by which signal
         self._told_others = False
 
@@ -182,7 +182,7 @@ class _LookingAfter:
         self._raise_what_failed()
 
     def _raise_what_failed(self) -> None:
-        """It is over: the first of these that is so says how it went."""
+        """Raise the error of a run that is over: the first of these that applies."""
         if self._failure is not None:
             raise self._reasons.of_all() or self._failure
         if self._interrupted:
@@ -202,12 +202,12 @@ class _LookingAfter:
         self._reasons.check_that_some_trained()
 
     def _killed(self, when: str) -> str:
-        """Of those that are ended now."""
+        """A text about the processes that are killed now."""
         left = self._running
         return f"{named(left)} had not ended {when}, and {'were' if len(left) > 1 else 'was'} killed"
 
     def _what_is_lost(self) -> CodedReduceError:
-        """What became of the first of those that were not through with the script."""
+        """The error of the lowest rank that did not finish the script."""
         rank = min(self._unfinished)
         if self._reasons.said_by(rank):
             return self._reasons.of_all() or CodedReduceError(self._reasons.said_by(rank))
@@ -234,7 +234,7 @@ class _LookingAfter:
             self._start(rank)
 
     def _say_how_to_join(self) -> None:
-        """For whoever adds processes by hand."""
+        """Show the variables for processes that are started by hand."""
         first = self._what.at_first
         if first is None or not self._what.may_grow:
             return
@@ -242,13 +242,13 @@ class _LookingAfter:
         words = [f"RANK={ranks}", *(f"{name}={value}" for name, value in self._variables.items())]
         self._output.show.note(0, f"(more processes may join: {' '.join(words)} {' '.join(self._what.command)})")
         if VARIABLE in self._secret:
-            self._output.show.note(0, f"(with the secret that this user has here: {self._how_to_have_it()})")
+            self._output.show.note(0, f"(with this user's secret: {self._how_to_have_it()})")
 
     def _how_to_have_it(self) -> str:
-        """In words, without saying it."""
+        """Where the secret is found, without the secret itself."""
         if os.environ.get(VARIABLE):
             return f"as {VARIABLE}"
-        return f"{FILE_VARIABLE}={os.environ.get(FILE_VARIABLE) or default_file()}, copied to other machines"
+        return f"{FILE_VARIABLE}={os.environ.get(FILE_VARIABLE) or default_file()}, copied to other hosts"
 
     # Looking
 
@@ -265,19 +265,19 @@ class _LookingAfter:
             self._end_with(self._reasons.ended_before_it_came(), LAST_WORDS)
 
     def _listen(self) -> None:
-        """Take what processes have told."""
+        """Take the reports of processes."""
         for word in self._processes.take_told():
             if word.what is What.LEAVES:
                 self._left.add(word.rank)
             else:
                 self._reasons.hear(word)
                 self._progress.hear(word)
-                if word.what is What.ADMITTED and not self._is_lost:  # the run goes on, with another training
+                if word.what is What.ADMITTED and not self._is_lost:  # the run continues with another training
                     self._unfinished.clear()
             self._hear(word)
 
     def _is_awaited_in_vain(self) -> bool:
-        """Whether a process has ended well without coming to where the others wait for it."""
+        """Whether a process has ended without an error before the training in which the others wait for it."""
         needs_all = not self._what.has_root and "CODEDREDUCE_LEAST" not in self._variables
         is_open = self._failure is None and not self._told_to_end and not self._interrupted
         return needs_all and is_open and self._reasons.some_wait_in_vain
@@ -286,7 +286,7 @@ class _LookingAfter:
         return max(0.0, min([0.1, *(at - time.monotonic() for at in self._due.values())]))
 
     def _judge(self, rank: int, code: int, lived: float) -> None:
-        """Who failed or was killed is started again; else it ends the run if it failed, and is missed if killed."""
+        """Restart a process that failed or was killed; without restarts an error ends the run, a kill does not."""
         if self._told_to_end or self._failure is not None:
             return
         if self._interrupted:
@@ -311,7 +311,7 @@ class _LookingAfter:
             self._judge_loss(rank, code, how, lived)
 
     def _judge_loss(self, rank: int, code: int, how: str, lived: float) -> None:
-        """A process has failed or was killed, and nobody has a result."""
+        """A process has failed or was killed, and no process has a result."""
         try:
             may_help = code < 0 or not self._what.only_lost
             failed_in = self._progress.reached(rank) if code > 0 else 0
@@ -334,16 +334,16 @@ class _LookingAfter:
             self._output.show.note(rank, f"({how}; the run goes on without it)")
 
     def _ended_well(self, rank: int) -> None:
-        """A process is through with the script. A worker of a tree is when the root's training is over."""
+        """A process has finished the script. A worker of a tree counts only once the root has trained."""
         self._reasons.ended_well(rank)
         self._unfinished.pop(rank, None)
         root_has_trained = 0 in self._unfinished or self._progress.has_trained(0)
         self._some_ended |= rank == 0 or not self._what.has_root or root_has_trained
 
     def _judge_after_the_end(self, rank: int, code: int, how: str) -> None:
-        """Others have a result, and may still save theirs: they are not ended by an error of this one.
+        """Others have a result, and may still save it: an error of this process does not end them.
 
-        Who came too late, or was behind when the run ended, has not failed; an error in the script is a failure.
+        A process that was too late, or behind when the run ended, has not failed; an error in the script is a failure.
         """
         if code > 0 and self._progress.was_admitted(rank) and self._reasons.blame(rank) == rank:
             self._unfinished[rank] = _how_it_ended(code)
@@ -353,7 +353,7 @@ class _LookingAfter:
             self._output.show.note(rank, f"({how}, after the run was over)")
 
     def _show_last_words(self, rank: int) -> None:
-        """Those that tell why a process failed, if it has not said so itself."""
+        """Show the last output of the rank that caused the failure, if the process has not reported a reason."""
         if (about := self._reasons.blame(rank)) is not None:
             self._output.show.last_words(about)
 
@@ -363,7 +363,7 @@ class _LookingAfter:
         self._end_with(error, LAST_WORDS if rank else GRACE)
 
     def _end_with(self, error: CodedReduceError, grace: float) -> None:
-        """The run has failed. The others may say why, too, as far as they know."""
+        """The run has failed. Within the grace period other ranks may report reasons, too."""
         self._failure = error
         self._deadline = time.monotonic() + grace
         self._due.clear()
@@ -388,18 +388,18 @@ class _LookingAfter:
 
     @property
     def _running(self) -> set[int]:
-        """Those that are there. Others wait for a place, or for their host, and need none when the run is over."""
+        """Ranks with a process. Others still wait for a place or a host, and need none once the run is over."""
         return {rank for rank in self._began if not self._processes.is_waiting(rank)}
 
     @property
     def _some_save(self) -> bool:
-        """Whether a process is through with the training, and not with the script."""
+        """Whether a process has finished the training, and still runs the script."""
         return any(self._progress.has_trained(rank) for rank in self._began)
 
     def _tell_late_ones_to_leave(self) -> None:
-        """When none of those is left that can end by themselves: they were admitted, and are not paused.
+        """Ask late processes to leave, once no process is left that was admitted and is not paused.
 
-        If no process was admitted to a training, there was none to be late for.
+        Without any admitted process there was no training to be late for.
         """
         if not self._progress.some_admitted:
             return
@@ -411,7 +411,7 @@ class _LookingAfter:
             self._processes.signal(rank, signal.SIGTERM)
 
     def _interrupt(self) -> None:
-        """The first Ctrl-C is rank 0's to end the run by, or everybody's if another may lead; the second ends all."""
+        """The first Ctrl-C goes to rank 0, which ends the run, or to all if another may lead; the second ends all."""
         if self._what.ends_at_interrupt:
             raise KeyboardInterrupt
         if self._interrupted:
@@ -431,7 +431,7 @@ class _LookingAfter:
             self._processes.signal(rank, signal.SIGINT)
 
     def _judge_interrupted(self, rank: int, code: int) -> None:
-        """Whoever was sent the interrupt may take its time, to save; then the others have a moment to follow."""
+        """Ranks that got the interrupt have no time limit, to save; then the others have a grace period to end."""
         if rank in self._signalled and code > 0 and code != 128 + signal.SIGINT:
             self._output.show.note(rank, f"({self._reasons.said_by(rank) or _how_it_ended(code)})")
         if not self._signalled & self._running and self._deadline is None:
@@ -452,9 +452,9 @@ class _LookingAfter:
 
     @contextlib.contextmanager
     def _told_by_signal(self) -> Iterator[None]:
-        """SIGTERM and SIGHUP are passed on to all: they have some seconds to hand over and leave. The second ends them.
+        """Pass SIGTERM and SIGHUP on to all, which then have a grace period to hand over. A second signal ends them.
 
-        SIGHUP stays ignored where it is, as under nohup.
+        A SIGHUP that is ignored stays ignored, as under nohup.
         """
 
         def end(number: int, frame: FrameType | None) -> None:
@@ -463,7 +463,7 @@ class _LookingAfter:
             self._told_to_end = number
 
         with contextlib.ExitStack() as stack:
-            if threading.current_thread() is threading.main_thread():  # it alone hears signals
+            if threading.current_thread() is threading.main_thread():  # only it receives signals
                 for one in TOLD_BY:
                     if signal.getsignal(one) is not signal.SIG_IGN:
                         stack.callback(signal.signal, one, signal.signal(one, end))

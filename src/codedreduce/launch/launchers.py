@@ -1,4 +1,4 @@
-"""Which launcher has started this process, and what follows from its own names for things: RANK, WORLD_SIZE, ..."""
+"""Which launcher has started this process; its own variables translated to RANK, WORLD_SIZE, ..."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from codedreduce.errors import UsageError
 from codedreduce.launch.mpi import named_by_mpi, said_by_mpi
 from codedreduce.launch.slurm import named_by_slurm, said_by_slurm
 
-#: What a process of several must know.
+#: Variables that every process of a run with several processes needs.
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def said_by_launcher(environment: Mapping[str, str]) -> dict[str, str]:
-    """What mpiexec or srun says, in torchrun's names; nothing if RANK is said.
+    """The variables of mpiexec or srun, under torchrun's names; nothing if RANK is set.
 
-    An mpiexec may have started its helpers with srun: then Slurm's numbers are theirs, and not this process's.
+    If mpiexec started its helpers with srun, Slurm's numbers describe the helpers and not this process.
     """
     if "RANK" in environment:
         return {}
@@ -32,15 +32,15 @@ def _pmi(said: Mapping[str, str]) -> dict[str, str]:
 
 
 def named_by_launcher(environment: Mapping[str, str]) -> list[str]:
-    """What tells this launch from others at the same port, where a launcher says so to all processes alike.
+    """What distinguishes this launch from others at the same port, if the launcher gives it to all processes alike.
 
-    A process whose RANK was set by hand may be of another launch than the rest, and says nothing.
+    A process with a RANK set by hand may belong to another launch than the rest: the list is empty.
 
     >>> named_by_launcher({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1"})
     ['7', '0']
     """
     if "TORCHELASTIC_RUN_ID" in environment:
-        said = [environment["TORCHELASTIC_RUN_ID"]]  # "none", if the user gave none
+        said = [environment["TORCHELASTIC_RUN_ID"]]  # "none" by default
     elif "RANK" in environment:
         said = []
     elif "OMPI_COMM_WORLD_RANK" in environment or "SLURM_STEP_ID" not in environment:
@@ -51,7 +51,7 @@ def named_by_launcher(environment: Mapping[str, str]) -> list[str]:
 
 
 def refuse_half(environment: Mapping[str, str]) -> None:
-    """Say what is missing, and how to set it, if a launcher says who this is but not where all meet."""
+    """Report missing variables, and how to set them, if a launcher sets the rank but not the rendezvous address."""
     missing = [name for name in NEEDED if name not in environment]
     if not missing or "RANK" not in environment or environment.get("WORLD_SIZE", "1") == "1":
         return
@@ -64,6 +64,6 @@ def refuse_half(environment: Mapping[str, str]) -> None:
     else:
         how = "in the environment of each process"
     raise UsageError(
-        f"the launcher says which rank this is, but not {' and '.join(missing)}: set MASTER_ADDR and MASTER_PORT to an "
-        f"address of rank 0's machine that all others reach and a free port there, the same for all ranks ({how})"
+        f"the launcher sets RANK, but not {' and '.join(missing)}: set MASTER_ADDR and MASTER_PORT to an address of "
+        f"rank 0's host that all others reach and a free port there, the same for all ranks ({how})"
     )

@@ -1,8 +1,8 @@
-"""What mpiexec says to its processes: who they are, and, without being told, where they can meet.
+"""Rank, size and rendezvous address of a process that mpiexec has started.
 
-Both of the common ones know a machine and a number that are the same for all processes of a launch: those of mpiexec
-itself. Open MPI has them in variables. MPICH's, and others made from Hydra, has them in the arguments of the process
-that started this one. Rank 0 must then be on the machine that mpiexec runs on, as it is if a hostfile names that first.
+A host and a number are the same for all processes of a launch: the host and the port of mpiexec itself. Open MPI has
+them in variables. MPICH, and others made from Hydra, have them in the arguments of a parent process. Rank 0 must then
+be on the host that mpiexec runs on: name that host first in the hostfile.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping
 from codedreduce.errors import UsageError
 from codedreduce.process.addresses import derived_port
 
-#: Where Open MPI says how its mpiexec, and the daemon of this machine, can be reached.
+#: Variables of Open MPI with the addresses of its mpiexec and of this host's daemon.
 MPIEXEC, DAEMON = "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_orte_local_daemon_uri"
 
-#: How many processes may be between Hydra's proxy and this one: shells, wrappers, profilers.
+#: Maximum number of processes between Hydra's proxy and this one: shells, wrappers, profilers.
 GENERATIONS = 8
 
 
 def hydra_control(process: str = "self") -> str:
-    """HOST:PORT of the mpiexec above this process, as Hydra's proxies are told; nothing if there is none."""
+    """HOST:PORT of the mpiexec above this process, from the arguments of Hydra's proxy; "" without one."""
     for _ in range(GENERATIONS):
         try:
             with open(f"/proc/{process}/stat") as file:
@@ -37,7 +37,7 @@ def hydra_control(process: str = "self") -> str:
 
 
 def said_by_mpi(environment: Mapping[str, str], control: Callable[[], str] = hydra_control) -> dict[str, str]:
-    """RANK, WORLD_SIZE and, of several processes, where they meet if that is known; nothing if there is no mpiexec.
+    """RANK, WORLD_SIZE and, for several processes, the rendezvous address if known; nothing without mpiexec.
 
     >>> said_by_mpi({"PMI_RANK": "1", "PMI_SIZE": "4"}, control=lambda: "login1:34645")
     {'RANK': '1', 'WORLD_SIZE': '4', 'MASTER_ADDR': 'login1', 'MASTER_PORT': '30645'}
@@ -62,24 +62,24 @@ def said_by_mpi(environment: Mapping[str, str], control: Callable[[], str] = hyd
 
 
 def named_by_mpi(environment: Mapping[str, str], control: Callable[[], str] = hydra_control) -> list[str]:
-    """What tells this launch from others."""
+    """What distinguishes this launch from others."""
     if "OMPI_COMM_WORLD_RANK" in environment:
         return [environment.get("PMIX_NAMESPACE", "")]
     return [control()] if "PMI_RANK" in environment else []
 
 
 def _check_first(environment: Mapping[str, str]) -> None:
-    """Refuse a rank 0 that is not where the others look for it."""
+    """Refuse a rank 0 that is not on the host of mpiexec: the others look for it there."""
     mpiexec, daemon = environment.get(MPIEXEC, ""), environment.get(DAEMON, "")
     if environment["OMPI_COMM_WORLD_RANK"] == "0" and mpiexec != daemon and "MASTER_ADDR" not in environment:
         raise UsageError(
-            "rank 0 is on another machine than mpiexec, and the others cannot know on which: name this machine first "
+            "rank 0 is on another host than mpiexec, and the other ranks cannot find it: name this host first "
             "in the hostfile, or set both for all (mpiexec -x MASTER_ADDR=... -x MASTER_PORT=...)"
         )
 
 
 def _at_open_mpi(environment: Mapping[str, str]) -> tuple[str, str]:
-    """The address of the machine that mpiexec runs on, and a port of this launch; either may not be known."""
+    """The address of the host that mpiexec runs on, and a port for this launch; "" for one that is unknown."""
     found = re.search(r"tcp://([0-9.]+)", environment.get(MPIEXEC, ""))
     namespace = environment.get("PMIX_NAMESPACE", "")
     port = str(derived_port(zlib.crc32(namespace.encode()))) if namespace else ""

@@ -1,4 +1,4 @@
-"""What the processes of a run print, as it comes."""
+"""The output of the processes of a run, passed on as it arrives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Output:
         self._printed: dict[int, IO[bytes]] = {}
 
     def add(self, rank: int, printed: IO[bytes]) -> None:
-        """Read what a process prints; one that had this rank before has been read to its end."""
+        """Read the output of a process; the output of an earlier process of this rank is read to its end first."""
         if rank in self._printed:
             self._read(rank)
             self._forget(rank)
@@ -27,24 +27,24 @@ class Output:
         self._printed[rank] = printed
 
     def pass_on(self, timeout: float) -> None:
-        """Pass on what is printed within that time."""
+        """Pass on the output that arrives within `timeout` seconds."""
         for key, _ in self._selector.select(timeout=timeout):
             self._read(key.data)
 
     def pass_on_rest(self) -> None:
-        """Pass on what is there."""
+        """Pass on all output that has arrived."""
         for rank in list(self._printed):
             self._read(rank)
 
     def close(self) -> None:
-        """Let go of all pipes."""
+        """Close all pipes."""
         for rank in list(self._printed):
             self._forget(rank)
         self._selector.close()
         self.show.close()
 
     def _forget(self, rank: int) -> None:
-        """Of a process that others it started may still print for."""
+        """Close the pipe of a process, though its own children may still print to it."""
         printed = self._printed.pop(rank)
         if printed in self._selector.get_map():
             self._selector.unregister(printed)
@@ -58,6 +58,6 @@ class Output:
         data = printed.read()
         if data:
             self.show.took(rank, data)
-        elif data == b"":  # it has ended, or closed it
+        elif data == b"":  # the process has ended, or has closed its output
             self._selector.unregister(printed)
             self.show.ended(rank)

@@ -1,6 +1,6 @@
-"""Where a launcher places the processes of a run: on this machine, on a lab's nodes, on other machines.
+"""Where a launcher places the processes of a run: on this host, on a lab's nodes, on other hosts.
 
-A placement says at which address each rank is; who starts them there, signals them and sees them end is a `Starter`.
+A placement gives the address of each rank. A `Starter` starts the processes there, signals them and reports their end.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from codedreduce.run.site import Site, meeting_at
 
 
 class Starter(Protocol):
-    """Starts the processes of a run, wherever, and ends them however the run ends."""
+    """Starts the processes of a run on any host, and ends them however the run ends."""
 
     def spawn(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> IO[bytes]:
-        """Run a command; what it prints can be read. Again, if the one of that number has ended."""
+        """Run a command and return its output; a number can be started again once its process has ended."""
 
     def signal(self, number: int, what: int) -> None:
-        """Send a process a signal, if it is there."""
+        """Send a signal to a process, if it exists."""
 
     def is_stopped(self, number: int) -> bool:
-        """Whether a process is paused: it cannot end by itself."""
+        """Whether a process is paused, so that it cannot end by itself."""
 
     def is_waiting(self, number: int) -> bool:
-        """Whether a process is not there yet: it waits for a place, or for its host."""
+        """Whether a process does not exist yet: it waits for a place, or for its host."""
 
     def take_told(self) -> list[Word]:
-        """What processes have told beside what they print, since last asked."""
+        """Reports of processes, apart from their output, since the last call."""
 
     def newly_ended(self) -> list[tuple[int, int]]:
-        """Who has ended since last asked, with the exit code; negative: the signal that killed it."""
+        """Processes that have ended since the last call, with exit codes; negative: the signal that killed it."""
 
     def end(self, grace: float) -> None:
-        """Give all so many seconds to leave, and end those that have not."""
+        """Give all processes `grace` seconds to end, then kill the rest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """The address of each rank, and the port of rank 0's at which the run meets (0: one that is free).
+    """The address of each rank, and the rendezvous port at rank 0 (0: any free port).
 
-    Ranks at one address share a machine. `inherits`: processes get this process's environment, and not only what a
-    launcher says to them.
+    Ranks at one address share a host. `inherits`: processes inherit this process's environment, beside the variables
+    that a launcher sets.
     """
 
     addresses: tuple[str, ...]
@@ -55,7 +55,7 @@ class Placement:
 
     @classmethod
     def here(cls, count: int) -> Placement:
-        """All on this machine.
+        """All processes on this host.
 
         >>> Placement.here(2).names_of(1)
         {'LOCAL_RANK': '1', 'LOCAL_WORLD_SIZE': '2'}
@@ -64,7 +64,7 @@ class Placement:
 
     @classmethod
     def at(cls, site: Site, count: int) -> Placement:
-        """Each on its node of a site."""
+        """Each process on its own node of a site."""
         return cls(
             addresses=(site.host, *(site.address(rank) for rank in range(1, count))),
             starter=lambda: Processes(site.enter), port=meeting_at(site).port,
@@ -72,16 +72,16 @@ class Placement:
 
     @property
     def is_here(self) -> bool:
-        """Whether all share this machine."""
+        """Whether all processes are on this host."""
         return set(self.addresses) == {"127.0.0.1"}
 
     @property
     def here_alone(self) -> int:
-        """How many processes this machine has, as they see it; who shares a machine elsewhere inherits nothing."""
+        """Number of processes that share this host and its environment, else 1: other hosts inherit nothing."""
         return len(self.addresses) if self.is_here and self.inherits else 1
 
     def meets_at(self, port: int) -> dict[str, str]:
-        """Where all find each other, at that port or the placement's own."""
+        """Variables with the rendezvous address: at `port`, the port of the placement, or a free one."""
         port = port or self.port or free_port()
         said = {"MASTER_ADDR": self.addresses[0], "MASTER_PORT": str(port)}
         if not self.is_here:
@@ -89,7 +89,7 @@ class Placement:
         return said
 
     def names_of(self, rank: int) -> dict[str, str]:
-        """What a process is told of the machine it is on, as torchrun does.
+        """Variables about the host of a rank, as torchrun sets them.
 
         >>> Placement(addresses=("10.0.0.1", "10.0.0.2", "10.0.0.1"), starter=Processes).names_of(2)
         {'LOCAL_RANK': '1', 'LOCAL_WORLD_SIZE': '2'}

@@ -1,4 +1,4 @@
-"""How far each process of a run has come, as it tells its launcher: facts, and no guesses from how long it runs."""
+"""The progress of each process of a run, from its reports to the launcher: facts, no guesses from running times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from codedreduce.process.telling import What, Word
 
 
 class Progress:
-    """By rank: whether the process was admitted to a training, and whether it has left that, after which round.
+    """By rank: whether the process was admitted to a training, whether it has left that training, and its last round.
 
     >>> progress = Progress()
     >>> progress.hear(Word(2, What.ADMITTED))
@@ -19,16 +19,16 @@ class Progress:
 
     def __init__(self) -> None:
         self._admitted: set[int] = set()
-        self._trained: dict[int, bool] = {}  # those that have left a training, and whether they led it
-        self._reached: dict[int, int] = {}  # the last rounds of those, and of those that failed in one
+        self._trained: dict[int, bool] = {}  # ranks that have left a training, and whether each led it
+        self._reached: dict[int, int] = {}  # the last round of each rank that left a training or failed in one
         self._round = 0
 
     def hear(self, word: Word) -> None:
-        """A process tells something."""
+        """Take a report of a process."""
         if word.what is What.ADMITTED:
             self._admitted.add(word.rank)
         elif word.what is What.TRAINS:
-            self._trained.pop(word.rank, None)  # it is in another training
+            self._trained.pop(word.rank, None)  # it has entered another training
         elif word.what in (What.ENDS, What.FAILS):
             reached = word.step.get("round")
             self._reached[word.rank] = int(reached) if isinstance(reached, int | float) else 0
@@ -44,11 +44,11 @@ class Progress:
 
     @property
     def some_admitted(self) -> bool:
-        """Whether any process was admitted, of those that run or have ended."""
+        """Whether any process was admitted, running or ended."""
         return bool(self._admitted)
 
     def was_admitted(self, rank: int) -> bool:
-        """Whether this process has had a part in the run: if not, it came too late for it, or is about to come."""
+        """Whether this process was a member of the run: if not, it was too late, or is about to join."""
         return rank in self._admitted
 
     def has_trained(self, rank: int) -> bool:
@@ -56,18 +56,18 @@ class Progress:
         return rank in self._trained
 
     def has_led(self, rank: int) -> bool:
-        """Whether this process led the training that it has left: the others leave it to save."""
+        """Whether this process led the training that it has left: only the leader saves the result."""
         return self._trained.get(rank, False)
 
     def reached(self, rank: int) -> int:
-        """The round that this process came to in its last training, if it has told; else 0."""
+        """The last round of this process in its last training, if it has reported one; else 0."""
         return self._reached.get(rank, 0)
 
     def all_have_trained(self, ranks: Collection[int]) -> bool:
-        """Whether none of these processes is in a training, or about to be admitted to one."""
+        """Whether all of these processes have left their training."""
         return bool(ranks) and self._trained.keys() >= set(ranks)
 
     @property
     def last_round(self) -> int:
-        """The last round that a process has told of; 0 if there is none."""
+        """The last round that any process has reported; 0 without one."""
         return self._round

@@ -1,4 +1,4 @@
-"""Why a run failed, in the words of its processes: what several say is said once."""
+"""Why a run failed, as its processes report it: an error that several processes report is shown once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from codedreduce.process.telling import Said, What, Word
 
 
 class Reasons:
-    """What a launcher has heard from its processes: who joined, who came to train, and who erred.
+    """What processes have reported to the launcher: which joined, which reached a training, and which failed.
 
     >>> reasons = Reasons(3)
     >>> for rank in range(3):
@@ -15,23 +15,23 @@ class Reasons:
     >>> reasons.of_all()
     UsageError('no such thing (script.py, line 3)')
 
-    Ranks that differ alike from the first are named together.
+    Ranks with the same difference from the first are named together.
 
     >>> for rank, about in enumerate((1, 1, 2)):
-    ...     reasons.hear(Word(rank, What.ERRS, f"node {about} has seed 1, and the root seed 0", is_usage=True))
+    ...     reasons.hear(Word(rank, What.ERRS, f"rank {about} has seed 1, and the root seed 0", is_usage=True))
     >>> reasons.of_all()
-    UsageError('nodes 1, 2 have seed 1, and the root seed 0')
+    UsageError('ranks 1, 2 have seed 1, and the root seed 0')
     """
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._joined: set[int] = set()
         self._trained: set[int] = set()
-        self._away: set[int] = set()  # ended well without having come to train
+        self._away: set[int] = set()  # ended without an error before they reached a training
         self._errors: dict[int, Word] = {}
 
     def hear(self, word: Word) -> None:
-        """A process tells something."""
+        """Take a report of a process."""
         if word.what is What.JOINS:
             self._joined.add(word.rank)
             self._errors.pop(word.rank, None)  # it was started again
@@ -41,46 +41,46 @@ class Reasons:
             self._errors[word.rank] = word
 
     def ended_well(self, rank: int) -> None:
-        """A process has ended, and was not told to."""
+        """A process has ended without an error, and not on request."""
         if rank not in self._trained:
             self._away.add(rank)
 
     @property
     def some_wait_in_vain(self) -> bool:
-        """Whether some have come to train, and others have ended without."""
+        """Whether some processes have reached a training, and others have ended without reaching it."""
         return bool(self._trained and self._away)
 
     def ended_before_it_came(self) -> UsageError:
-        """The others wait for somebody who has ended."""
+        """The error for processes that wait for one that has ended."""
         who = named(self._away)
         return UsageError(
-            f"{who} ended without an error before the training that the others wait in: every process must come to the "
+            f"{who} ended without an error before the training that the others wait in: every process must reach the "
             "same cluster.train(...) or train(...)"
         )
 
     def check_that_some_trained(self) -> None:
-        """Refuse to call it a run if nobody came to train: every process did the whole script by itself."""
+        """Raise if no process reached a training: every process ran the whole script by itself."""
         if self._trained:
             return
         if self._joined:
             raise UsageError(
-                "the script has ended without training: it joins the run, and never loops over cluster.train(...)"
+                "the script ended without training: it joins the run, but never loops over cluster.train(...)"
             )
         raise UsageError(
-            f"no process has joined the run: each of the {self._count} ran the whole script by itself; let it train "
+            f"no process has joined the run: each of the {self._count} ran the whole script by itself; train in it "
             "with codedreduce.torch.join() or codedreduce.train()"
         )
 
     def said_by(self, rank: int) -> str:
-        """Why a process ended, if it has said so."""
+        """Why a process ended, if it has reported that."""
         return self._errors[rank].text if rank in self._errors else ""
 
     def blame(self, rank: int) -> int | None:
-        """Whose last words tell why this process failed; nobody's if all is said."""
+        """The rank with the output that explains why this process failed; None if the report explains it."""
         return self._errors[rank].about if rank in self._errors else rank
 
     def of_all(self) -> CodedReduceError | None:
-        """All reasons that were given, each with who gave it, unless all did."""
+        """All reported errors, each with its ranks, unless all ranks report it."""
         by_text: dict[str, list[Word]] = {}
         for word in self._errors.values():
             by_text.setdefault(Said.of(word.text).rest, []).append(word)
@@ -101,7 +101,7 @@ class Reasons:
 
 
 def named(ranks: set[int]) -> str:
-    """Some ranks, in words.
+    """Ranks as text.
 
     >>> named({3}), named({1, 2})
     ('rank 3', 'ranks 1, 2')

@@ -1,7 +1,7 @@
-"""What is shown of what the processes of a run print: that of rank 0 as it comes, or everybody's lines with their rank.
+"""How the output of a run is shown: the output of rank 0 as it arrives, or the lines of all ranks with their rank.
 
-Notes of the launcher's own are shown in any case. Where only rank 0 is seen, what others have printed last is kept, and
-shown if they fail; and all of it from the moment that rank 0 is lost, since another leads then.
+Notes of the launcher itself are always shown. If only rank 0 is shown, the last output of each other rank is kept, and
+shown if that rank fails. Once rank 0 is lost, the output of all ranks is shown, since another rank leads.
 """
 
 from __future__ import annotations
@@ -15,70 +15,70 @@ from typing import Protocol
 
 from codedreduce.errors import UsageError
 
-#: Shows a line of a rank's; shows a text, as it is.
+#: Shows a line of a rank; shows a text unchanged.
 Say = Callable[[int, str], None]
 Write = Callable[[str], object]
 
-#: Bytes of each other rank that are kept, where only rank 0 is seen.
+#: Bytes that are kept of each other rank if only rank 0 is shown.
 KEPT = 8192
 
 
 class Show(Protocol):
-    """Whoever shows it."""
+    """Shows the output of a run."""
 
     def took(self, rank: int, data: bytes) -> None:
-        """A process has printed this."""
+        """A process has printed `data`."""
 
     def ended(self, rank: int) -> None:
-        """It prints no more."""
+        """The output of this process has ended."""
 
     def note(self, rank: int, line: str) -> None:
-        """The launcher has something to say of a process."""
+        """Show a note of the launcher about a process."""
 
     def last_words(self, rank: int) -> None:
-        """This process has failed: show what it said last, if it has not been shown."""
+        """This process has failed: show its last output, if it was not shown yet."""
 
     def lost_first(self) -> None:
-        """Rank 0 is gone, and the run goes on without it."""
+        """Rank 0 has failed, and the run continues without it."""
 
     def close(self) -> None:
-        """It is over."""
+        """The run is over."""
 
 
 class EveryLine:
-    """Everybody's lines, with their rank ahead of them."""
+    """Shows the lines of all ranks, each with its rank in front."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
-        self._begun: dict[int, bytes] = {}  # lines without an end
+        self._begun: dict[int, bytes] = {}  # incomplete lines
 
     def took(self, rank: int, data: bytes) -> None:
-        """Show the lines that are whole."""
+        """Show the complete lines."""
         *lines, self._begun[rank] = (self._begun.get(rank, b"") + data).split(b"\n")
         for line in lines:
             self._say(rank, line.decode(errors="replace"))
 
     def ended(self, rank: int) -> None:
-        """Show what had no end."""
+        """Show an incomplete last line."""
         if rest := self._begun.pop(rank, b""):
             self._say(rank, rest.decode(errors="replace"))
 
     def note(self, rank: int, line: str) -> None:
-        """Show it like a line of the process's own."""
+        """Show it like a line of the process itself."""
         self._say(rank, line)
 
     def last_words(self, rank: int) -> None:
-        """They have been shown."""
+        """Nothing to do: all output was shown."""
 
     def lost_first(self) -> None:
-        """All are shown already."""
+        """Nothing to do: all ranks are shown."""
 
     def close(self) -> None:
         """Nothing is left to show."""
 
 
 class OnlyFirst:
-    """What rank 0 prints, as it comes, so that a progress bar stays one."""
+    """Shows the output of rank 0 unchanged as it arrives, so that progress bars work."""
 
     def __init__(self, write: Write, say: Say) -> None:
         self._write = write
@@ -89,7 +89,7 @@ class OnlyFirst:
         self._shows_all = False
 
     def took(self, rank: int, data: bytes) -> None:
-        """Show it if it is rank 0's, else remember the last of it."""
+        """Show the output of rank 0; keep the last output of other ranks."""
         if rank == 0:
             text = self._decoder.decode(data)
             if text:
@@ -101,16 +101,16 @@ class OnlyFirst:
             self._kept[rank] = (self._kept.get(rank, b"") + data)[-KEPT:]
 
     def ended(self, rank: int) -> None:
-        """Show what had no end, of those that are shown."""
+        """Show an incomplete last line of a rank that is shown."""
         self._lines.ended(rank)
 
     def note(self, rank: int, line: str) -> None:
-        """Show it on a line of its own."""
+        """Show the note on its own line."""
         self._end_line()
         self._lines.note(rank, line)
 
     def last_words(self, rank: int) -> None:
-        """Show what is remembered of it."""
+        """Show the output that was kept of this rank."""
         said = self._kept.pop(rank, b"")
         if said:
             self._end_line()
@@ -118,12 +118,12 @@ class OnlyFirst:
             self._lines.ended(rank)
 
     def lost_first(self) -> None:
-        """Whoever leads now may be any."""
+        """Show all ranks: any of them may lead now."""
         self._end_line()
         self._shows_all = True
 
     def close(self) -> None:
-        """Leave the screen at the begin of a line."""
+        """Leave the cursor at the start of a line."""
         self._end_line()
 
     def _end_line(self) -> None:
@@ -133,7 +133,7 @@ class OnlyFirst:
 
 
 class AlsoInFiles:
-    """A file for each process, in a folder, beside what else is shown."""
+    """Writes a file for each process into a folder, and passes all on to another `Show`."""
 
     def __init__(self, folder: str, beside: Show) -> None:
         self._folder = Path(folder)
@@ -146,7 +146,7 @@ class AlsoInFiles:
         self._begun: set[int] = set()
 
     def took(self, rank: int, data: bytes) -> None:
-        """Write it down; whoever reads the file sees it at once. A file that cannot be written to is tried again."""
+        """Append to the file at once, so that readers see it. After an error the next output tries again."""
         path = self._folder / f"rank-{rank}.log"
         try:
             with path.open("ab" if rank in self._begun else "wb") as file:
@@ -157,34 +157,34 @@ class AlsoInFiles:
         self._beside.took(rank, data)
 
     def ended(self, rank: int) -> None:
-        """The same."""
+        """Pass it on."""
         self._beside.ended(rank)
 
     def note(self, rank: int, line: str) -> None:
-        """Notes are shown."""
+        """Pass it on: notes do not go to files."""
         self._beside.note(rank, line)
 
     def last_words(self, rank: int) -> None:
-        """The same."""
+        """Pass it on."""
         self._beside.last_words(rank)
 
     def lost_first(self) -> None:
-        """The others' are in their files; they are shown, too."""
+        """Pass it on: the output of other ranks is shown as well as written to files."""
         self._beside.lost_first()
 
     def close(self) -> None:
-        """The same."""
+        """Pass it on."""
         self._beside.close()
 
 
 class Once:
-    """Says something on standard error, the first time; also where that is as full as the rest."""
+    """Reports the first problem on standard error; ignores it if standard error cannot be written to."""
 
     def __init__(self) -> None:
         self._is_said = False
 
     def __call__(self, text: str) -> None:
-        """Say it, unless something has been said."""
+        """Report it, unless something was reported before."""
         if not self._is_said:
             self._is_said = True
             with contextlib.suppress(OSError):
@@ -192,7 +192,7 @@ class Once:
 
 
 class Unfailing:
-    """Shows what can be shown: a full disk, or a reader that has ended, is reported once, and ends no run."""
+    """Shows what it can: a full disk, or a reader that has ended, is reported once, and does not end the run."""
 
     def __init__(self, show: Show) -> None:
         self._show = show
@@ -203,36 +203,36 @@ class Unfailing:
         try:
             yield
         except BrokenPipeError:
-            self._report("nobody reads what the processes print any more; the run goes on (Ctrl-C ends it)")
+            self._report("the reader of the processes' output has ended; the run goes on (Ctrl-C ends it)")
         except OSError as error:
-            self._report(f"cannot show what the processes print: {error.strerror}; it is lost, and the run goes on")
+            self._report(f"cannot show the output of the processes: {error.strerror}; it is lost, and the run goes on")
 
     def took(self, rank: int, data: bytes) -> None:
-        """A process has printed this."""
+        """A process has printed `data`."""
         with self._as_far_as_possible():
             self._show.took(rank, data)
 
     def ended(self, rank: int) -> None:
-        """It prints no more."""
+        """The output of this process has ended."""
         with self._as_far_as_possible():
             self._show.ended(rank)
 
     def note(self, rank: int, line: str) -> None:
-        """The launcher has something to say of a process."""
+        """Show a note of the launcher about a process."""
         with self._as_far_as_possible():
             self._show.note(rank, line)
 
     def last_words(self, rank: int) -> None:
-        """This process has failed: show what it said last."""
+        """This process has failed: show its last output."""
         with self._as_far_as_possible():
             self._show.last_words(rank)
 
     def lost_first(self) -> None:
-        """Rank 0 is gone."""
+        """Rank 0 has failed."""
         with self._as_far_as_possible():
             self._show.lost_first()
 
     def close(self) -> None:
-        """It is over."""
+        """The run is over."""
         with self._as_far_as_possible():
             self._show.close()

@@ -1,7 +1,7 @@
-"""What Slurm says to the processes of a step: who they are, and where they can meet without being told.
+"""Rank, size and rendezvous address of a process of a Slurm step.
 
-`srun python train.py` is enough: rank 0 is on the first host of the step, and a port follows from the numbers of job
-and step, which all processes of it know and no other step has.
+`srun python train.py` is enough: rank 0 is on the first host of the step. The port follows from the numbers of job and
+step, which all processes of the step know and no other step has.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping
 from codedreduce.errors import UsageError
 from codedreduce.process.addresses import derived_port
 
-#: Ports a job has to itself: so many steps of it can run side by side.
+#: Ports reserved for a job: the number of its steps that can run side by side.
 STEPS = 16
 
-#: The most hosts that a list may name: a mistake in it could name very many.
+#: Limit on the hosts of a list: a typing error could name very many.
 MOST_HOSTS = 100_000
 
 
 def said_by_slurm(environment: Mapping[str, str]) -> dict[str, str]:
-    """RANK, WORLD_SIZE and, of several processes, where they meet; nothing if this process is not of a step.
+    """RANK, WORLD_SIZE and, for several processes, the rendezvous address; nothing outside a step.
 
     >>> said_by_slurm({
     ...     "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_NTASKS": "4",
@@ -30,7 +30,7 @@ def said_by_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     """
     size = environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS"))
     if "SLURM_STEP_ID" not in environment or "SLURM_PROCID" not in environment or size is None:
-        return {}  # a batch script that was not started by srun is one process
+        return {}  # a batch script without srun is one process
     said = {"RANK": environment["SLURM_PROCID"], "WORLD_SIZE": size}
     nodes = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_JOB_NODELIST", ""))
     if size == "1" or has_parts(environment) or not nodes:
@@ -44,12 +44,12 @@ def said_by_slurm(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def has_parts(environment: Mapping[str, str]) -> bool:
-    """Whether this is a heterogeneous job, whose parts have numbers and lists of hosts of their own."""
+    """Whether this is a heterogeneous job: each part has its own numbers and list of hosts."""
     return any(name.startswith("SLURM_HET_") for name in environment)
 
 
 def times_requeued(environment: Mapping[str, str]) -> int:
-    """How often the job was put back into the queue after it had begun.
+    """How often the job was requeued after it had begun.
 
     >>> times_requeued({"SLURM_RESTART_COUNT": "2"}), times_requeued({})
     (2, 0)
@@ -59,7 +59,7 @@ def times_requeued(environment: Mapping[str, str]) -> int:
 
 
 def named_by_slurm(environment: Mapping[str, str]) -> list[str]:
-    """What tells this launch from all others: job, step, and how often the job was begun."""
+    """What distinguishes this launch from all others: job, step, and the number of requeues."""
     if "SLURM_STEP_ID" not in environment or has_parts(environment):
         return []
     requeued = times_requeued(environment)
@@ -67,25 +67,25 @@ def named_by_slurm(environment: Mapping[str, str]) -> list[str]:
 
 
 def another_host(environment: Mapping[str, str]) -> str | None:
-    """A host of the step that is not the first, if there is one: on the way to it the first shows its address."""
+    """The second host of the step, if there is one: the route to it shows the address of the first."""
     nodes = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_JOB_NODELIST", ""))
     hosts = expand(nodes) if nodes and "SLURM_STEP_ID" in environment else []
     return hosts[1] if len(hosts) > 1 else None
 
 
 def _port(environment: Mapping[str, str]) -> int:
-    """Of jobs one after the other, ports one after the other: those that run at the same time do not share one."""
+    """Consecutive jobs get consecutive port ranges, so that concurrent jobs do not share a port."""
     job, step = environment.get("SLURM_JOB_ID", ""), environment["SLURM_STEP_ID"]
     if not (job.isdigit() and step.isdigit()):
         raise UsageError(
-            f"Slurm's variables are half there: SLURM_JOB_ID={job!r} and SLURM_STEP_ID={step!r} must be numbers; start "
-            "the script with srun, or set MASTER_ADDR and MASTER_PORT"
+            f"SLURM_JOB_ID={job!r} and SLURM_STEP_ID={step!r} must be numbers: start the script with srun, or set "
+            "MASTER_ADDR and MASTER_PORT"
         )
     return derived_port(int(job) * STEPS + int(step))
 
 
 def expand(nodes: str) -> list[str]:
-    """The hosts of a list as Slurm writes it, in order.
+    """The hosts of a list in Slurm's format, in order.
 
     >>> expand("gpu[01-03,7],login,r[1-2]n[8-9]")
     ['gpu01', 'gpu02', 'gpu03', 'gpu7', 'login', 'r1n8', 'r1n9', 'r2n8', 'r2n9']
@@ -102,12 +102,12 @@ def expand(nodes: str) -> list[str]:
 
 
 def _split(nodes: str) -> list[str]:
-    """At the commas that are not in brackets."""
+    """Split at the commas outside brackets."""
     return [part for part in re.split(r",(?![^\[\]]*\])", nodes.strip()) if part]
 
 
 def _each(part: str, nodes: str) -> Iterator[str]:
-    """The hosts that one part stands for: of several brackets the last changes first."""
+    """The hosts of one part; with several brackets the last varies fastest."""
     match = re.fullmatch(r"([^\[\]]*)\[([^\[\]]*)\](.*)", part)
     if match is None:
         if not re.fullmatch(r"[A-Za-z0-9._-]+", part):
@@ -121,7 +121,7 @@ def _each(part: str, nodes: str) -> Iterator[str]:
 
 
 def _unreadable(nodes: str, at: str) -> UsageError:
-    return UsageError(f"the list of hosts {nodes!r} cannot be read at {at!r}; Slurm writes such as gpu[01-03,7],login")
+    return UsageError(f"the list of hosts {nodes!r} cannot be read at {at!r}; write it as gpu[01-03,7],login")
 
 
 def _numbers(text: str, nodes: str) -> Iterator[str]:

@@ -1,14 +1,14 @@
-"""Lightning: a `Trainer` that does not wait for stragglers, by its strategy.
+"""Lightning: a strategy for a `Trainer` that does not wait for stragglers.
 
     from codedreduce.lightning import CodedReduceStrategy
 
     trainer = Trainer(strategy=CodedReduceStrategy(), max_epochs=10)
     trainer.fit(module, DataLoader(dataset, batch_size=32, shuffle=True))
 
-Started by `codedreduce run`, torchrun, mpiexec or srun. docs/pytorch.md tells more.
+Start it with `codedreduce run`, torchrun, mpiexec or srun. See docs/pytorch.md.
 
-`strategy` is passed to the `Trainer`, `round_loader` replaces its loader, `logged` has what a training step logs,
-`fit_state` the counters of its loops; `refused` lists what is not supported.
+`strategy` is passed to the `Trainer`, `round_loader` replaces its loader, `logged` collects what a training step logs,
+`fit_state` has the counters of its loops, `refused` checks for what is not supported.
 """
 
 from codedreduce._extras import require

@@ -1,7 +1,7 @@
-"""Where a `Trainer` stands: what a rank that fell behind takes from another, beside the model and the optimizer.
+"""The progress of a `Trainer`: part of a state transfer, beside the model and the optimizer.
 
-Ranks give and take it at the same place in Lightning's loops: when a batch is asked for. So counters of loops, what
-callbacks remember and what was logged in the epoch so far can be had from another as they are.
+Ranks send and load it at the same place in Lightning's loops: when Lightning requests a batch. So the counters of the
+loops, the states of the callbacks and the values logged in this epoch are valid on another rank without changes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class FitState:
 
     def __init__(self, trainer: pl.Trainer) -> None:
         self._trainer = trainer
-        self._missing: dict[str, dict[str, torch.Tensor]] = {}  # metrics of this epoch that were not logged here yet
+        self._missing: dict[str, dict[str, torch.Tensor]] = {}  # metrics of this epoch that this rank has not logged
 
     @property
     def _results(self) -> dict[str, Any]:
         return self._trainer.fit_loop.epoch_loop._results
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it, as it is now."""
+        """Return the current progress."""
         trainer = self._trainer
         return {
             "loops": trainer.fit_loop.state_dict(),
@@ -36,7 +36,7 @@ class FitState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Be where another was."""
+        """Load the progress of another rank."""
         trainer = self._trainer
         _count_as(trainer.fit_loop, state["loops"], "")
         trainer._logger_connector._callback_metrics.update(state["metrics"])
@@ -48,7 +48,7 @@ class FitState:
         self.complete()
 
     def complete(self) -> None:
-        """Add what others had logged in this epoch to metrics that are known here by now."""
+        """Add what other ranks logged in this epoch to the metrics that this rank has logged by now."""
         for name in [one for one in self._missing if one in self._results]:
             result, sums = self._results[name], self._missing.pop(name)
             if not result.meta.on_epoch:
@@ -63,14 +63,14 @@ class FitState:
 
 
 def save_where(trainer: pl.Trainer, states: dict[str, Any]) -> None:
-    """Have callbacks save in the folder that they have by these states, or they would not take all of them."""
+    """Set the folder of each callback to that in its state; otherwise it would load only a part of the state."""
     for callback in trainer.checkpoint_callbacks:
         if "dirpath" in states.get(callback.state_key, {}):
             callback.dirpath = states[callback.state_key]["dirpath"]  # type: ignore[attr-defined]
 
 
 def _sums(result: Any) -> dict[str, torch.Tensor]:
-    """What a metric has of the epoch so far."""
+    """Return the sums of a metric over the epoch so far."""
     found = {"value": result.value}
     if result.meta.is_mean_reduction:
         found["samples"] = result.cumulated_batch_size
@@ -78,7 +78,7 @@ def _sums(result: Any) -> dict[str, torch.Tensor]:
 
 
 def _count_as(loop: _Loop, state: dict[str, Any], prefix: str) -> None:
-    """Take the counters, and no more: loops that load a checkpoint would begin anew."""
+    """Load only the counters: loops that load a whole checkpoint would start again."""
     loop._load_from_state_dict(state, prefix)
     for name, inner in vars(loop).items():
         if isinstance(inner, _Loop):

@@ -1,8 +1,8 @@
-"""What a training step logs while samples are computed, one part here and one there: taken as metrics of the batch.
+"""Collects what a training step logs for the samples of each rank, as metrics of the whole batch.
 
-`self.log` in a training step is called for the samples that a rank happens to compute. Its numbers, one a sample or a
-mean over these samples, are added up over the batch beside the gradient; after the round the means are logged in
-earnest, with what else was said (`prog_bar`, `on_epoch`, ...).
+A training step calls `self.log` for the samples that a rank happens to compute. The numbers, one per sample or a mean
+over these samples, are summed over the batch beside the gradient. After the round the means are logged with the
+original options (`prog_bar`, `on_epoch`, ...).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from lightning.pytorch import LightningModule
 from torchmetrics import Metric
 
 from codedreduce.errors import UsageError
-from codedreduce.torch.gradient.loss_output import Sum
+from codedreduce.torch.model.loss_output import Sum
 
 
 class Logged:
-    """Names that a training step logs, and how."""
+    """The names that a training step logs, with their options."""
 
     def __init__(self) -> None:
         self._how: dict[str, dict[str, Any]] = {}
@@ -28,11 +28,11 @@ class Logged:
 
     @contextlib.contextmanager
     def instead_of(self, module: LightningModule, samples: int) -> Iterator[dict[str, Any]]:
-        """Take what is logged meanwhile, for so many samples; it is in the dictionary when this is left."""
+        """Replace `module.log`, and collect its values for `samples` samples in the dictionary that this yields."""
 
         def log(name: str, value: Any, *args: Any, **how: Any) -> None:
             if args:
-                raise UsageError(f"self.log({name!r}, ...): say prog_bar= and the like by their names")
+                raise UsageError(f"self.log({name!r}, ...): pass prog_bar= and other options by keyword")
             self._how[name] = {key: how[key] for key in how if key not in ("batch_size", "sync_dist")}
             self._now[name] = _number(name, value, samples)
 
@@ -54,9 +54,9 @@ class Logged:
 def _number(name: str, value: Any, samples: int) -> Any:
     if isinstance(value, Metric):
         raise UsageError(
-            f"self.log({name!r}, ...) in training_step was given a {type(value).__name__}, whose state would have what "
-            "this rank happens to compute; log a mean over the samples, or a number for each, whose mean over the "
-            "whole batch is then logged"
+            f"self.log({name!r}, ...) in training_step received a {type(value).__name__}, which would cover only the "
+            "samples of this rank; log a mean over the samples, or a number for each: the mean over the whole batch is "
+            "then logged"
         )
     number = torch.as_tensor(value).detach()
     return number if number.shape == (samples,) and samples > 1 else Sum(number.float().mean() * samples)

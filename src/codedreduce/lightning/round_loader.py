@@ -1,4 +1,4 @@
-"""The loader that a `Trainer` iterates instead of its own: what it gives are rounds, whose gradients are there."""
+"""The loader that a `Trainer` iterates instead of its own: it yields rounds with complete gradients."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any
 
 import torch
 
-from codedreduce.torch.step import Step
+from codedreduce.torch.rounds.step import Step
 
 
 class SummedBatch:
-    """In the place of a batch: what came of it by all ranks together. Hooks are given it as `batch`."""
+    """Takes the place of a batch: the result of all ranks for it. Hooks receive it as `batch`."""
 
     def __init__(self, step: Step, samples: int) -> None:
         self.step = step
         self.samples = samples
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        """By which Lightning sees how many samples a batch has."""
+        """Yield an empty tensor, by which Lightning sees the number of samples of the batch."""
         yield torch.empty(self.samples, 0)
 
     def __repr__(self) -> str:
-        return f"Taken({self.step})"
+        return f"SummedBatch({self.step})"
 
 
 class RoundLoader:
-    """Loads nothing: each of its batches is a round. It has the length of an epoch, and goes on with the next one."""
+    """Loads nothing: each of its batches is a round. It has the length of an epoch, and continues with the next one."""
 
     def __init__(self, take: Callable[[], SummedBatch], dataset: Any, length: int) -> None:
         self.dataset = dataset

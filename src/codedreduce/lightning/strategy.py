@@ -1,9 +1,9 @@
 """The strategy: every process runs the `Trainer`, and gradients come from rounds of the whole run.
 
-Lightning's loops stay as they are. The train loader is replaced by one whose batches are rounds (`RoundLoader`): when
-one is asked for, this rank computes its part of the batch, by the module's `training_step`, and others'; then the
-gradient of the whole batch is here. The training step that Lightning calls afterwards only logs, and `backward` has
-the gradient where the optimizer looks for it.
+Lightning's loops do not change. `RoundLoader` replaces the train loader; its batches are rounds. When Lightning
+requests one, this rank computes its part of the batch with the module's `training_step`, and work of other ranks if
+needed. Then the gradient of the whole batch is known. The training step that Lightning calls afterwards only logs, and
+`backward` sets `.grad` for the optimizer.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from codedreduce.lightning.round_loader import RoundLoader, SummedBatch
 from codedreduce.schemes import Scheme, Striped
 from codedreduce.torch.broadcast import share
 from codedreduce.torch.data.data_loader import Counted, Counting, LoaderSource, read_loader
-from codedreduce.torch.gradient.loss_output import At, Sum
+from codedreduce.torch.model.loss_output import At, Sum
 from codedreduce.training.batches import Function
 from codedreduce.training.samplers import Sampler
 
-#: Rounds of a training that has no end of its own.
+#: The number of rounds of a training without a limit.
 MANY = 2**31 - 1
 
 
 class CodedReduceStrategy(Strategy):
     """Exact data-parallel training that does not wait for stragglers.
 
-    `training_step` gives one loss a sample, or `{"loss": sums, "weights": weights}`; a module whose loss is the mean
-    over the samples it is given says so by an attribute, `mean_loss = True`. A step has `batch_size` samples over all
-    ranks: by default what the loader has for each of them, as with DDP. `sampler` draws otherwise than the loader says,
-    by the `seed` (that of `seed_everything`, or 0). `scheme` is for `codedreduce.torch.join`, further options are for
+    `training_step` returns one loss per sample, or `{"loss": sums, "weights": weights}`. If the loss is the mean over
+    the given samples, set the module's attribute `mean_loss = True`. A step has `batch_size` samples over all ranks;
+    the default is the loader's batch size for each rank, as with DDP. `sampler` replaces the loader's order; `seed`
+    defaults to that of `seed_everything`, or 0. `scheme` is for `codedreduce.torch.join`, further options are for
     `Cluster.train`: `micro_batch`, `coupled`, `wire`, ...
     """
 
@@ -58,7 +58,7 @@ class CodedReduceStrategy(Strategy):
         self._cluster = cr.join(scheme)
         if self._cluster.size > 1 and not isinstance(self._cluster.scheme, Striped):
             raise UsageError(
-                f"{self._cluster.scheme} has its state at the root, and every rank runs the Trainer: use stripes"
+                f"{self._cluster.scheme} has its state at the root, but every rank runs the Trainer: use stripes"
             )
         self._batch_size, self._sampler, self._seed, self._options = batch_size, sampler, seed, options
         self._source: LoaderSource | None = None
@@ -71,10 +71,10 @@ class CodedReduceStrategy(Strategy):
         self.local_rank = int(os.environ.get("LOCAL_RANK", self._cluster.rank))
         self.set_world_ranks()
 
-    # -- who and where
+    # -- rank and device
 
     def set_world_ranks(self) -> None:
-        """Have Lightning know which rank this is: loggers write on rank 0 alone."""
+        """Tell Lightning this process's rank: loggers write on rank 0 only."""
         rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]
 
     @property
@@ -84,43 +84,43 @@ class CodedReduceStrategy(Strategy):
 
     @property
     def world_size(self) -> int:
-        """How many processes the run has."""
+        """The number of processes in the run."""
         return self._cluster.size
 
     @property
     def is_global_zero(self) -> bool:
-        """Whether to save here: on the rank that leads, 0 or another after its death."""
+        """Whether this rank saves: the leader, which is rank 0, or another rank after it fails."""
         return self._cluster.is_root
 
     @property
     def root_device(self) -> torch.device:
-        """Where this rank computes: on a device of its own, if there are as many."""
+        """The device of this rank: its own, if there are enough devices."""
         if isinstance(self.accelerator, pl.accelerators.CUDAAccelerator):
             return torch.device("cuda", self.local_rank % torch.cuda.device_count())
         return torch.device("mps" if isinstance(self.accelerator, pl.accelerators.MPSAccelerator) else "cpu")
 
     def model_to_device(self) -> None:
-        """Move the module to where it is computed."""
+        """Move the module to this rank's device."""
         assert self.model is not None
         self.model.to(self.root_device)
 
-    # -- what every rank has by itself: each validates and tests with all data
+    # -- collectives without communication: each rank validates and tests with all data
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """The same: it is the whole already."""
+        """Return the tensor, which covers all data already."""
         return tensor
 
     def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> torch.Tensor:
-        """The same: it is the whole already."""
+        """Return the tensor, which covers all data already."""
         return tensor
 
     def barrier(self, name: str | None = None) -> None:
-        """Nobody waits: a rank that is late takes what it missed from others."""
+        """Do not wait: a late rank catches up by state transfer."""
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """Before the first round what rank 0 has (folders); then ranks agree, or that one decides which leads."""
+        """Share an object of the leader (folders) before the first round; later ranks agree, or the leader decides."""
         module = self.lightning_module
-        if obj is True and not self.is_global_zero:  # a file is there, time is up
+        if obj is True and not self.is_global_zero:  # a file exists, or the time limit is reached
             return False
         if self._steps is None and module is not None and module.trainer.state.fn == TrainerFn.FITTING:
             return share(self._cluster, obj)
@@ -129,37 +129,37 @@ class CodedReduceStrategy(Strategy):
     # -- training
 
     def process_dataloader(self, dataloader: object) -> object:
-        """Have rounds instead of the train loader; others are as they are, all of it on every rank."""
+        """Replace the train loader by rounds; other loaders stay, and every rank reads all of their data."""
         module = self.lightning_module
         if module is None or not module.trainer.training:
             return dataloader
         if self._source is not None:
-            raise UsageError("training data come from one DataLoader; make one dataset of them")
+            raise UsageError("there are several DataLoaders for training: combine their datasets into one")
         source = read_loader(dataloader, self._sampler)
         source = replace(source, batch_size=self._batch_size or source.batch_size * self.world_size)
         if not source.batches:
             raise UsageError(
-                f"a step has {source.batch_size} samples over all ranks, and the dataset {source.each_epoch}; say "
+                f"a step has {source.batch_size} samples over all ranks, but an epoch only {source.each_epoch}; set "
                 "CodedReduceStrategy(batch_size=...)"
             )
         self._source = source
         return RoundLoader(self._take, source.dataset, source.batches)
 
     def _take(self) -> SummedBatch:
-        """A round, when Lightning asks for a batch: the gradient of a whole batch."""
+        """Run a round when Lightning requests a batch; return the result for the whole batch."""
         assert self.lightning_module is not None
         trainer = self.lightning_module.trainer
         if self._steps is None:
             self._steps = self._begin(trainer)
         step = next(self._steps, None)
-        if step is None:  # the run was ended by who leads it
+        if step is None:  # the leader has ended the run
             trainer.should_stop = True
             trainer.fit_loop.min_epochs, trainer.fit_loop.epoch_loop.min_steps = 0, None
             raise StopIteration
         self._gradients = [(one, one.grad) for one in self.lightning_module.parameters()]
         fetcher = trainer.fit_loop._data_fetcher
         assert fetcher is not None
-        fetcher.fetched = trainer.fit_loop.epoch_loop.batch_progress.current.ready  # as if it had fetched all before
+        fetcher.fetched = trainer.fit_loop.epoch_loop.batch_progress.current.ready  # as if it had fetched all batches
         self._round, self._taken = step.round, SummedBatch(step, self._batches.size(step.round))
         return self._taken
 
@@ -189,7 +189,7 @@ class CodedReduceStrategy(Strategy):
         return begun  # type: ignore[no-any-return]
 
     def _losses(self, module: pl.LightningModule, batch: Counted, step: At) -> Any:
-        """What the module's training step gives for some samples, wherever they are computed."""
+        """Return the loss output of the module's training step for some samples."""
         inputs = self.precision_plugin.convert_input(batch.batch)
         inputs = module._on_before_batch_transfer(inputs, dataloader_idx=0)
         inputs = self.batch_to_device(inputs, dataloader_idx=0)
@@ -202,21 +202,21 @@ class CodedReduceStrategy(Strategy):
         if isinstance(loss, torch.Tensor) and not loss.ndim:
             if not getattr(module, "mean_loss", False):
                 raise UsageError(
-                    f"{type(module).__name__}.training_step gives one loss for all samples; give one for each "
-                    "(reduction='none'), or say that it is their mean: set mean_loss = True in the module"
+                    f"{type(module).__name__}.training_step returns one loss for all samples; return one for each "
+                    "(reduction='none'), or set mean_loss = True in the module if it is their mean"
                 )
             loss = Sum(loss * batch.samples)
         return loss, weights, metrics
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Log what was found, and give the loss of the whole batch."""
+        """Log the metrics of the round, and return the loss of the whole batch."""
         taken, module = args[0], self.lightning_module
         assert isinstance(taken, SummedBatch)
         assert module is not None
         if taken is not self._taken:
             raise UsageError(
-                "the optimizer evaluates a batch several times in a step (as LBFGS does), and its gradient is known "
-                "where the step began only; use another optimizer"
+                "the optimizer evaluates a batch several times in a step (as LBFGS does), but the gradient is known "
+                "only at the start of the step; use another optimizer"
             )
         self._taken = None
         self._logged.log(module, taken.step.metrics, taken.samples)
@@ -227,7 +227,7 @@ class CodedReduceStrategy(Strategy):
     def backward(
         self, closure_loss: torch.Tensor, optimizer: torch.optim.Optimizer | None, *args: Any, **kwargs: Any
     ) -> torch.Tensor:
-        """Have the gradient of the whole batch where the optimizer looks for it."""
+        """Set `.grad` of every parameter to the gradient of the whole batch."""
         assert self.lightning_module is not None
         self.precision_plugin.pre_backward(closure_loss, self.lightning_module)
         for parameter, gradient in self._gradients:
@@ -237,11 +237,11 @@ class CodedReduceStrategy(Strategy):
         return closure_loss
 
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
-        """Move a batch; a round has nothing to move."""
+        """Move a batch to the device; return a round unchanged."""
         return batch if isinstance(batch, SummedBatch) else super().batch_to_device(batch, device, dataloader_idx)
 
     def _leave_rounds_alone(self, module: pl.LightningModule) -> None:
-        """What a module does to batches before they are moved it does where they are computed."""
+        """Skip the module's hook before the transfer for rounds: the hook runs when the real batches are computed."""
         before = type(module)._on_before_batch_transfer
 
         def only_batches(batch: Any, dataloader_idx: int = 0) -> Any:
@@ -250,11 +250,11 @@ class CodedReduceStrategy(Strategy):
         module._on_before_batch_transfer = only_batches  # type: ignore[method-assign]
 
     def on_train_start(self) -> None:
-        """Lightning need not warn that a loader cannot go on in the middle of an epoch: rounds can."""
+        """Silence Lightning's warning that loaders cannot resume within an epoch: rounds can."""
         warnings.filterwarnings("ignore", message="You're resuming from a checkpoint that ended before the epoch ended")
 
     def on_train_end(self) -> None:
-        """Leave the run, with all others; they learn what callbacks of the one that leads know (which file is best)."""
+        """Leave the run on all ranks, and share the states of the leader's checkpoint callbacks (the best file)."""
         self._leave()
         assert self.lightning_module is not None
         trainer = self.lightning_module.trainer
@@ -267,7 +267,7 @@ class CodedReduceStrategy(Strategy):
                 callback.load_state_dict(states[callback.state_key])
 
     def on_exception(self, exception: BaseException) -> None:
-        """Leave the run: by an error others may go on without this rank, an interrupt ends it for all."""
+        """Leave the run: after an error other ranks may continue without this one; an interrupt ends the run."""
         steps, self._steps, self._source = self._steps, None, None
         if steps is not None:
             if isinstance(exception, Exception):
@@ -275,7 +275,7 @@ class CodedReduceStrategy(Strategy):
             steps.close()
 
     def _leave(self) -> None:
-        """The last round is over, or Lightning stops before it, on all ranks alike."""
+        """Leave the run after the last round, or when Lightning stops earlier, on all ranks alike."""
         steps, self._steps, self._source = self._steps, None, None
         if steps is not None:
             assert self.lightning_module is not None

@@ -1,5 +1,5 @@
-"""Where vectors lie that other processes of a machine read: arenas of shared memory, and what is lent from them.
+"""Memory for vectors that other processes of the host read: shared-memory arenas, and what a rank lends from its arena.
 
-`memory` is what a node needs of memory, `arena` implements it by files that processes map, `lending` counts what others
-read, `shapes` says where chunks lie. Imports `vectors` and `packed` only.
+`memory` defines what a node needs of memory. `arena` implements it with files that processes map. `lending` tracks
+which slots other ranks may still read, and `shapes` defines where chunks lie. Imports `vectors` and `packed` only.
 """

@@ -1,10 +1,10 @@
-"""A node's shared memory: written by its process alone, read by the others of this machine where it lies.
+"""A node's shared memory: only its own process writes it; other processes of the host map it and read it in place.
 
-It has no name in any folder. The kernel keeps it as long as a process has it open or mapped, and so nothing is left of
-it however processes end. Others open it as a file of a process that has it open (/proc/PID/fd/N), which only the same
-user may, in the same PID namespace. That process is whoever tells them of it, not always its owner: what is passed on
-can be read though its owner has died. It begins with a number drawn at random, its key, which every reference repeats:
-a process that was started again has another arena, and is never taken for the one before it.
+An arena has no name in any folder. The kernel keeps it while a process has it open or mapped, so no process exit leaves
+anything behind. Other processes open it as an open file of another process (/proc/PID/fd/N). The kernel permits that
+only to the same user in the same PID namespace. PID is the process that sent the reference, not always the owner: a
+forwarded chunk stays readable after its owner has ended. The arena starts with its key, a random number that every
+reference repeats. A restarted process has a new arena, and its key differs from that of the old one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import numpy.typing as npt
 from codedreduce.errors import MemoryGone, UsageError, WireError
 from codedreduce.vectors import Vector
 
-#: What a slot is stamped with, and an arena told apart by.
+#: The type of slot stamps and of the arena's key.
 STAMP = np.dtype(np.int64)
 
 
 class Reference(NamedTuple):
-    """Where a chunk lies: bytes offset..offset+size of a node's arena, which a process has open as a file."""
+    """Where a chunk lies: bytes offset..offset+size of a node's arena, which `process` has open as `file`."""
 
     node: int
     process: int
@@ -39,14 +39,16 @@ class Reference(NamedTuple):
 
 
 class MappedArena(NamedTuple):
-    """Where an arena is mapped, and open as which file; that of a node's latest process, or of an earlier one."""
+    """Where an arena is mapped, and as which file it is open. A node can have several: its latest process's and older
+    ones.
+    """
 
     address: int
     size: int
     node: int
     key: int
     file: int
-    memory: weakref.ref[mmap.mmap]  # gone when nobody has a chunk of it any more
+    memory: weakref.ref[mmap.mmap]  # dead when no chunk of the arena is referenced any more
 
 
 def _pages(size: int) -> int:
@@ -57,14 +59,14 @@ _fencing = threading.Lock()
 
 
 def fence() -> None:
-    """Keep what is read or written before this apart from what is after it, whatever order a processor prefers."""
-    for _ in range(2):  # a lock keeps things in, not out: between two of them nothing can pass
+    """A memory barrier: no read or write moves across this call, whatever order the processor prefers."""
+    for _ in range(2):  # a lock keeps accesses in, not out: nothing can pass between two locked sections
         with _fencing:
             pass
 
 
 class Arena:
-    """One node's own shared memory, and its view of the others'."""
+    """A node's own shared memory, and its view of the arenas of other nodes."""
 
     def __init__(self, run: str, node: int, *, slots: int, length: int, dtype: npt.DTypeLike = np.float32) -> None:
         self._run = run
@@ -76,7 +78,7 @@ class Arena:
         self._header = _pages((1 + slots) * STAMP.itemsize)
         self._round = -1
         self._further = 0
-        self._maps: dict[int, mmap.mmap] = {}  # by node, of its latest process
+        self._maps: dict[int, mmap.mmap] = {}  # by node: the arena of its latest process
         self._places: list[MappedArena] = []
         self._file = -1
         at_once = self._header + 2 * self._stride
@@ -88,8 +90,8 @@ class Arena:
         except OSError as error:
             self.close()
             raise UsageError(
-                f"{at_once / 1e6:.0f} MB of shared memory are not to be had ({error.strerror}); "
-                "make room, or train with shared_memory=False (CODEDREDUCE_SHARED_MEMORY=0)"
+                f"cannot allocate {at_once / 1e6:.0f} MB of shared memory ({error.strerror}): "
+                "free some memory, or train with shared_memory=False (CODEDREDUCE_SHARED_MEMORY=0)"
             ) from None
         memory = mmap.mmap(self._file, 0)
         key = int.from_bytes(os.urandom(8), "big") >> 1
@@ -101,18 +103,18 @@ class Arena:
         return np.frombuffer(memory, dtype=STAMP, count=self._slots, offset=STAMP.itemsize)
 
     def _add(self, node: int, key: int, file: int, memory: mmap.mmap) -> None:
-        """Know of an arena; of those that its node had before, let go when nobody reads them any more."""
+        """Register an arena; close older arenas that nothing reads any more."""
         address = np.frombuffer(memory, dtype=np.uint8).__array_interface__["data"][0]
         self._maps[node] = memory
         for place in self._places:
             if place.memory() is None:
                 os.close(place.file)
         left = [place for place in self._places if place.memory() is not None]
-        # At once: another thread looks.
+        # In one assignment, since another thread reads the list.
         self._places = [*left, MappedArena(address, len(memory), node, key, file, weakref.ref(memory))]
 
     def slot(self, round_: int) -> Vector | None:
-        """The next vector to write into, in a round; None if there is no memory for one more."""
+        """The next vector to write in a round; None if there is no memory for another one."""
         if round_ != self._round:
             self._round, self._further = round_, 0
             return self.vector(round_ % 2)
@@ -120,38 +122,41 @@ class Arena:
         self._further += 1
         try:
             self.allocate(slot, 0, self._length)
-        except OSError:  # it is for work that others may do, too: it then lies elsewhere, and travels
+        except OSError:  # redundant work: its vector then lies elsewhere and travels as bytes
             return None
         return self.vector(slot)
 
     def vector(self, slot: int) -> Vector:
-        """A slot of this node's own."""
+        """A slot of this node's own arena."""
         start = self._header + slot * self._stride
         return np.frombuffer(self._maps[self.node], dtype=self.dtype, count=self._length, offset=start)
 
     def part(self, slot: int, start: int, stop: int) -> Vector:
-        """Some numbers of a slot of this node's own."""
+        """Elements start..stop of a slot of this node's own arena."""
         return self.vector(slot)[start:stop]
 
     def allocate(self, slot: int, start: int, stop: int) -> None:
-        """Have memory for these numbers of a slot, or raise an OSError: writing where there is none ends a process."""
+        """Allocate memory for elements start..stop of a slot, or raise an OSError.
+
+        Writing to memory that is not allocated kills the process.
+        """
         size = self.dtype.itemsize
         os.posix_fallocate(self._file, self._header + slot * self._stride + start * size, (stop - start) * size)
 
     def stamp(self, slot: int, stamp: int) -> None:
-        """Say whose a slot of this node's own is from now on, before anything is written into it."""
+        """Stamp a slot of this node's own arena, before anything is written to it."""
         self._stamps[slot] = stamp
         fence()
 
     def is_stamped(self, chunk: Vector, stamp: int) -> bool:
-        """Whether the slot that a chunk lies in is still as stamped, after it was read; a chunk elsewhere is."""
+        """Whether a chunk's slot still has this stamp after the chunk was read. True for a chunk outside all arenas."""
         fence()
         place = self._place_of(chunk)
         if place is None:
             return True
         memory = place.memory()
         if memory is None:
-            return True  # it lies in memory of this process's own, where an arena was mapped once
+            return True  # memory of this process, at an address where an arena was mapped before
         start = chunk.__array_interface__["data"][0] - place.address
         slot, end = ((start + more - self._header) // self._stride for more in (0, max(0, chunk.nbytes - 1)))
         return slot == end and 0 <= slot < self._slots and int(self._stamps_of(memory)[slot]) == stamp
@@ -164,7 +169,7 @@ class Arena:
         return None
 
     def refer(self, chunk: Vector) -> Reference | None:
-        """The reference of a chunk, if it lies in an arena."""
+        """The reference to a chunk, if the chunk lies in an arena."""
         place = self._place_of(chunk)
         if place is None:
             return None
@@ -172,13 +177,13 @@ class Arena:
         return Reference(place.node, os.getpid(), place.file, place.key, start, chunk.nbytes)
 
     def view(self, reference: Reference) -> Vector:
-        """The chunk that lies there."""
+        """The chunk that a reference names."""
         memory = self._known(reference)
         if memory is None:
             file, memory = open_file(self._run, reference, self._header)
             self._add(reference.node, reference.key, file, memory)
         if reference.offset < 0 or reference.size < 0 or reference.offset + reference.size > len(memory):
-            raise WireError(f"a chunk beyond the shared memory of node {reference.node}")
+            raise WireError(f"a chunk beyond the end of the shared memory of rank {reference.node}")
         count = reference.size // self.dtype.itemsize
         return np.frombuffer(memory, dtype=self.dtype, count=count, offset=reference.offset)
 
@@ -189,7 +194,7 @@ class Arena:
         return None
 
     def close(self) -> None:
-        """Let go of all arenas; who has this node's own mapped keeps it until they let go."""
+        """Close all arenas. A process that has this node's arena mapped keeps it until it unmaps it."""
         for place in self._places:
             os.close(place.file)
         if not self._places and self._file >= 0:
@@ -198,7 +203,7 @@ class Arena:
 
 
 def open_file(run: str, reference: Reference, at_least: int) -> tuple[int, mmap.mmap]:
-    """The file that a reference names, as another process has it open; only to be read."""
+    """Open and map, read-only, the file that a reference names."""
     path = f"/proc/{reference.process}/fd/{reference.file}"
     file = -1
     try:
@@ -207,24 +212,24 @@ def open_file(run: str, reference: Reference, at_least: int) -> tuple[int, mmap.
             raise ValueError(f"{path} is {called}")
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(file).st_mode) or os.fstat(file).st_size < at_least:
-            raise ValueError(f"{path} is something else")
-        memory = mmap.mmap(file, 0, access=mmap.ACCESS_READ)  # it is its node's alone to write into
+            raise ValueError(f"{path} is not an arena")
+        memory = mmap.mmap(file, 0, access=mmap.ACCESS_READ)  # only its node writes it
         if int(np.frombuffer(memory, dtype=STAMP, count=1)[0]) != reference.key:
-            raise ValueError("it is that of another process")
+            raise ValueError("it belongs to another process")
     except (OSError, ValueError) as error:
         if file >= 0:
             os.close(file)
-        raise MemoryGone(f"the shared memory of node {reference.node} is not there: {error}") from None
+        raise MemoryGone(f"the shared memory of rank {reference.node} is not available: {error}") from None
     return file, memory
 
 
 def shown_as(run: str, node: int) -> str:
-    """What the kernel shows an arena as, to people who look."""
+    """The name that the kernel displays for an arena."""
     return f"{run[:200]}-{node}"
 
 
 def memory_space() -> str:
-    """Where processes must be to read each other's arenas: they name them by process ids."""
+    """The PID namespace: processes must share it to read each other's arenas, since references contain process ids."""
     try:
         return os.readlink("/proc/self/ns/pid").strip("pid:[]")
     except OSError:
@@ -232,7 +237,7 @@ def memory_space() -> str:
 
 
 def arenas_of(run: str) -> dict[str, int]:
-    """The arenas that processes of this machine have open whose name begins so, and the bytes of memory they take."""
+    """The open arenas on this host with names that start with `run`, and the bytes of memory that each uses."""
     found: dict[str, int] = {}
     pattern = re.compile(rf"/memfd:{re.escape(run)}.* \(deleted\)")
     for process in filter(str.isdigit, os.listdir("/proc")):
@@ -242,6 +247,6 @@ def arenas_of(run: str) -> dict[str, int]:
                 called = os.readlink(path)
                 if pattern.fullmatch(called):
                     found[called] = max(found.get(called, 0), os.stat(path).st_blocks * 512)
-        except OSError:  # it has ended, or belongs to somebody else
+        except OSError:  # the process has ended, or belongs to another user
             continue
     return found

@@ -1,13 +1,13 @@
-"""Where a rank's vectors lie when others read them there, though nobody waits until they have.
+"""Slots for a rank's vectors that other ranks read in place, although the rank never waits until they have read them.
 
-A rank has slots in its arena: some for parts that it computes, and one for each round whose sums it holds, of which it
-writes only the chunks that it keeps. Every slot has one writer, its rank, and a stamp: the round of what lies in it,
-changed before anything is written. Whoever was told of a chunk of a round reads it, and then looks whether the stamp is
-still of that round; if not, what was read is worth nothing. That is all that readers and writers know of each other: a
-process that is stopped anywhere, for however long, can spoil nothing but its own memory.
+A rank has slots in its arena: some for partial sums that it computes, and one for each round of which it holds sums.
+In the latter it writes only the chunks that it reduces. Every slot has one writer, its rank, and a stamp: the round of
+its contents. The rank changes the stamp before it writes anything. A reader that has a reference to a chunk of a round
+reads the chunk, then checks that the stamp still names that round. If not, the reader discards what it read.
+Readers and writers share no other state: a process that stops anywhere, for any time, corrupts only its own memory.
 
-A part's slot is used again two rounds later. Who begins a round has the sum of the one before, and rank 0 that of
-all earlier ones: only ranks that are behind, or keepers that were replaced, can still want it.
+A rank reuses the slot of a partial sum two rounds later. A rank that begins a round has the sum of the round before;
+rank 0 has those of all earlier rounds. Only ranks that catch up, or replaced reducers, can still need the slot.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from codedreduce.vectors import Vector
 if TYPE_CHECKING:
     from codedreduce.memory.memory import SharedMemory
 
-#: Vectors that a rank lends in a round beside those of its own units; more of them, which only much work for others
-#: makes, travel as bytes.
+#: Vectors that a rank lends in a round besides those of its own units. Further ones travel as bytes; only a large
+#: amount of work for other ranks needs them.
 FOR_OTHERS = 2
 
-#: Rounds until a part's slot is used again.
+#: Rounds until a rank reuses the slot of a partial sum.
 APART = 2
 
 
 class Lending:
-    """A rank's slots, and what it knows of those of others."""
+    """A rank's slots, and what it knows of the slots of other ranks."""
 
     lends: ClassVar[bool] = True
 
@@ -44,15 +44,15 @@ class Lending:
         self._rounds_held = rounds_held
         self._parts = parts
         self._stamps = [-APART] * (parts + rounds_held)
-        self._allocated: set[tuple[int, int]] = set()  # chunks of slots
+        self._allocated: set[tuple[int, int]] = set()  # (slot, chunk)
 
     @staticmethod
     def parts_for(own_units: int) -> int:
-        """How many slots there are for parts; the others are for sums of the rounds that are held."""
+        """The number of slots for partial sums; the other slots are for the sums of the rounds that are held."""
         return APART * (own_units + FOR_OTHERS)
 
     def part_room(self, round_: int) -> Vector | None:
-        """Room for the next vector that is computed in a round, if there is some left."""
+        """Memory for the next vector that is computed in a round; None if there is none left."""
         for slot in range(self._parts):
             if self._stamps[slot] <= round_ - APART:
                 is_there = self._take(slot, round_, 0, self._shape.length, 0)
@@ -60,7 +60,7 @@ class Lending:
         return None
 
     def sum_room(self, round_: int, index: int) -> Vector | None:
-        """Room for a chunk of a round's sum, if there is some to be had."""
+        """Memory for a chunk of a round's sum; None if it cannot be allocated."""
         slot = self._parts + round_ % self._rounds_held
         where = self._shape.slice(index)
         is_there = self._take(slot, round_, where.start, where.stop, index)
@@ -70,7 +70,7 @@ class Lending:
         if (slot, index) not in self._allocated:
             try:
                 self._arena.allocate(slot, start, stop)
-            except OSError:  # it then lies elsewhere, and travels
+            except OSError:  # the chunk then lies elsewhere and travels as bytes
                 return False
             self._allocated.add((slot, index))
         if self._stamps[slot] != round_:
@@ -79,5 +79,5 @@ class Lending:
         return True
 
     def are_intact(self, round_: int, chunks: Iterable[Vector]) -> bool:
-        """Whether all of these, which came as chunks of a round, have not been written into since."""
+        """Whether none of these chunks, received as chunks of a round, has been overwritten since."""
         return all(self._arena.is_stamped(raw_of(chunk), round_) for chunk in chunks)

@@ -1,4 +1,4 @@
-"""What kind of memory a node's vectors lie in: the host's, or that of a device which its processes share."""
+"""The kind of memory that holds a node's vectors: the host's, or that of a device which the host's processes share."""
 
 from __future__ import annotations
 
@@ -14,68 +14,69 @@ from codedreduce.vectors import Vector, convert, empty
 
 
 def _references(vectors: list[Vector], place: int) -> int:
-    """How many references there are to a vector of a list, with those that the interpreter needs to count them."""
+    """The reference count of a vector in a list, including the references that the interpreter needs to count."""
     return sys.getrefcount(vectors[place])
 
 
-#: References to a vector that only a list has. Counted, since versions of Python count the interpreter's own otherwise.
+#: The count for a vector that only a list references. Measured, since Python versions differ in how many references of
+#: the interpreter they count.
 NOBODY_ELSE = _references([np.zeros(1, np.float32)], 0)
 
 
 class SharedMemory(Protocol):
-    """A node's own memory that others of this machine read where it lies, and its view of theirs."""
+    """A node's own memory that other processes of the host read in place, and its view of theirs."""
 
     def slot(self, round_: int) -> Vector | None:
-        """The next vector to write into, in a round; None if there is no memory for one more."""
+        """The next vector to write in a round; None if there is no memory for another one."""
 
     def vector(self, slot: int) -> Vector:
-        """A slot of this node's own."""
+        """A slot of this node's own memory."""
 
     def part(self, slot: int, start: int, stop: int) -> Vector:
-        """Some numbers of a slot of this node's own."""
+        """Elements start..stop of a slot of this node's own memory."""
 
     def allocate(self, slot: int, start: int, stop: int) -> None:
-        """Have memory for these numbers of a slot, or raise an OSError."""
+        """Allocate memory for elements start..stop of a slot, or raise an OSError."""
 
     def stamp(self, slot: int, stamp: int) -> None:
-        """Say whose a slot of this node's own is from now on, before anything is written into it."""
+        """Stamp a slot of this node's own memory, before anything is written to it."""
 
     def is_stamped(self, chunk: Vector, stamp: int) -> bool:
-        """Whether the slot that a chunk lies in is still as stamped, after it was read; a chunk elsewhere is."""
+        """Whether a chunk's slot still has this stamp after the chunk was read. True for chunks outside such memory."""
 
     def refer(self, chunk: Vector) -> Reference | None:
-        """The reference of a chunk, if it lies in such memory."""
+        """The reference to a chunk, if the chunk lies in such memory."""
 
     def view(self, reference: Reference) -> Vector:
-        """The chunk that lies there."""
+        """The chunk that a reference names."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 class Memory(Protocol):
-    """Where a node's vectors lie."""
+    """Allocates a node's vectors."""
 
     def shared(
         self, run: str, node: int, *, slots: int, chunks: int, length: int, dtype: npt.DTypeLike
     ) -> SharedMemory:
-        """Memory that others read; of some slots only single chunks are ever used."""
+        """Memory that other processes read; in some slots only single chunks are ever used."""
 
     def empty(self, length: int, dtype: npt.DTypeLike) -> Vector:
-        """Room for a vector that is this process's own."""
+        """A new vector in this process's own memory."""
 
     def working(self, length: int, dtype: npt.DTypeLike) -> Vector:
-        """Room for a vector that is computed, and then packed elsewhere."""
+        """A new vector that is computed, and then packed elsewhere."""
 
     def gathered(self, chunks: Iterable[Vector], length: int, dtype: npt.DTypeLike) -> Vector:
-        """Chunks, laid end to end in memory of this process's own, when they have been read to their end."""
+        """Chunks concatenated in this process's own memory; they have been read completely when this returns."""
 
     def from_host(self, data: npt.NDArray[Any]) -> Vector:
-        """Numbers that have travelled."""
+        """Numbers that arrived as bytes."""
 
 
 class HostMemory:
-    """The host's: arrays of NumPy."""
+    """Host memory: NumPy arrays."""
 
     def __init__(self) -> None:
         self._taken: list[Vector] = []
@@ -83,19 +84,19 @@ class HostMemory:
     def shared(
         self, run: str, node: int, *, slots: int, chunks: int, length: int, dtype: npt.DTypeLike
     ) -> SharedMemory:
-        """Memory that the kernel gives to whoever may open it."""
+        """Memory from the kernel, for every process that may open it."""
         return Arena(run, node, slots=slots, length=length, dtype=dtype)
 
     def empty(self, length: int, dtype: npt.DTypeLike) -> Vector:
-        """Room for a vector that is this process's own."""
+        """A new vector in this process's own memory."""
         return empty(length, dtype)
 
     def working(self, length: int, dtype: npt.DTypeLike) -> Vector:
-        """Room for a vector that is computed, and then packed elsewhere."""
+        """A new vector that is computed, and then packed elsewhere."""
         return empty(length, dtype)
 
     def gathered(self, chunks: Iterable[Vector], length: int, dtype: npt.DTypeLike) -> Vector:
-        """Chunks, laid end to end."""
+        """Chunks, concatenated."""
         vector = self._free(length, dtype)
         start = 0
         for chunk in chunks:
@@ -104,7 +105,7 @@ class HostMemory:
         return vector
 
     def _free(self, length: int, dtype: npt.DTypeLike) -> Vector:
-        """A vector that nobody has any more, or a new one: memory that was never touched is slow to write into."""
+        """A vector that nothing else references, or a new one: the first write to new memory is slow."""
         for place in range(len(self._taken)):
             if _references(self._taken, place) == NOBODY_ELSE:
                 vector = self._taken[place]
@@ -115,5 +116,5 @@ class HostMemory:
         return vector
 
     def from_host(self, data: npt.NDArray[Any]) -> Vector:
-        """It is there."""
+        """The same numbers: they are in host memory already."""
         return np.asarray(data)

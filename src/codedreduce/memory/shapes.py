@@ -13,23 +13,23 @@ from codedreduce.vectors import Vector
 
 
 class SlotShape(Protocol):
-    """What a slot is made of, and where its chunks are."""
+    """What a slot contains, and where its chunks lie."""
 
     dtype: np.dtype[Any]
     length: int
 
     def slice(self, index: int) -> slice:
-        """Where a chunk lies."""
+        """Where a chunk lies in a slot."""
 
     def whole(self, found: Vector) -> Vector:
-        """What lies in a slot, as a vector."""
+        """The contents of a slot, as a vector."""
 
     def chunk(self, found: Vector, index: int) -> Vector:
-        """What lies where a chunk does, as a chunk."""
+        """The contents of a chunk's range, as a chunk."""
 
 
 class AsTheyAre:
-    """Numbers."""
+    """A slot of plain numbers."""
 
     def __init__(self, settings: Settings, dtype: npt.DTypeLike = np.float32) -> None:
         self.dtype = np.dtype(dtype)
@@ -37,16 +37,16 @@ class AsTheyAre:
         self.slice = settings.chunk_slice
 
     def whole(self, found: Vector) -> Vector:
-        """It is one."""
+        """The slot itself."""
         return found
 
     def chunk(self, found: Vector, index: int) -> Vector:
-        """It is one."""
+        """The range itself."""
         return found
 
 
 class AsTheyTravel:
-    """Bytes of numbers that are packed."""
+    """A slot of bytes: packed numbers."""
 
     def __init__(self, settings: Settings, narrow: npt.DTypeLike, wide: npt.DTypeLike) -> None:
         self.dtype = np.dtype(np.uint8)
@@ -56,11 +56,11 @@ class AsTheyTravel:
         self._narrow, self._wide = np.dtype(narrow), np.dtype(wide)
 
     def whole(self, found: Vector) -> Vector:
-        """A vector."""
+        """The slot, as a packed vector."""
         return self._packed(found, self._settings.exact)
 
     def chunk(self, found: Vector, index: int) -> Vector:
-        """A chunk of one."""
+        """The range, as a packed chunk."""
         return self._packed(found, self._settings.exact_in(index))
 
     def _packed(self, found: Vector, exact: int) -> Vector:
@@ -70,5 +70,5 @@ class AsTheyTravel:
 
 
 def shape_of(settings: Settings, dtype: npt.DTypeLike) -> SlotShape:
-    """How a run's vectors lie, of numbers of this type."""
+    """How the vectors of a run, of numbers of this type, lie in shared memory."""
     return AsTheyAre(settings, dtype) if settings.wire is None else AsTheyTravel(settings, settings.wire, dtype)

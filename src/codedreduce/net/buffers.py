@@ -1,12 +1,12 @@
 """Where a node's vectors lie, and what they are on the wire.
 
-Between nodes of one host they lie in shared memory: they are written once and read where they lie. Every node has an
-arena, with room for a few vectors. A chunk that lies in an arena travels as a reference (whose arena, where, how long);
-the receiver maps that arena and gets a view. Chunks that lie elsewhere travel as bytes.
+Between nodes of one host, vectors lie in shared memory: one node writes them, others read them in place. Every node has
+an arena for a few vectors. A chunk in an arena travels as a reference (which arena, where, how long); the receiver maps
+that arena and gets a view. Other chunks travel as bytes.
 
-On a tree the first vector of a round goes into one of two slots in turn: when a node has the model of a round, its
-parent has let go of everything of the round before. Further vectors of a round, which only redundant work makes, go
-into slots that are otherwise never touched and so take no memory. In stripes nobody waits for anybody, and slots are
+On a tree, the first vector of a round goes into one of two slots in turn: when a node has the model of a round, its
+parent has released everything of the round before. Only redundant work makes further vectors of a round. They go into
+slots that are otherwise never touched and so take no memory. In stripes no rank waits for readers, and slots are
 stamped (`lending`).
 """
 
@@ -33,7 +33,7 @@ _reference_decoder = msgspec.msgpack.Decoder(Reference)
 
 
 class Buffers:
-    """One node's vectors: in shared memory if its neighbours can read them there, else in its own.
+    """One node's vectors: in shared memory if its neighbours can read them there, else in its own memory.
 
     `memory`: the host's, or that of a device.
     """
@@ -48,7 +48,7 @@ class Buffers:
         self._arena: SharedMemory | None = None
         self._lending: Lending | None = None
         self._spare: Vector | None = None
-        self._computed: Vector | None = None  # what is packed when it is complete
+        self._computed: Vector | None = None  # holds a complete vector before it is packed
         if run.shares_memory and isinstance(run.plan, StripedPlan):
             settings = run.settings
             held = settings.rounds_held(settings.keepers(run.plan))
@@ -57,7 +57,7 @@ class Buffers:
             self._lending = Lending(self._arena, settings, held, parts, self._shape)
         elif run.shares_memory:
             stragglers = run.plan.scheme.stragglers if isinstance(run.plan, TreePlan) else 0
-            # a group's other shares, the parent's unit, and what may be repeated
+            # a group's other partial sums, the parent's unit, and repeated work
             slots = 3 if node == 0 else 5 + stragglers
             self._arena = self._shared(run, node, slots)
 
@@ -69,11 +69,11 @@ class Buffers:
 
     @property
     def _packs(self) -> bool:
-        """Whether what is computed is packed into shared memory, instead of being computed there."""
+        """Whether vectors are computed elsewhere and then packed into shared memory."""
         return self._lending is not None and self._wire is not None
 
     def room(self, round_: int) -> Vector:
-        """Room for the next vector of a round; if it is to be packed, the same as for the one before."""
+        """Memory for the next vector of a round; if it is to be packed, the same memory each time."""
         if self._packs:
             if self._computed is None:
                 self._computed = self._memory.working(self._length, self._dtype)
@@ -91,37 +91,37 @@ class Buffers:
         return self._lending if self._lending is not None else OWN_SUM_BUFFERS
 
     def take(self, gathered: Gathered) -> Vector | None:
-        """A gathered sum, in memory of this node's own; None if it was written into before it was here."""
+        """A gathered sum, in this node's own memory; None if a chunk was overwritten before it was copied."""
         vector = self._memory.gathered(gathered.chunks, self._length, self._dtype)
         return vector if self.rooms.are_intact(gathered.round, gathered.chunks) else None
 
     def spare(self) -> Vector:
-        """Room for a vector that is needed for a moment; the same every time."""
+        """Memory for a temporary vector; the same each time."""
         if self._spare is None:
             make = self._memory.working if self._packs else self._memory.empty
             self._spare = make(self._length, self._dtype)
         return self._spare
 
     def as_sent(self, vector: Vector, round_: int) -> Vector:
-        """A vector that is complete, as it would be after its way: a parent's own unit may come from its child."""
+        """A complete vector as it would arrive after travelling: a parent's own unit may come from its child."""
         if self._wire is None:
             return vector
         if not self._packs:
             return round_off(vector, self._wire, self._settings.exact)
         assert self._lending is not None
         found = self._lending.part_room(round_)
-        if found is None:  # there is no memory: it travels
+        if found is None:  # no memory left: it travels as bytes
             return round_off(copied(vector), self._wire, self._settings.exact)
         convert(vector, found)
         return found
 
     def refer(self, chunk: Vector) -> bytes | None:
-        """Where a chunk lies in shared memory, as bytes, if it does."""
+        """The encoded reference to a chunk in shared memory; None if the chunk lies elsewhere."""
         reference = self._arena.refer(raw_of(chunk)) if self._arena is not None else None
         return msgspec.msgpack.encode(reference) if reference is not None else None
 
     def to_bytes(self, chunk: Vector, exact: int = 0) -> memoryview:
-        """A chunk as it travels, the last `exact` of its numbers as they are; bytes as they are."""
+        """A chunk's bytes on the wire: the last `exact` numbers stay unpacked, and bytes stay as they are."""
         if self._wire is not None and chunk.dtype != np.uint8:
             if not isinstance(chunk, Packed):
                 chunk = Packed.of(chunk, self._wire, exact)  # type: ignore[assignment]
@@ -129,32 +129,32 @@ class Buffers:
         return np.ascontiguousarray(on_host(chunk)).view(np.uint8).data
 
     def reference(self, frame: memoryview) -> Reference:
-        """What such bytes refer to, before it is looked up."""
+        """Decode a reference, without looking it up."""
         if self._arena is None:
-            raise WireError("a reference into shared memory, which this node does not share")
+            raise WireError("a reference into shared memory, which this rank does not share")
         try:
             return _reference_decoder.decode(frame)
         except msgspec.MsgspecError as error:
             raise WireError(f"a reference that cannot be read: {error}") from None
 
     def look_up(self, reference: Reference, index: int = 0) -> Vector:
-        """The chunk that lies there; its size has been checked."""
+        """The chunk that a reference names; its size has been checked."""
         assert self._arena is not None
         return self._shape.chunk(self._arena.view(reference), index)
 
     def from_bytes(self, frame: memoryview, exact: int = 0, *, plain: bool = False) -> Vector:
-        """A chunk that has travelled, as numbers or as plain bytes; its size has been checked."""
+        """A chunk from its bytes on the wire, as numbers or as plain bytes; its size has been checked."""
         if plain:
             return np.frombuffer(frame, dtype=np.uint8)
         narrow = self._wire or self._dtype
         if (frame.nbytes - exact * self._dtype.itemsize) % narrow.itemsize:
-            raise WireError(f"a chunk of {frame.nbytes} bytes is not whole numbers")
+            raise WireError(f"a chunk of {frame.nbytes} bytes, which is not a whole number of elements")
         if self._wire is None:
             return self._memory.from_host(np.frombuffer(frame, dtype=self._dtype))
         packed: Any = Packed(np.frombuffer(frame, dtype=np.uint8), exact, narrow, self._dtype)
         return self._memory.from_host(on_host(packed))
 
     def close(self) -> None:
-        """Let go of shared memory."""
+        """Close the shared memory."""
         if self._arena is not None:
             self._arena.close()

@@ -1,8 +1,8 @@
-"""What every node's sockets have in common: messages on two planes, control and data, to neighbours who have numbers.
+"""What the sockets of every node have in common: messages to numbered neighbours on two planes, control and data.
 
-With every neighbour there is a session (`sessions`) over both planes; frames are as in `frames`, by TCP in the clear
-with a seal (`seals`). What is none, or is not its sender's to say (`protocol.rights`), costs the sender its connection
-(`doors`), and is told once.
+With every neighbour there is a session (`sessions`) over both planes. Frames are as in `frames`; over unencrypted TCP
+they have a seal (`seals`). A neighbour that sends an invalid message, or one that it has no right to send
+(`protocol.rights`), loses its connection (`pending_connections`), and the node reports it.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ from codedreduce.protocol.rights import Kinds, Rights, beyond
 from codedreduce.run.quorum import Gathering
 from codedreduce.vectors import Vector
 
-#: As plain numbers: pyzmq's own are enumerations, and combining them costs more than sending a frame.
+#: Plain integers: pyzmq's are enumerations, and combining those costs more than sending a frame.
 _NOW = int(zmq.DONTWAIT)
 _NOW_AND_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 _EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
 
-#: Bytes from which a frame is sent from where it lies. Handing it over, and being told that it has been sent, wakes a
-#: thread of pyzmq's for every frame: a copy of less takes no longer, and does not hold up the others.
+#: Frames of at least this many bytes are sent without a copy. That wakes a thread of pyzmq for every frame, to hand it
+#: over and to report that it was sent. Copying a smaller frame takes no longer, and does not delay the others.
 ZERO_COPY = 1 << 18
 
-#: Seconds without a connection that this side makes, after which it is made from scratch: ZeroMQ does not try again by
-#: itself when the other side has sent a frame that is too large.
+#: Seconds after which this side makes a lost connection again from scratch: ZeroMQ does not reconnect by itself when
+#: the other side has sent a frame that is too large.
 MADE_ANEW_AFTER = 2.0
 
-#: Seconds in which a neighbour whose connection was cut does not lose another by what is read, which may be left over;
-#: and if it has said nothing by another since, as long as this.
+#: Seconds after a cut in which a neighbour does not lose another connection for what is read, which may be left over
+#: from the old one. The second value applies until the neighbour has sent something on a new one.
 NOT_CUT_AGAIN_FOR, NOT_UNHEARD_FOR = 1.0, 5.0
 
-#: Frames of a message that are looked at: none has more.
+#: Frames of a message that are kept: no valid message has more.
 MOST_FRAMES = 4
 
 
 class Endpoints(NamedTuple):
-    """Where a node listens, and by which key it is known if that is by TCP."""
+    """Where a node listens, and its public key if it listens on encrypted TCP."""
 
     control: str
     data: str
@@ -83,7 +83,7 @@ class Endpoints(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """Something a neighbour sent; without a message, that something marked has arrived there."""
+    """A message from a neighbour; without a message, an acknowledgement of one marked message."""
 
     sender: int
     message: AnyMessage | None
@@ -91,7 +91,7 @@ class Arrived(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """What was under way to and from a neighbour may be lost, and it cannot be reached."""
+    """A neighbour cannot be reached, and messages under way to or from it may be lost."""
 
     peer: int
 
@@ -106,96 +106,97 @@ News = Arrived | Gone | Reached
 
 
 class PeerLink:
-    """A neighbour, the session with it, and the connections below that."""
+    """A neighbour, its session, and the connections below that."""
 
     def __init__(self, node: int, peer: int, process: int, may_say: Kinds) -> None:
         self.peer = peer
-        #: On each plane, what its connection is called on this node's socket; with keys nothing, until it is known.
+        #: The name of its connection on this node's socket, on each plane; with keys empty until the connection is
+        #: identified.
         self.called = [name_of(peer), name_of(peer)]
         self.seals = [Seal(node, peer, plane) for plane in PLANES]
-        self.has_seals: list[bool | None] = [None, None]  # on each plane, if that was asked since it leads there
+        self.has_seals: list[bool | None] = [None, None]  # by plane; None: not determined yet for this address
         self.unsealing = [Seal(peer, node, plane) for plane in PLANES]
         self.may_say = may_say
-        self.cut_at = -math.inf  # when it last lost a connection for what it sent
+        self.cut_at = -math.inf  # when this node last cut its connection for what it sent
         self.session = Session(process)
         self.waiting: list[tuple[int, bytes, bytes, bytes | memoryview | None]] = []  # until the session is first up
-        self.leads_to: list[str | None] = [None, None]  # on each plane, where, if this side makes the connection
-        self.key = ""  # by which the other side was known when this side last made one
-        self.comes_by: list[int] = [-1, -1]  # on each plane, what the other side's connection is to the kernel
+        self.leads_to: list[str | None] = [None, None]  # the address on each plane, if this side makes the connection
+        self.key = ""  # the other side's key when this side last connected
+        self.comes_by: list[int] = [-1, -1]  # the descriptor of the other side's connection, on each plane
 
 
 def name_of(node: int) -> bytes:
-    """What a node is called on its neighbours' sockets."""
+    """A node's name on its neighbours' sockets."""
     return node.to_bytes(4, "big")
 
 
 def _descriptor(frames: list[zmq.Frame]) -> int:
-    """What the connection is to the kernel that a message came by."""
+    """The file descriptor of the connection by which a message came."""
     return int(frames[-1].get(zmq.SRCFD)) if frames else -1
 
 
 class Carrier(ABC):
-    """The sockets of one node; which there are, and who is behind them, is a subclass's."""
+    """The sockets of one node; a subclass defines which sockets exist, and which neighbours they reach."""
 
-    one_at_a_time: ClassVar[bool] = True  # whether one neighbour should have all of a chunk before the next has some
-    at_once: ClassVar[int] = 1  # messages that are taken from a socket before the others are looked at again
+    one_at_a_time: ClassVar[bool] = True  # send all of a chunk to one neighbour before the next gets any
+    at_once: ClassVar[int] = 1  # messages that are read from a socket before the others are checked again
 
     def __init__(
         self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights,
         guard: Guard | None = None,
     ) -> None:  # fmt: skip
         self.node = node
-        self._here = ["", ""]  # where it listens on each plane, if it does
-        self._names: dict[tuple[int, bytes], PeerLink] = {}  # of connections of which it is known whose they are
+        self._here = ["", ""]  # the address on each plane, if this node listens there
+        self._names: dict[tuple[int, bytes], PeerLink] = {}  # of connections that have been identified
         self._rights = rights
         self._limits = (of_control(), of_data(settings))
         self._guard = guard
-        self._own_key = ""  # where it listens by TCP, and asks who comes
+        self._own_key = ""  # if this node listens on TCP and authenticates peers
         self._context = context
         self._settings = settings
-        #: Asked for the generation and the round that this node is in.
+        #: Returns the generation and the round of this node.
         self.stands: Callable[[], tuple[int, int]] = lambda: (settings.generation, settings.after)
         self._buffers = buffers
-        self.process = int.from_bytes(os.urandom(4), "big") | 1  # of this node's processes, which one this is
+        self.process = int.from_bytes(os.urandom(4), "big") | 1  # identifies this process among those of this node
         self.sockets: list[Socket] = []
-        #: Small messages first, each with its plane and who is at its other end, if only one is.
+        #: Control sockets first; each with its plane and its neighbour, if it leads to only one.
         self._readers: list[tuple[Socket, int, PeerLink | None]] = []
-        self._monitors: dict[Socket, Socket] = {}  # they tell of the connections of others
-        self._makes: dict[str, tuple[PeerLink, int]] = {}  # connections that this side makes, by where they lead
-        self._lost: dict[str, float] = {}  # those of them that are gone, since when
-        self._made_by_others: dict[int, tuple[PeerLink, int]] = {}  # those it does not, by what they are to the kernel
-        self._doors: dict[Socket, PendingConnections] = {}  # of those that listen
+        self._monitors: dict[Socket, Socket] = {}  # monitor socket -> the socket that it monitors
+        self._makes: dict[str, tuple[PeerLink, int]] = {}  # connections that this side makes, by address
+        self._lost: dict[str, float] = {}  # when each of them was lost
+        self._made_by_others: dict[int, tuple[PeerLink, int]] = {}  # connections of others, by descriptor
+        self._doors: dict[Socket, PendingConnections] = {}  # of sockets that listen
         self._news: deque[News] = deque()
-        self._bad: Counter[int | None] = Counter()  # how often who has sent what is none
+        self._bad: Counter[int | None] = Counter()  # invalid messages, by sender
         self._owed: tuple[PeerLink, bytes] | None = (
-            None  # whose marked message is to be acknowledged, and of which session
+            None  # the sender and session of a marked message that has to be acknowledged
         )
-        #: Who sent what is no message, or not its to say, if it is a neighbour, and that in words, since last asked; of
-        #: each the first, the tenth, the hundredth time.
+        #: Invalid or forbidden messages since this was last read: the sender, if it is a neighbour, and the reason. Of
+        #: each sender the first, tenth, hundredth and so on.
         self.unreadable: list[tuple[int | None, str]] = []
 
     @property
     @abstractmethod
     def needs(self) -> int | None:
-        """The one without whom this node leaves, if there is one."""
+        """The neighbour without which this node leaves the run, if there is one."""
 
     @abstractmethod
     def listen(self, where: str | Endpoints) -> Endpoints:
-        """Bind, at any free port of a host, at a name of this machine, or exactly there."""
+        """Bind: at any free port of a host, at a name on this host, or exactly there."""
 
     @abstractmethod
     def expect(self, neighbours: Iterable[int]) -> None:
-        """These are the ones that this node is to connect to, or who talk to each other as equals."""
+        """Prepare links to neighbours that this node connects to, or that are its equals."""
 
     def connect(self, neighbours: Mapping[int, Endpoints]) -> None:
-        """Connect to those who listen there."""
+        """Connect to neighbours that listen there."""
         self.expect(neighbours)
         for peer, endpoints in neighbours.items():
             self.move(peer, endpoints)
 
     @abstractmethod
     def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
-        """Wait for the sessions without which a node cannot begin; `look` is called meanwhile."""
+        """Wait for the sessions that a node needs before it can begin; call `look` meanwhile."""
 
     @abstractmethod
     def _planes_to(self, peer: int) -> tuple[int, ...]:
@@ -203,18 +204,18 @@ class Carrier(ABC):
 
     @abstractmethod
     def _link_to(self, peer: int) -> PeerLink:
-        """The link over which a neighbour is sent something."""
+        """The link for messages to a neighbour."""
 
     @abstractmethod
     def _link_called(self, name: bytes) -> PeerLink | None:
-        """The link of whoever is called this, if it may be a neighbour."""
+        """The link of the neighbour with this name, if there can be one."""
 
     @abstractmethod
     def _way(self, link: PeerLink, plane: int) -> tuple[Socket | None, bytes | None]:
-        """The socket that leads to a neighbour, and the name to put ahead if it leads to others too."""
+        """The socket that leads to a neighbour, and the name to send first if the socket leads to others too."""
 
     def _link(self, peer: int, may_say: Kinds) -> PeerLink:
-        """A neighbour of which nothing has been heard."""
+        """A link to a neighbour from which nothing has arrived."""
         link = PeerLink(self.node, peer, self.process, may_say)
         if self._own_key:
             link.called = [b"", b""]
@@ -224,20 +225,20 @@ class Carrier(ABC):
         return (link.leads_to[plane] or self._here[plane]).startswith("tcp://")
 
     def _has_seals(self, link: PeerLink, plane: int) -> bool:
-        """Whether what travels there does so in the clear, where it could be damaged."""
+        """Whether frames travel there over unencrypted TCP, where they could be damaged."""
         found = link.has_seals[plane]
         if found is None:
             found = link.has_seals[plane] = self._is_by_tcp(link, plane) and self._guard is None
         return found
 
     def _listens(self, socket: Socket, monitor: Socket, plane: int, address: str) -> None:
-        """Others connect to this one."""
+        """Register a socket that others connect to."""
         self._here[plane] = address
         self._monitors[monitor] = socket
         self._doors[socket] = PendingConnections((address,))
 
     def _reads(self, sockets: Iterable[Socket], link: PeerLink | None = None) -> None:
-        """These are to be read, one for each plane."""
+        """Read these sockets, one for each plane."""
         self.sockets += sockets
         self._readers += [(socket, plane, link) for plane, socket in enumerate(sockets)]
         self._readers.sort(key=lambda reader: reader[1])
@@ -248,29 +249,29 @@ class Carrier(ABC):
         if isinstance(where, Endpoints):
             return where
         if not is_by_tcp:
-            name = f"{where}-{self.node}-{self.process:08x}"  # an earlier process may still be there, and be looked for
+            name = f"{where}-{self.node}-{self.process:08x}"  # an earlier process may still be there, or be probed
             return Endpoints(f"{name}-control", f"{name}-data")
         return Endpoints(f"{where}:*", f"{where}:*")
 
     @property
     def monitors(self) -> list[Socket]:
-        """They have something to read when connections come and go."""
+        """Sockets that are readable when connections are made or lost."""
         return list(self._monitors)
 
     @property
     def has_news(self) -> bool:
-        """Whether `take` has something to tell, whatever is ready."""
+        """Whether `take` has news, whatever is ready."""
         return bool(self._news)
 
     # -- sending
 
     def send(self, action: Transmit) -> None:
-        """Send a message to a neighbour; it waits for one that has yet to come, and is dropped for one that is gone."""
+        """Send a message to a neighbour. It waits for one that has yet to connect, and is dropped for a lost one."""
         link = self._link_to(action.to)
         session = link.session
         if not session.is_up and not session.is_new:
             return
-        plane, kind, travels = CONTROL, PLAIN, False  # travels: numbers do, not where they lie
+        plane, kind, travels = CONTROL, PLAIN, False  # travels: the numbers themselves do, not a reference
         payload: bytes | memoryview | None = None
         data, header = action.data, encode(action.message)
         if data is not None:
@@ -285,13 +286,13 @@ class Carrier(ABC):
             return
         self._put(link, plane, kind, header, payload)
         if travels and self.one_at_a_time and self._way(link, DATA)[1] is not None:
-            # Let ZeroMQ's thread write all of it, or everyone is sent their first 8 KiB before any has the rest.
+            # Let ZeroMQ's thread write all of it; otherwise all neighbours get their first 8 KiB before one gets more.
             os.sched_yield()
 
     def _put(
         self, link: PeerLink, plane: int, kind: bytes, body: bytes, payload: bytes | memoryview | None = None
     ) -> None:
-        """Send something of the session; that it cannot be sent is the first sign that a connection is gone."""
+        """Send a frame of the session. A failure to send is the first sign that a connection is lost."""
         if self._try(link, plane, kind + link.session.outgoing + body, payload):
             if kind in MARKS:
                 link.session.marked_went()
@@ -321,7 +322,7 @@ class Carrier(ABC):
     # -- sessions
 
     def _follow(self, link: PeerLink, step: SessionStep) -> None:
-        """Do and tell what follows from what happened to a session."""
+        """Carry out a session step: report what changed, and send OPEN."""
         if step.gone:
             self._news.append(Gone(link.peer))
         for plane in step.open_on:
@@ -330,7 +331,7 @@ class Carrier(ABC):
             self._is_reached(link)
 
     def _say_open(self, link: PeerLink, plane: int, *, asks: bool) -> None:
-        """Without a connection it is not heard: whoever makes it speaks first."""
+        """Without a connection this OPEN is lost: the side that makes the connection sends first."""
         self._try(link, plane, (OPEN_ASKING if asks else OPEN) + link.session.outgoing)
 
     def _is_reached(self, link: PeerLink) -> None:
@@ -340,7 +341,7 @@ class Carrier(ABC):
             self._put(link, plane, kind, body, payload)
 
     def _watch(self, ready: Container[object]) -> None:
-        """Connections come and go."""
+        """Handle connections that were made or lost."""
         for monitor, watched in self._monitors.items():
             if monitor not in ready:
                 continue
@@ -350,7 +351,7 @@ class Carrier(ABC):
                     if door is not None:
                         door.came(told.descriptor)
                 elif told.endpoint in self._makes:
-                    watched.get(_EVENTS)  # that it learns the name of whom it reaches, which has come before this
+                    watched.get(_EVENTS)  # lets it learn the name of the peer, which arrived before this event
                     link, plane = self._makes[told.endpoint]
                     self._lost.pop(told.endpoint, None)
                     if not told.is_there:
@@ -365,7 +366,7 @@ class Carrier(ABC):
                         self._follow(link, link.session.broke(plane))
 
     def look_at_doors(self) -> None:
-        """Who has connected and has not said who it is, for long enough, has to go; who is gone is looked for anew."""
+        """Cut connections that stayed unidentified too long; make lost connections again."""
         for door in self._doors.values():
             door.look()
         now = time.monotonic()
@@ -373,13 +374,13 @@ class Carrier(ABC):
             link, plane = self._makes[address]
             socket = self._way(link, plane)[0]
             assert socket is not None
-            with contextlib.suppress(zmq.ZMQError):  # it has given up already
+            with contextlib.suppress(zmq.ZMQError):  # ZeroMQ has given up already
                 socket.disconnect(address)
             self._lost[address] = now
             self._reach(link, plane, address)
 
     def _reach(self, link: PeerLink, plane: int, address: str) -> None:
-        """Make a connection; it is made again whenever it is lost."""
+        """Make a connection; ZeroMQ makes it again whenever it is lost."""
         socket = self._way(link, plane)[0]
         assert socket is not None
         try:
@@ -389,16 +390,16 @@ class Carrier(ABC):
                 socket.setsockopt(zmq.ROUTING_ID, name_of(self.node))
             socket.connect(address)
         except zmq.ZMQError:
-            self._complain(link.peer, f"node {link.peer} is said to listen at {address[:100]!r}, which is no address")
+            self._complain(link.peer, f"rank {link.peer} has the invalid address {address[:100]!r}")
             return
         link.leads_to[plane] = address
         link.has_seals[plane] = None
         self._makes[address] = (link, plane)
 
     def _show(self, link: PeerLink, plane: int, socket: Socket, guard: Guard) -> None:
-        """Say by which key the next connection is known at its other end, and give it a name of its own here.
+        """Set the keys for the next connection, and give it a unique name on this socket.
 
-        Whoever is there cannot then speak as another, whatever it calls itself.
+        The peer there cannot send as another neighbour then, whatever its name.
         """
         guard.connects(socket, link.key)
         if socket.type == zmq.ROUTER:
@@ -406,13 +407,13 @@ class Carrier(ABC):
             socket.setsockopt(zmq.CONNECT_ROUTING_ID, link.called[plane])
 
     def _is_called(self, link: PeerLink, plane: int, name: bytes) -> None:
-        """A neighbour's connection has this name now, and none that it had before."""
+        """Give a neighbour's connection this name in place of the one before."""
         self._names.pop((plane, link.called[plane]), None)
         link.called[plane] = name
         self._names[plane, name] = link
 
     def move(self, peer: int, endpoints: Endpoints) -> bool:
-        """A neighbour listens here now; whether this node connects to it anew."""
+        """A neighbour listens here now. Returns whether this node connects to it again."""
         moved = False
         if self._guard is not None and endpoints.key:
             self._guard.name(peer, endpoints.key)
@@ -428,7 +429,7 @@ class Carrier(ABC):
             if before is not None:
                 socket = self._way(link, plane)[0]
                 assert socket is not None
-                with contextlib.suppress(zmq.ZMQError):  # it has given up already
+                with contextlib.suppress(zmq.ZMQError):  # ZeroMQ has given up already
                     socket.disconnect(before)
                 del self._makes[before]
                 self._lost.pop(before, None)
@@ -438,13 +439,13 @@ class Carrier(ABC):
         return moved
 
     def address_of(self, peer: int) -> str | None:
-        """Where a neighbour listens that this node connects to; one of the two addresses that it has."""
+        """One of the two addresses of a neighbour that this node connects to; None if it connects to none."""
         return next((address for address in self._link_to(peer).leads_to if address is not None), None)
 
     def _remember_connection(self, link: PeerLink, plane: int, descriptor: int) -> None:
-        """A neighbour speaks by this connection: when it is told to be gone, it is known whose it was.
+        """Record that a neighbour uses this connection, so that the loss of the connection can be attributed to it.
 
-        What is left over of one that is gone is not of another that is the same to the kernel by now.
+        A frame left over from a lost connection is not attributed to a newer connection that has the same descriptor.
         """
         if link.leads_to[plane] is not None or link.comes_by[plane] == descriptor:
             return
@@ -458,10 +459,10 @@ class Carrier(ABC):
     # -- receiving
 
     def take(self, ready: Container[object]) -> Iterator[News]:
-        """What there is to tell, of each socket that has something, small messages first; the unreadable is skipped.
+        """Yield the news of each socket in `ready`, control messages first; skip unreadable messages.
 
-        Asking a socket that has nothing costs as much as a message: only those are asked that `ready` names. A marked
-        message is acknowledged when the next is asked for.
+        Polling an empty socket costs as much as a message, so only sockets in `ready` are read. A marked message is
+        acknowledged when the caller asks for the next item.
         """
         if self._news:
             yield from self._told()
@@ -475,9 +476,9 @@ class Carrier(ABC):
                         yield arrived
                     if self._owed is not None:
                         self._acknowledge(*self._owed)
-                    if self.at_once == 1 or not int(socket.get(_EVENTS)) & _READABLE:  # a tenth of asking all sockets
+                    if self.at_once == 1 or not int(socket.get(_EVENTS)) & _READABLE:  # a tenth of polling all sockets
                         break
-        self._watch(ready)  # last: who went may have said something before
+        self._watch(ready)  # last: a peer may have sent something before its connection was lost
         if self._news:
             yield from self._told()
 
@@ -486,7 +487,7 @@ class Carrier(ABC):
             yield self._news.popleft()
 
     def _next(self, socket: Socket, plane: int, link: PeerLink | None) -> Arrived | None:
-        """The next message of a socket, if it is one; if it is not from one only, the first frame says from whom."""
+        """The next valid message of a socket, if any. On a socket with several neighbours the first frame names one."""
         try:
             frames = [socket.recv(_NOW, copy=False)]
         except zmq.Again:
@@ -503,21 +504,21 @@ class Carrier(ABC):
                 return None
         try:
             return self._read(link, plane, frames, name)
-        except MemoryGone as error:  # nobody's fault: who had it is gone
-            self._complain(link.peer, f"node {link.peer} sent {error}")
+        except MemoryGone as error:  # not an error of the sender: the owner has ended
+            self._complain(link.peer, f"rank {link.peer} sent an unusable reference: {error}")
         except WireError as error:
             self._owed = None
             self._object(error, socket, plane, link, frames)
         return None
 
     def _object(self, error: WireError, socket: Socket, plane: int, link: PeerLink, frames: list[zmq.Frame]) -> None:
-        """A neighbour has sent what is none: it loses the connection, unless that may be left over of an earlier one.
+        """Handle an invalid message: cut the connection, unless the message may be left over from an earlier one.
 
-        What was damaged on its way is missing in any case: a session ends, and an OPEN is asked for again.
+        A message that was damaged on its way is lost in any case: end the session, or ask for OPEN again.
         """
-        is_sound = isinstance(error, OutOfOrder)  # as it was sent
+        is_sound = isinstance(error, OutOfOrder)  # arrived as it was sent
         if is_sound or not self._may_be_left_over(link, plane):
-            self._complain(link.peer, f"node {link.peer} sent {error}")
+            self._complain(link.peer, f"rank {link.peer} sent {error}")
             if not is_sound:
                 self._cut(socket, plane, link, frames)
         if isinstance(error, Damaged):
@@ -527,16 +528,16 @@ class Carrier(ABC):
                 self._say_open(link, plane, asks=True)
 
     def _complain(self, sender: int | None, why: str) -> None:
-        """Tell what was wrong, but not as often as somebody can do it."""
+        """Report an error, but not as often as a peer can cause it."""
         self._bad[sender] += 1
         if str(self._bad[sender]).strip("0") == "1":
             self.unreadable.append((sender, why))
 
     def _cut(self, socket: Socket, plane: int, link: PeerLink, frames: list[zmq.Frame]) -> None:
-        """End the connection by which this came, and at once the session: of what is left of it nothing is heard.
+        """End the connection by which this came, and the session at once: whatever is left over from it is dropped.
 
-        What came before it ended may still be read when it has, and a new one may be the same to the kernel: that is
-        not cut for it.
+        Frames that came before may still be read afterwards, and a new connection may have the same descriptor. That
+        connection is not cut for them.
         """
         door, leads_to, descriptor = self._doors.get(socket), link.leads_to[plane], _descriptor(frames)
         link.cut_at = time.monotonic()
@@ -550,26 +551,26 @@ class Carrier(ABC):
             self._follow(link, link.session.end())
 
     def _may_be_left_over(self, link: PeerLink, plane: int) -> bool:
-        """Whether what is read may have come before the neighbour's connection was cut."""
+        """Whether a frame may have arrived before the neighbour's connection was cut."""
         since = time.monotonic() - link.cut_at
         return since < (NOT_UNHEARD_FOR if link.session.asks_on(plane) else NOT_CUT_AGAIN_FOR)
 
     def _turn_away(self, name: bytes, socket: Socket, frames: list[zmq.Frame]) -> None:
-        """Somebody has sent something who is nobody's neighbour; or it is left over of a connection that was cut."""
+        """Handle a message from a peer that is not a neighbour; it may be left over from a connection that was cut."""
         door, descriptor = self._doors[socket], _descriptor(frames)
         if door.has_cut(descriptor):
             return
         self._watch(self._monitors)
-        if descriptor in self._made_by_others:  # a neighbour's comes under its name
+        if descriptor in self._made_by_others:  # neighbours send under their own names
             return
         if name[:1] != b"\0" or not door.has_cut_lately:
-            self._complain(None, f"somebody not of this run, called {name[:16].hex()}, sent something")
+            self._complain(None, f"a process that is not in this run, named {name[:16].hex()}, sent a message")
         door.cut(descriptor)
 
     def _link_of(self, name: bytes, frame: zmq.Frame, plane: int) -> PeerLink | None:
-        """Who is at the other end of the connection by which a frame came.
+        """The neighbour at the other end of the connection by which a frame came.
 
-        Where keys are that is who was let in with its key, or is called what nobody else can be.
+        With keys, the key that authenticated the neighbour identifies it, or a name that no other peer can have.
         """
         if not self._own_key:
             return self._link_called(name)
@@ -577,14 +578,14 @@ class Carrier(ABC):
         return known if known is not None or not user else self._link_called(name_of(int(user)))
 
     def _unsealed(self, link: PeerLink, plane: int, frames: list[zmq.Frame]) -> tuple[int, bytes]:
-        """Which message of its session it says to be, and its first frame, if it is what was sent."""
+        """The place in the seal, and the first frame, after its digest was checked."""
         if not self._has_seals(link, plane):
             return 0, frames[0].bytes if frames else b""
         first, payload = frames[0].bytes if frames else b"", frames[1].buffer if len(frames) > 1 else None
         return link.unsealing[plane].take_off(first, payload)
 
     def _read(self, link: PeerLink, plane: int, frames: list[zmq.Frame], name: bytes | None = None) -> Arrived | None:
-        """A message for the machine. What is for the session is done, and what follows from it is news."""
+        """Return a message for the sans-IO machine. Handle messages of the session; their effects become news."""
         session = link.session
         place, first = self._unsealed(link, plane, frames)
         kind, tag, body = split(first, len(frames), plane)
@@ -593,14 +594,14 @@ class Carrier(ABC):
                 link.unsealing[plane].check_place(place, first)
             if not session.is_up and session.heard():
                 self._is_reached(link)
-            if kind in MARKS:  # also if its memory is gone, or the sender's window would never open again
+            if kind in MARKS:  # also if its memory is gone: otherwise the sender's window would never open again
                 self._owed = (link, tag)
             if kind != ACKNOWLEDGEMENT:
                 return self._message(link, plane, kind, body, frames)
             self._news.extend([Arrived(link.peer, None)] * session.acknowledged(count_from_bytes(body)))
             return None
         if kind in OPENS:
-            self._watch(self._monitors)  # what went before this came: it may have been the same to the kernel
+            self._watch(self._monitors)  # first handle lost connections, which may have had the same descriptor
             self._remember_connection(link, plane, _descriptor(frames))
             step = session.opened(plane, tag, asks=kind == OPEN_ASKING)
             if session.is_theirs(tag) and self._own_key and name is not None and link.leads_to[plane] is None:
@@ -616,12 +617,12 @@ class Carrier(ABC):
             self._put(link, CONTROL, ACKNOWLEDGEMENT, count_to_bytes(link.session.marked_came()))
 
     def _last_words(self, link: PeerLink, body: bytes) -> Arrived | None:
-        """Of a session that is over only a goodbye is heard: who said it broke the other connection by leaving."""
+        """Accept only a Goodbye from a session that is over: its sender, in leaving, broke the other connection."""
         message = decode(body)
         return Arrived(link.peer, message) if isinstance(message, Goodbye) and Goodbye in link.may_say else None
 
     def _message(self, link: PeerLink, plane: int, kind: bytes, header: bytes, frames: list[zmq.Frame]) -> Arrived:
-        """What the machine is to hear, when all has been looked at that can be before memory is taken for it."""
+        """The message for the sans-IO machine, after every check that is possible before memory is allocated for it."""
         if plane == CONTROL:
             message = decode(header)
             self._check(link, plane, message)
@@ -643,15 +644,15 @@ class Carrier(ABC):
         return Arrived(link.peer, message, self._buffers.look_up(reference, message.index))
 
     def _exact_in(self, message: AnyMessage) -> int:
-        """How many numbers travel as they are, of those that come with a message."""
+        """The count of a message's numbers that travel unpacked."""
         if not isinstance(message, CHUNKS) or isinstance(message, RingChunk | StateChunk):
             return 0
         return self._settings.exact_in(message.index)
 
     def _check(self, link: PeerLink, plane: int, message: AnyMessage) -> None:
-        """Whether a message is said where it is to be said, and by whom it may be."""
+        """Check that a message came on its plane, and that its sender may send it."""
         if isinstance(message, CHUNKS) != (plane == DATA):
-            where = "among small messages" if plane == CONTROL else "among chunks"
+            where = "on the control plane" if plane == CONTROL else "on the data plane"
             raise WireError(f"{type(message).__name__} {where}")
         if type(message) not in link.may_say:
             raise WireError(f"{type(message).__name__}, which it has no right to send")
@@ -660,7 +661,7 @@ class Carrier(ABC):
             raise WireError(f"{type(message).__name__} of {too_far}")
 
     def close(self) -> None:
-        """Let go of all sockets, sending what has been handed over but nothing more."""
+        """Close all sockets; send what was handed over already, but nothing more."""
         for socket in self.sockets:
             socket.disable_monitor()
             socket.close(linger=LAST_WORDS)

@@ -1,12 +1,13 @@
-"""The keys of a process, and whom it lets in: CURVE, ZeroMQ's own encryption, on every connection by TCP.
+"""The keys of a process, and which peers it admits: CURVE, ZeroMQ's own encryption, on every TCP connection.
 
-A process makes a key pair when it begins, and shows the public key when it registers. Books of addresses have a pair
-that is derived from the secret: who does not know it can neither talk to one nor pose as one. A book names the keys of
-those who are in, by rank, and a node lets in only those, each as the rank that it was named as.
+A process makes a key pair when it starts, and sends the public key when it registers. Directories have a pair that is
+derived from the secret: without the secret, a process can neither talk to a directory nor pose as one. A directory
+distributes the members' keys by rank. A node admits only those keys, each as the rank that the directory gave for it.
 
-    a stranger    cannot make a first message that a book or a node can read: the connection is closed
-    at a book     whoever can is asked for a proof of the secret beside its key (`rendezvous.directory`)
-    at a node     a key that was named is let in as that rank; another waits a moment to be named, and is put off
+    a stranger        cannot make a first message that a directory or a node can read: the connection is closed
+    at a directory    a registration must also prove the secret, for its key (`rendezvous.directory`)
+    at a node         a key that a directory has named is admitted as that rank; another key waits a moment to be named,
+                      and is then put off
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from zmq.utils import z85
 from codedreduce.net.sockets import DOMAIN, Context, Socket
 from codedreduce.process.secrets import Secret
 
-#: Of a key, as ZeroMQ writes it.
+#: Length of a key, as ZeroMQ writes it.
 KEY_CHARACTERS = 40
 
-#: Where ZeroMQ asks who may come in.
+#: Where ZeroMQ sends its authentication (ZAP) requests.
 ASKED_AT = "inproc://zeromq.zap.01"
 
-#: What is asked about: somebody who comes to a book of addresses, or to a node's sockets.
+#: What a request is for: a connection to a directory, or to a node's sockets.
 BOOK, NODE = b"book", b"node"
 
-#: Seconds that a key has to be named when its owner is there already; and how many may wait for that.
+#: Seconds that a request waits for its key to be named, and the number of requests that may wait.
 NAMED_WITHIN = 5.0
 MOST_WAITING = 1000
 
-#: In a registration, what is said with the secret.
+#: The purpose of the proof in a registration.
 REGISTERING = "registering"
 
 
 class Pair(NamedTuple):
-    """A key that is shown, and the one that belongs to it, as ZeroMQ writes them."""
+    """A public key and its private key, as ZeroMQ writes them."""
 
     public: bytes
     private: bytes
@@ -53,14 +54,14 @@ class Pair(NamedTuple):
 
 
 def pair_of_books(secret: Secret) -> Pair:
-    """The key pair of whoever answers where a run meets."""
+    """The key pair of every directory of a run."""
     private = z85.encode(secret.derived("books of addresses"))
     return Pair(zmq.curve_public(private), private)
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Somebody who is there and was not named yet."""
+    """A request with a key that no directory has named yet."""
 
     to: list[bytes]
     request: bytes
@@ -69,7 +70,7 @@ class _Asked:
 
 
 class Guard:
-    """What a process shows, and whom it lets in; it is asked in a thread of its own."""
+    """A process's own keys, and the keys that it admits; answers ZAP requests in its own thread."""
 
     def __init__(self, context: Context, secret: Secret) -> None:
         self._secret = secret
@@ -87,15 +88,15 @@ class Guard:
         self._thread = threading.Thread(target=self._answer, daemon=True, name="codedreduce-guard")
         self._thread.start()
 
-    # -- what is shown
+    # -- this process's own keys
 
     @property
     def key(self) -> str:
-        """What this process is known by."""
+        """The public key of this process."""
         return self._own.public.decode()
 
     def proof(self, run: str, node: int) -> bytes:
-        """That this process knows the secret, for its key and as this node."""
+        """Proof that this process knows the secret, for its key and this node number."""
         return self._secret.derived(REGISTERING, run.encode(), str(node).encode(), self._own.public)
 
     def is_proven(self, proof: bytes, run: str, node: int, key: str) -> bool:
@@ -103,22 +104,22 @@ class Guard:
         return self._secret.proves(proof, REGISTERING, run.encode(), str(node).encode(), key.encode())
 
     def listens(self, socket: Socket, *, as_book: bool = False) -> None:
-        """What is bound from now on is a book's, or a node's."""
+        """The next bind of this socket is a directory's, or a node's."""
         socket.setsockopt(zmq.ZAP_DOMAIN, BOOK if as_book else NODE)
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, (self._books if as_book else self._own).private)
         socket.setsockopt(zmq.CURVE_SERVER, 1)
 
     def connects(self, socket: Socket, key: str | None = None) -> None:
-        """What is connected from now on leads to whoever has this key, or to a book."""
+        """The next connection leads to the owner of this key, or to a directory."""
         socket.setsockopt(zmq.CURVE_PUBLICKEY, self._own.public)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._own.private)
         socket.setsockopt(zmq.CURVE_SERVERKEY, self._books.public if key is None else key.encode())
 
-    # -- who is let in
+    # -- admission
 
     def name(self, node: int, key: str) -> None:
-        """A book says that a node has this key now, and none that it had before."""
+        """A directory reports this node's key, which replaces the one before."""
         with self._lock:
             before = self._keys.get(node)
             if before == key or self._is_over:
@@ -130,11 +131,11 @@ class Guard:
             os.write(self._waker, b"\0")
 
     def key_of(self, node: int) -> str | None:
-        """The key that a node was named with."""
+        """The key that a directory reported for a node."""
         return self._keys.get(node)
 
     def _answer(self) -> None:
-        """Answer ZeroMQ until it is over."""
+        """Answer ZeroMQ until the guard is closed."""
         poller = zmq.Poller()
         poller.register(self._door, zmq.POLLIN)
         poller.register(self._woken, zmq.POLLIN)
@@ -151,14 +152,14 @@ class Guard:
                 if node is not None:
                     self._reply(asked, b"200", str(node).encode())
                 elif now > asked.until or len(waiting) >= MOST_WAITING:
-                    self._reply(asked, b"300", b"")  # it tries again by itself
+                    self._reply(asked, b"300", b"")  # ZeroMQ tries again by itself
                 else:
                     waiting.append(asked)
-        self._door.unbind(ASKED_AT)  # closing takes a while, and another guard of the context may come
+        self._door.unbind(ASKED_AT)  # closing takes a while, and the context may get another guard
         self._door.close(linger=0)
 
     def _new_ones(self) -> list[_Asked]:
-        """Who has come since, and is to be named; who comes to a book is answered here."""
+        """New requests for a node's sockets; requests for a directory are answered here."""
         found = []
         while self._door.poll(0):
             frames = self._door.recv_multipart(zmq.DONTWAIT)
@@ -166,7 +167,7 @@ class Guard:
             _, request, domain, _, _, mechanism, *shown = frames[cut:]
             key = z85.encode(shown[0]).decode() if mechanism == b"CURVE" and shown else ""
             asked = _Asked(frames[:cut], request, key, time.monotonic() + NAMED_WITHIN)
-            if domain == DOMAIN and mechanism == b"NULL":  # by a file
+            if domain == DOMAIN and mechanism == b"NULL":  # through a file
                 self._reply(asked, b"200", b"")
             elif not key:
                 self._reply(asked, b"400", b"")
@@ -180,7 +181,7 @@ class Guard:
         self._door.send_multipart([*asked.to, b"1.0", asked.request, status, b"", user, b""])
 
     def close(self) -> None:
-        """Let nobody in any more; before the context is closed."""
+        """Admit no further peer. Call this before the context is closed."""
         with self._lock:
             if self._is_over:
                 return
@@ -192,7 +193,7 @@ class Guard:
 
 
 def user_of(frame: zmq.Frame) -> str | None:
-    """As whom the sender of a frame was let in, if it was asked."""
+    """The user name under which the sender of a frame was admitted; None if it was not authenticated."""
     try:
         return str(frame.get("User-Id"))
     except zmq.ZMQError:

@@ -1,7 +1,7 @@
-"""What a socket takes from anybody, whoever it is: how large a frame, how many that nobody has read yet, how long a
-greeting, how many connections of which it is not known whose they are.
+"""Limits of a socket for any sender: frame size, queued messages, handshake time, and number of unidentified
+connections.
 
-They are set on the sockets themselves, so that what is beyond them never takes memory here.
+They are set on the sockets themselves, so that what exceeds them never takes memory here.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from codedreduce.protocol import Settings
 from codedreduce.protocol.core.settings import STATE_CHUNK
 from codedreduce.protocol.core.wire import LARGEST_HEADER
 
-#: Milliseconds that a connection has to say what it is, in ZeroMQ's own words.
+#: Milliseconds for the ZeroMQ handshake of a connection.
 GREETED_WITHIN = 10_000
 
-#: Seconds that one which has done so has to say whose it is, in ours.
+#: Seconds after the handshake within which the peer must identify itself in this protocol.
 NAMED_WITHIN = 10.0
 
-#: Connections of which that is not known yet: when there are more, the oldest is cut.
+#: Unidentified connections: if there are more, the oldest is cut.
 MOST_NAMELESS = 64
 
-#: Connections that the kernel holds until they are looked at.
+#: Connections that the kernel queues until they are accepted.
 MOST_AT_THE_DOOR = 256
 
-#: Bytes that a frame has more when it is encrypted: what it is, a number used once, what it is checked by.
+#: Bytes that encryption adds to a frame: type, nonce and authenticator.
 _SEALED = 64
 
 #: Bytes before a message in its first frame, at most.
 _BEGINS = 64
 
-#: Bytes that a node can need to say where another listens.
+#: Bytes that the addresses of one node need, at most.
 _PLACE = 512
 
-#: A reference into shared memory is smaller than this, whatever it refers to.
+#: A reference into shared memory is smaller than this.
 _REFERENCE = 256
 
 
 class Limits(NamedTuple):
-    """Of one socket: bytes in a frame, and messages of one neighbour that wait to be read."""
+    """Limits of one socket: bytes in a frame, and messages of one neighbour that wait to be read."""
 
     frame: int
     waiting: int
@@ -52,7 +52,7 @@ def of_control() -> Limits:
 
 
 def of_data(settings: Settings) -> Limits:
-    """For chunks of this run's vectors, and pieces of states."""
+    """For chunks of this run's vectors, and chunks of states."""
     return Limits(
         max(settings.largest_chunk, STATE_CHUNK, LARGEST_HEADER + _BEGINS, _REFERENCE),
         waiting=4 * max(16, settings.window),
@@ -60,12 +60,12 @@ def of_data(settings: Settings) -> Limits:
 
 
 def of_books(nodes: int) -> Limits:
-    """For who says where it listens, and is told where so many others do."""
+    """For registrations, and for answers with the addresses of this many nodes."""
     return Limits(LARGEST_HEADER + _PLACE * nodes, waiting=16)
 
 
 def limit(socket: zmq.Socket[bytes], limits: Limits) -> None:
-    """Let a socket that is not connected yet take no more."""
+    """Apply limits to a socket that is not connected yet."""
     socket.setsockopt(zmq.MAXMSGSIZE, limits.frame + _SEALED)
     socket.setsockopt(zmq.RCVHWM, limits.waiting)
     socket.setsockopt(zmq.HANDSHAKE_IVL, GREETED_WITHIN)

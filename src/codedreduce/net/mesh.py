@@ -1,7 +1,7 @@
-"""Messages between nodes of which each talks to each: one socket a plane, that both listen and are connected.
+"""Messages between nodes that all talk to each other: one socket for each plane, which both listens and connects.
 
-Two nodes have one connection on each plane. The higher number makes the one for control, the lower the one for data: so
-each of the two makes one.
+Two nodes have one connection on each plane. The node with the higher number makes the control connection, the one with
+the lower number the data connection: each makes one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from codedreduce.protocol import Settings
 from codedreduce.protocol.rights import Rights
 from codedreduce.run.quorum import Gathering
 
-#: Milliseconds between two looks at whatever else there is to see while connections are awaited.
+#: Milliseconds between two calls of `look` while connections are awaited.
 LOOK_EVERY = 200
 
 
 class Mesh(Carrier):
-    """The sockets of one node that talks to all others; node 0 is the one that the others need."""
+    """The sockets of one node that talks to all others; the others need node 0."""
 
     one_at_a_time: ClassVar[bool] = False  # all sums grow at the same time
     at_once: ClassVar[int] = 16
@@ -42,14 +42,14 @@ class Mesh(Carrier):
 
     @property
     def needs(self) -> int | None:
-        """Node 0, which itself needs nobody."""
+        """Node 0; node 0 itself needs none."""
         return 0 if self.node else None
 
     def listen(self, where: str | Endpoints) -> Endpoints:
-        """Bind, at any free port of a host, at a name of this machine, or exactly there."""
+        """Bind: at any free port of a host, at a name on this host, or exactly there."""
         found, sockets = [], []
         addresses = self._addresses(where).planes
-        name, who = b"" if self._own_key else name_of(self.node), f"node {self.node}"
+        name, who = b"" if self._own_key else name_of(self.node), f"rank {self.node}"
         for plane, address in enumerate(addresses):
             limits, keys = self._limits[plane], self._guard
             socket, monitor, listens_at = mutual(self._context, address, name, who, limits, keys)
@@ -60,13 +60,13 @@ class Mesh(Carrier):
         return Endpoints(*found)._replace(key=self._own_key)
 
     def expect(self, neighbours: Iterable[int]) -> None:
-        """All others."""
+        """Prepare the links to all others."""
         for peer in neighbours:
             if peer not in self._links:
                 self._links[peer] = self._link(peer, self._rights.below[peer])
 
     def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
-        """Wait until the sessions with all others are up, or with enough; what they say meanwhile is kept."""
+        """Wait until the sessions with all others, or with enough of them, are up; keep what arrives meanwhile."""
         gathering = gathering or Gathering(lambda missing: not missing, time.monotonic())
         deadline = time.monotonic() + within
         poller = zmq.Poller()
@@ -74,11 +74,11 @@ class Mesh(Carrier):
             poller.register(readable, zmq.POLLIN)
         while not gathering.may_begin(away := self._away(), time.monotonic()):
             if time.monotonic() > deadline:
-                raise CodedReduceError(f"node {self.node} could not reach nodes {away} within {within:g} s")
+                raise CodedReduceError(f"rank {self.node} could not reach ranks {away} within {within:g} s")
             ready = dict(poller.poll(LOOK_EVERY))
             self._news = deque(self.take(ready))
             look()
-        for peer in away:  # they are found when they come
+        for peer in away:  # their sessions start when they connect
             self._links[peer].session.give_up_waiting()
             self._links[peer].waiting.clear()
             self._news.append(Gone(peer))
@@ -87,7 +87,7 @@ class Mesh(Carrier):
         return [peer for peer, link in sorted(self._links.items()) if not link.session.is_up]
 
     def _planes_to(self, peer: int) -> tuple[int, ...]:
-        """Everyone makes one connection to each other: the higher number on this plane, the lower on that."""
+        """Two nodes make one connection each: the higher number on the control plane, the lower on the data plane."""
         if peer not in self._links:
             return ()
         return (CONTROL,) if peer < self.node else (DATA,)

@@ -1,7 +1,7 @@
-"""Connections that others make to a socket of this node, until it is known whose they are, and how one is cut.
+"""Connections from others to a socket of this node while their senders are unidentified, and how to cut a connection.
 
-ZeroMQ has no way to end one connection of a socket that has several. The kernel has: the descriptor that a frame came
-by, or that the socket's monitor told, is shut; ZeroMQ then does what it does whenever a connection is lost.
+ZeroMQ cannot end one connection of a socket that has several. The kernel can: the descriptor of a connection is known
+from its frames or from the socket's monitor, and is shut down. ZeroMQ then does what it does for any lost connection.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from collections.abc import Callable, Sequence
 
 from codedreduce.net.limits import MOST_NAMELESS, NAMED_WITHIN
 
-#: Seconds after a connection was cut in which what is left of it may be read, though another may be where it was.
+#: Seconds after a cut in which frames left over from the connection may be read, although its descriptor may be in use
+#: again.
 LEFT_OVER_FOR = 0.1
 
-#: Seconds in which nobody is told of what may be left over, however busy the machine is.
+#: Seconds after a cut in which possible leftovers are not reported, however busy the host is.
 NAMELESS_LEFT_OVER_FOR = 5.0
 
 
 class PendingConnections:
-    """Where others come in: a socket that listens, and who has come by it and not said who it is.
+    """A listening socket's connections, and those of them that are still unidentified.
 
-    `addresses` are where it listens, which is looked at before anything is cut: a descriptor that was closed meanwhile
-    may be another file of this process by now.
+    `addresses` are where it listens. They are checked before a cut: a descriptor that was closed meanwhile may be
+    another file of this process by now.
     """
 
     def __init__(
@@ -35,16 +36,16 @@ class PendingConnections:
         self._addresses = addresses
         self._most = most
         self._within = within
-        self._open: set[int] = set()  # descriptors of all that have come and not gone
-        self._nameless: dict[int, float] = {}  # of those by descriptor, since when; the oldest first
-        self._left_over_until: dict[int, float] = {}  # by descriptor, of those that were cut
+        self._open: set[int] = set()  # descriptors of all present connections
+        self._nameless: dict[int, float] = {}  # unidentified ones by descriptor, and since when; oldest first
+        self._left_over_until: dict[int, float] = {}  # of connections that were cut, by descriptor
         self._last_cut = -math.inf
 
     def __len__(self) -> int:
         return len(self._nameless)
 
     def came(self, descriptor: int) -> None:
-        """A connection was made; if there are too many of which nothing is known, the oldest of those goes."""
+        """A connection was made. If too many are unidentified, cut the oldest of those."""
         self._open.add(descriptor)
         self._nameless.pop(descriptor, None)
         self._nameless[descriptor] = time.monotonic()
@@ -54,28 +55,29 @@ class PendingConnections:
             self._nameless.pop(oldest, None)
 
     def is_known(self, descriptor: int) -> None:
-        """It is known whose connection this is."""
+        """The peer of this connection has been identified."""
         self._nameless.pop(descriptor, None)
 
     def went(self, descriptor: int) -> None:
-        """A connection is gone."""
+        """A connection is lost."""
         self._open.discard(descriptor)
         self._nameless.pop(descriptor, None)
 
     def has(self, descriptor: int) -> bool:
-        """Whether there is such a connection, as far as was told."""
+        """Whether this connection exists, as far as the monitor has reported."""
         return descriptor in self._open
 
     def look(self) -> None:
-        """Cut those who have had time enough to say who they are."""
+        """Cut connections that were unidentified for too long."""
         since = time.monotonic() - self._within
         for descriptor in [one for one, came in self._nameless.items() if came < since]:
             self.cut(descriptor)
 
     def cut(self, descriptor: int, left_over_for: float = LEFT_OVER_FOR) -> bool:
-        """End a connection to this door; whether there is one, and it was not cut just now.
+        """End a connection to this socket. False if there is none, or if it was cut just now.
 
-        For so many seconds another that is the same to the kernel is not cut for what is left over of it.
+        For `left_over_for` seconds, a new connection with the same descriptor is not cut for frames left over from this
+        one.
         """
         if self.has_cut(descriptor):
             return False
@@ -86,7 +88,7 @@ class PendingConnections:
         return is_cut
 
     def cut_to(self, descriptor: int, address: str, left_over_for: float = LEFT_OVER_FOR) -> bool:
-        """End a connection that this side has made by the same socket; whether there is one."""
+        """End a connection that this side made with the same socket; whether there is one."""
         is_cut = cut_to(descriptor, address)
         if is_cut:
             self._was_cut(descriptor, left_over_for)
@@ -98,21 +100,23 @@ class PendingConnections:
 
     @property
     def has_cut_lately(self) -> bool:
-        """Whether what is left of some connection may still be read, under a name that ZeroMQ has given it since."""
+        """Whether frames left over from some connection may still be read, under a name that ZeroMQ has generated
+        since.
+        """
         return time.monotonic() < self._last_cut + NAMELESS_LEFT_OVER_FOR
 
     def has_cut(self, descriptor: int) -> bool:
-        """Whether a connection that was the same to the kernel was cut just now: something of it may be left over."""
+        """Whether a connection with this descriptor was cut just now, so that frames of it may be left over."""
         return time.monotonic() < self._left_over_until.get(descriptor, -math.inf)
 
 
 def cut_to(descriptor: int, address: str) -> bool:
-    """End a connection that this node has made; whether it has."""
+    """End a connection that this node made; whether it did."""
     return _shut(descriptor, lambda one: _is_at(one.getpeername(), address))
 
 
 def _shut(descriptor: int, is_meant: Callable[[socket.socket], bool]) -> bool:
-    """Shut a connection of this process's, if it is the one that is meant."""
+    """Shut down a connection of this process, if `is_meant` accepts it."""
     try:
         copy = os.dup(descriptor)
     except OSError:
@@ -130,7 +134,7 @@ def _shut(descriptor: int, is_meant: Callable[[socket.socket], bool]) -> bool:
 
 
 def _is_at(place: object, address: str) -> bool:
-    """Whether the kernel's name for a place is that of an address.
+    """Whether the kernel's name for a place belongs to an address.
 
     >>> _is_at(("127.0.0.1", 5555), "tcp://node7:5555"), _is_at(b"\\x00run-3-data", "ipc://@run-3-data")
     (True, True)

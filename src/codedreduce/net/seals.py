@@ -1,11 +1,10 @@
-"""Seals: what is put ahead of a frame that travels by TCP in the clear, so that it is found out if it is not what was
-sent, or not where and when it was sent.
+"""Seals: a header on each frame over unencrypted TCP that reveals frames which were damaged, lost, moved or reordered.
 
     digest | place | the frame, as `frames` has it | and in a second one a chunk's bytes
 
-The digest is of all that follows, and of who sends it to whom and on which plane. The place counts the messages of a
-session on that plane, from one; an OPEN has none. It finds what happened by chance: whoever wants to can make one.
-Where that matters connections are encrypted (`keys`).
+The digest covers all that follows, and the sender, the receiver and the plane. The place counts the messages of a
+session on that plane, from one; an OPEN has none. A seal finds accidental damage only: an attacker can make one.
+Where that matters, connections are encrypted (`keys`).
 """
 
 from __future__ import annotations
@@ -17,35 +16,35 @@ from codedreduce.digests import SIZE, checksum
 from codedreduce.errors import WireError
 from codedreduce.net.sessions import TAG_BYTES
 
-#: Which message of its session this is.
+#: The number of a message in its session.
 _PLACE = struct.Struct("!Q")
 
-#: What a seal takes of a frame.
+#: Bytes of a seal.
 SEAL_BYTES = SIZE + _PLACE.size
 
-#: What is said beside the bytes: sender, receiver, plane; and how long the first frame is, so that nothing can be moved
-#: from one to the other.
+#: What the digest covers besides the bytes: sender, receiver and plane; and the length of the first frame, so that no
+#: bytes can move from one frame to the other.
 _ENDS, _LONG = struct.Struct("!IIB"), struct.Struct("!I")
 
-#: Bytes of a name that nobody can guess.
+#: Bytes of a name that cannot be guessed.
 _NAME_BYTES = 16
 
 
 class Damaged(WireError):
-    """What came is not what was sent, or something else is missing before it."""
+    """A frame differs from what was sent, or an earlier message is missing."""
 
 
 class OutOfOrder(Damaged):
-    """It is what was sent, and not what was to come next."""
+    """A frame arrived as it was sent, but is not the next one."""
 
 
 def fresh_name() -> bytes:
-    """What a connection is called here, if nobody else can be called so; ZeroMQ's own names begin with a zero."""
+    """A unique name for a connection on this socket; the names that ZeroMQ generates begin with a zero byte."""
     return b"\x01" + os.urandom(_NAME_BYTES - 1)
 
 
 class Seal:
-    """Of what goes from one node to another on one plane; each of the two has it."""
+    """The seals of frames from one node to another on one plane; both nodes have this object."""
 
     def __init__(self, sender: int, receiver: int, plane: int) -> None:
         self._ends = _ENDS.pack(sender, receiver, plane)
@@ -58,18 +57,18 @@ class Seal:
         return self._digest(said, payload) + said
 
     def take_off(self, sealed: bytes, payload: memoryview | None) -> tuple[int, bytes]:
-        """The place that a message says to have, and its first frame."""
+        """The place in the seal of a message, and the message's first frame."""
         if len(sealed) < SEAL_BYTES:
             raise Damaged(f"a frame of {len(sealed)} bytes; its seal alone has {SEAL_BYTES}")
         if sealed[:SIZE] != self._digest(sealed[SIZE:], payload):
-            raise Damaged("something whose digest is wrong: it is not what was sent")
+            raise Damaged("a frame that was damaged on the way: its digest is wrong")
         return _PLACE.unpack_from(sealed, SIZE)[0], sealed[SEAL_BYTES:]
 
     def check_place(self, place: int, first: bytes) -> None:
-        """Whether this is the message of its session that comes next."""
+        """Check that this is the next message of its session."""
         expected = self._next(_tag_of(first))
         if place != expected:
-            raise OutOfOrder(f"message {place} of a session where {expected} was to come")
+            raise OutOfOrder(f"message {place} of a session; expected message {expected}")
 
     def _next(self, tag: bytes) -> int:
         if tag != self._tag:

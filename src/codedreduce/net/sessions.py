@@ -1,24 +1,24 @@
-"""A session: what two neighbours have with each other over two connections, from when both work until one breaks.
+"""A session joins two neighbours over two connections, from the time when both connections work until one breaks.
 
-Each side has an epoch. It begins at a number that no earlier process of that node had, and is counted up whenever this
-side sees a connection break that this session has used, or ends it by itself. The two epochs together name the session,
-and every frame says both: a frame of an earlier session, wherever it was left lying, is known as such and dropped.
-Whatever breaks, on either plane, ends the session on both and at both ends; what was lost with it is for those who sent
-it to send again.
+Each side has an epoch. It starts at a number that no earlier process of that node had. A side increments its epoch
+when it sees a connection break that this session has used, or when it ends the session itself. The two epochs together
+name the session, and every frame carries both. A side thus recognizes and drops a frame of an earlier session, wherever
+the frame was delayed. Any break, on either plane, ends the session on both planes and at both ends. The senders must
+send again what was lost with it.
 
-    connection is there -> its maker says OPEN(mine, theirs) there, theirs being 0 as long as it is unknown
-    OPEN with a new epoch -> that is theirs now; OPEN is said on both planes
-    OPEN that asks -> is answered on its plane
-    OPEN(theirs, mine) has come on both planes -> the session is up
-    a frame of the session has come -> the other side is up, so this one is
-    a connection breaks that an OPEN of the session has come by -> mine is counted up; OPEN is said on both planes
-    another breaks -> nothing: its session is over already, or none has begun
+    a connection is made -> the side that made it sends OPEN(mine, theirs) on it; theirs is 0 while it is unknown
+    OPEN with a new epoch -> this is now theirs; send OPEN on both planes
+    OPEN that asks -> answer it on its plane
+    OPEN(theirs, mine) received on both planes -> the session is up
+    a frame of the session received -> the other side is up, so this side is up
+    a connection breaks that carried an OPEN of the session -> increment mine; send OPEN on both planes
+    another connection breaks -> nothing: its session is over already, or none has begun
 
-One that breaks is seen by both sides, each in its own time. The other's OPEN may be here before this side sees it: it
-must not be counted again then, or the session that has begun since would end, too.
+Both sides see a break, each at its own time. The other side's OPEN may arrive before this side sees the break. This
+side must not increment its epoch again then, or it would end the session that has begun since.
 
-An OPEN asks for an answer as long as its plane is not confirmed. What is said on a plane without a connection is lost;
-whoever makes the connection speaks first when it is there.
+An OPEN asks for an answer as long as its plane is not confirmed. A frame sent on a plane without a connection is lost.
+The side that makes a connection sends first, once the connection exists.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from typing import NamedTuple
 
 from codedreduce.errors import WireError
 
-#: The planes: small messages, and chunks of vectors.
+#: The planes: control (small messages), and data (chunks of vectors).
 CONTROL, DATA = 0, 1
 PLANES = (CONTROL, DATA)
 
-#: Who says it, and to whom, as epochs.
+#: The epochs of the sender and of the receiver.
 _TAG = struct.Struct("!QQ")
 TAG_BYTES = _TAG.size
 
-#: Bits of an epoch that count within one process; those above say which process.
+#: The low bits of an epoch, which count within one process; the bits above them identify the process.
 _COUNTED = 32
 
 
 class SessionStep(NamedTuple):
-    """What follows: on which planes OPEN is to be said, and whether the session has come up or gone down."""
+    """What to do next: the planes on which to send OPEN, and whether the session has gone down or come up."""
 
     open_on: tuple[int, ...] = ()
     gone: bool = False
@@ -52,7 +52,7 @@ _NOTHING = SessionStep()
 
 
 class Session:
-    """One side of it. `process` is a number that no earlier process of this node had, but by chance."""
+    """One side of a session. `process`: a random number that no earlier process of this node had, except by chance."""
 
     def __init__(self, process: int) -> None:
         self._mine = process << _COUNTED | 1
@@ -63,7 +63,7 @@ class Session:
         self._begin()
 
     def _begin(self) -> None:
-        """The epochs have changed: nothing has been sent, and nothing has come."""
+        """Start counting again: with these epochs nothing has been sent or received."""
         self._confirmed.clear()
         self.outgoing = _TAG.pack(self._mine, self._theirs)
         self.incoming = _TAG.pack(self._theirs, self._mine)
@@ -78,36 +78,38 @@ class Session:
 
     @property
     def is_new(self) -> bool:
-        """Whether it has not been up yet: what is to be sent can wait. Once it was, what was to be sent is lost."""
+        """Whether the session has never been up, so that messages can wait. Once it was up, messages are lost while it
+        is down.
+        """
         return not self._was_up
 
     def give_up_waiting(self) -> None:
-        """Whoever has not come yet counts as gone: what is to be sent to it does not wait."""
+        """Treat a peer that has not connected yet as failed: messages to it do not wait."""
         self._was_up = True
 
     def asks_on(self, plane: int) -> bool:
-        """Whether an OPEN on this plane is to be answered."""
+        """Whether an OPEN on this plane asks for an answer."""
         return plane not in self._confirmed
 
-    # -- what happens
+    # -- events
 
     def connected(self, plane: int) -> SessionStep:
-        """A connection that this side makes is there."""
+        """A connection that this side makes has been established."""
         return SessionStep((plane,)) if plane not in self._confirmed else _NOTHING
 
     def broke(self, plane: int) -> SessionStep:
-        """A connection that was there is gone. If no OPEN of this session came by it, the other side counts it, if any:
-        of two sides one has had such an OPEN on both planes before anything else is sent.
+        """An established connection broke. If it carried no OPEN of this session, only the other side may count the
+        break: one of the two sides receives such an OPEN on both planes before anything else is sent.
         """
         return self.end() if plane in self._confirmed else _NOTHING
 
     def end(self) -> SessionStep:
-        """This side wants no more of this session."""
+        """This side ends the session."""
         self._mine += 1
         return self._start_anew()
 
     def opened(self, plane: int, tag: bytes, *, asks: bool) -> SessionStep:
-        """The other side has said OPEN."""
+        """The other side has sent OPEN."""
         theirs, mine = _TAG.unpack(tag)
         if theirs == self._theirs:
             step = SessionStep((plane,)) if asks else _NOTHING
@@ -115,7 +117,7 @@ class Session:
             return _NOTHING
         else:
             if self._is_up or self._is_another_process(theirs):
-                self._mine += 1  # or a session that has ended could be taken up again
+                self._mine += 1  # otherwise a session that has ended could be resumed
             self._theirs = theirs
             step = self._start_anew()
         if mine != self._mine:
@@ -126,19 +128,19 @@ class Session:
         return step._replace(up=self._come_up())
 
     def is_of_it(self, tag: bytes) -> bool:
-        """Whether a frame is of this session."""
+        """Whether a frame belongs to this session."""
         return tag == self.incoming
 
     def is_theirs(self, tag: bytes) -> bool:
-        """Whether what says this is of the other side as it is now."""
+        """Whether the sender of this tag is the other side in its present epoch."""
         return bool(_TAG.unpack(tag)[0] == self._theirs)
 
     def heard(self) -> bool:
-        """A frame of this session has come: the other side is up, so this one is; whether that is news."""
+        """A frame of this session arrived: the other side is up, so this side is up. True if that is new."""
         return not self._is_up and self._come_up()
 
     def is_of_their_process(self, tag: bytes) -> bool:
-        """Whether a frame was sent by the process that is at the other end, in whichever session."""
+        """Whether the process at the other end sent this frame, in any session."""
         return self._theirs > 0 and not self._is_another_process(_TAG.unpack(tag)[0])
 
     def _is_past(self, theirs: int) -> bool:
@@ -157,19 +159,19 @@ class Session:
         self._is_up = self._was_up = True
         return is_news
 
-    # -- marked messages, counted from the session's begin
+    # -- marked messages, counted from the start of the session
 
     def marked_went(self) -> None:
         """A marked message has been sent."""
         self._went += 1
 
     def marked_came(self) -> int:
-        """A marked message has come; how many have, which is what the other side is told."""
+        """A marked message has arrived. Returns the number that have, which the acknowledgement reports."""
         self._came += 1
         return self._came
 
     def acknowledged(self, count: int) -> int:
-        """The other side says how many marked messages it has; how many of them are news.
+        """The other side reports how many marked messages it has. Returns how many of them are newly acknowledged.
 
         It cannot have more than were sent.
         """

@@ -1,4 +1,4 @@
-"""The sockets of a node: the one place that makes them."""
+"""The sockets of a node: the one place that creates them."""
 
 from __future__ import annotations
 
@@ -15,44 +15,45 @@ from codedreduce.process.private_folder import place_for
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
 
-#: Milliseconds until a lost connection is tried again, at first and at most; and one that is not there yet.
+#: Milliseconds until ZeroMQ retries a lost connection, at first and at most; and one that was never made.
 RECONNECT, RECONNECT_AT_MOST = 20, 500
 KNOCK_EVERY, KNOCK_EVERY_AT_MOST = 10, 250
 
-#: Milliseconds until a TCP connection that is not answered is tried anew: the kernel would wait longer each time, and
-#: come back a minute after a cable that was out for a minute.
+#: Milliseconds until an unanswered TCP connection is tried again. The kernel would wait longer each time, and return
+#: only a minute after a cable that was out for a minute.
 CONNECT_WITHIN = 1500
 
-#: Seconds after which the kernel asks a silent neighbour whether it is there, and again; milliseconds without an
-#: answer, to that or to anything sent, after which a connection is gone. The kernel's asking costs no process anything.
+#: Seconds of silence after which the kernel probes a neighbour, and between probes. Milliseconds without a reply, to a
+#: probe or to data, after which a connection is lost. Kernel probes cost no process anything.
 ASK_AFTER, GONE_AFTER = 1, 4000
 
-#: What a watched socket tells: that somebody has connected, that a connection is there, or gone.
+#: Events of a monitored socket: a peer has connected, a connection is ready, a connection is lost.
 COMES_AND_GOES = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _ACCEPTED, _THERE = int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _EVENT = struct.Struct("=hi")
 _NOW = int(zmq.DONTWAIT)
 
-#: A name that makes libzmq turn away who speaks a protocol older than ZMTP 3, or none: what one of those says first
-#: would end this process if it came while its socket is being closed (an assertion in zmtp_engine.cpp). Who has keys is
-#: asked whether to let others in, and lets in who comes by a file of this machine's (`keys`).
+#: A ZAP domain makes libzmq reject peers with a protocol older than ZMTP 3, or with none. The first bytes of such a
+#: peer would end this process if they came while its socket is being closed (an assertion in zmtp_engine.cpp). With
+#: keys, `keys` answers libzmq's ZAP requests, and admits peers that connect through a file on this host.
 DOMAIN = b"codedreduce"
 
-#: What a knocking socket tells beside that: that it was not let in.
+#: Further events of a knocking socket: the peer rejected it.
 NOT_LET_IN = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 _NOT_LET_IN = int(NOT_LET_IN)
 
-#: Milliseconds that what was handed over has to leave when a socket is closed.
+#: Milliseconds for sending what was handed over when a socket is closed.
 LAST_WORDS = 200
 
 
 class SocketEvent(NamedTuple):
-    """A connection is there, or gone: one that this side made by where it leads, another by where this side listens.
+    """A connection is ready or lost: `endpoint` is where it leads if this side made it, else where this side listens.
 
-    The descriptor is of one that is gone, or that somebody has just made (`has_come`), who has not said a word;
-    messages that come by it have the same. Or one that reached somebody was not let in (`is_refused`).
+    The descriptor is of a connection that is lost, or that a peer has just made (`has_come`) without sending anything
+    yet. Messages that come by a connection have the same descriptor. `is_refused`: a peer was reached and rejected this
+    side.
     """
 
     endpoint: str
@@ -63,26 +64,26 @@ class SocketEvent(NamedTuple):
 
 
 class Keys(Protocol):
-    """What is done about keys to a socket before it listens or is connected (`keys.Guard`)."""
+    """Sets keys on a socket before it listens or connects (`keys.Guard`)."""
 
     def listens(self, socket: Socket, *, as_book: bool = False) -> None:
-        """What is bound from now on is a book's, or a node's."""
+        """The next bind of this socket is a directory's, or a node's."""
 
     def connects(self, socket: Socket, key: str | None = None) -> None:
-        """What is connected from now on leads to whoever has this key, or to a book."""
+        """The next connection leads to the owner of this key, or to a directory."""
 
 
 def is_local(address: str) -> bool:
-    """Whether an address is a file of this machine's, which says by itself who may come."""
+    """Whether an address is a file on this host: file permissions decide which processes may connect."""
     return address.startswith("ipc://")
 
 
 def bound(
     context: Context, address: str, who: str, limits: Limits, keys: Keys | None = None, *, hands_over: bool = True
 ) -> tuple[Socket, Socket, str]:
-    """A socket that others connect to and are told apart by their names, its monitor, and where it listens.
+    """A socket for connections from others, told apart by their names; its monitor; and where it listens.
 
-    A neighbour that was started again elsewhere takes over its name, whichever side connects, if it `hands_over`.
+    If it `hands_over`, a neighbour that was restarted elsewhere takes over its name, whichever side connects.
     """
     return _listening(_made(context, zmq.ROUTER, limits), address, who, keys, hands_over)
 
@@ -90,10 +91,10 @@ def bound(
 def mutual(
     context: Context, address: str, name: bytes, who: str, limits: Limits, keys: Keys | None = None
 ) -> tuple[Socket, Socket, str]:
-    """A socket that others connect to and that can be connected to others; monitor and place as above.
+    """A socket for connections from others and to others; monitor and place as above.
 
-    Under this name, that is taken over as above; without one connections are called as they come, and nobody can take
-    over another's.
+    It has this name, which can be taken over as above. Without a name, ZeroMQ names connections as they come, and no
+    peer can take over the name of another.
     """
     socket = _made(context, zmq.ROUTER, limits)
     if name:
@@ -103,7 +104,7 @@ def mutual(
 
 
 def connecting(context: Context, limits: Limits) -> tuple[Socket, Socket]:
-    """A socket to be connected to one other's, and again when the connection is lost; its monitor."""
+    """A socket to connect to one other, and again when the connection is lost; its monitor."""
     socket = _made(context, zmq.DEALER, limits)
     monitor = _monitor_of(socket)
     _try_again(socket)
@@ -113,9 +114,9 @@ def connecting(context: Context, limits: Limits) -> tuple[Socket, Socket]:
 def knocking(
     context: Context, addresses: Iterable[str], limits: Limits, keys: Keys | None = None
 ) -> tuple[Socket, Socket]:
-    """A socket that is connected to others' as soon as they are there, and again; its monitor.
+    """A socket that connects to others as soon as they listen, and again when a connection is lost; its monitor.
 
-    They are told apart by their addresses. One socket, since each that is waited at costs time whenever a node waits.
+    Their addresses tell them apart. It is one socket, since each further one costs time whenever a node polls.
     """
     socket = _made(context, zmq.ROUTER, limits)
     monitor = _monitor_of(socket, COMES_AND_GOES | NOT_LET_IN)
@@ -130,14 +131,14 @@ def knocking(
 
 
 def answering(context: Context, limits: Limits) -> tuple[Socket, Socket]:
-    """A socket that others knock at, when it listens somewhere; its monitor."""
+    """A socket that others knock at, once it listens somewhere; its monitor."""
     socket = _made(context, zmq.ROUTER, limits)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     return socket, _monitor_of(socket)
 
 
 def listen_at_too(socket: Socket, address: str, keys: Keys | None = None) -> int:
-    """Listen at an address, for whoever looks for a book; why not, as the system numbers it, if that cannot be."""
+    """Listen at an address as a directory. Returns 0, or the error number if the address cannot be bound."""
     if keys is not None and not is_local(address):
         keys.listens(socket, as_book=True)
     try:
@@ -148,7 +149,7 @@ def listen_at_too(socket: Socket, address: str, keys: Keys | None = None) -> int
 
 
 def comings_and_goings(monitor: Socket) -> Iterator[SocketEvent]:
-    """What has happened to the connections of a watched socket since it was last asked."""
+    """Connection events of a monitored socket since the last call."""
     while True:
         try:
             what = monitor.recv(_NOW)
@@ -160,7 +161,7 @@ def comings_and_goings(monitor: Socket) -> Iterator[SocketEvent]:
 
 
 def _monitor_of(socket: Socket, events: int = COMES_AND_GOES) -> Socket:
-    """A socket's monitor. ZeroMQ's thread waits for room in it: there is always some, and whoever reads it does so
+    """Create a socket's monitor. ZeroMQ's thread would wait if its queue were full: the queue is unbounded, and is read
     often.
     """
     address = f"inproc://monitor.s-{int(socket.get(zmq.FD))}"
@@ -177,7 +178,7 @@ def _made(context: Context, kind: int, limits: Limits) -> Socket:
     socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
     socket.setsockopt(zmq.SNDHWM, 0)  # the protocol's windows bound what is in flight
     limit(socket, limits)
-    socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_WITHIN)  # this and what follows is for TCP alone
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_WITHIN)  # this and the options below apply to TCP only
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, ASK_AFTER)
     socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, ASK_AFTER)
@@ -188,7 +189,7 @@ def _made(context: Context, kind: int, limits: Limits) -> Socket:
 def _listening(
     socket: Socket, address: str, who: str, keys: Keys | None, hands_over: bool
 ) -> tuple[Socket, Socket, str]:
-    monitor = _monitor_of(socket)  # before anybody can connect
+    monitor = _monitor_of(socket)  # before any peer can connect
     socket.setsockopt(zmq.ROUTER_HANDOVER, int(hands_over))
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     if keys is not None and not is_local(address):
@@ -204,7 +205,7 @@ def _listening(
 
 
 def _bind(socket: Socket, address: str) -> None:
-    """Listen; at a file only if nobody does, since ZeroMQ would take it away from whoever listens there."""
+    """Listen. At a file only if no process listens there, since ZeroMQ would take the file away from that process."""
     if not is_local(address) or address.startswith("ipc://@"):
         socket.bind(address)
         return

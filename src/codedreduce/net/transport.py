@@ -1,4 +1,6 @@
-"""Messages between neighbours of a tree or ring: the parent binds, children connect, on each plane apart."""
+"""Messages between neighbours of a tree or ring: the parent binds, children connect, with one connection for each
+plane.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ from codedreduce.run.quorum import Gathering
 
 
 class Transport(Carrier):
-    """The sockets of one node of a tree or ring: two that its children connect to, two connected to its parent.
+    """The sockets of one node of a tree or ring: two that its children connect to, and two connected to its parent.
 
-    In a ring of two the next is also the one before: there is a link each way. Whoever comes by those below is a child,
-    whatever it is called.
+    In a ring of two the next node is also the previous one: there is a link each way. A peer that connects to the lower
+    sockets is a child, whatever its name.
     """
 
     def __init__(
@@ -33,16 +35,16 @@ class Transport(Carrier):
 
     @property
     def needs(self) -> int | None:
-        """The parent, or the next in the ring; a root has none."""
+        """The parent, or the next node in the ring; None for a root."""
         return self._parent.peer if self._parent is not None else None
 
     def listen(self, where: str | Endpoints) -> Endpoints:
-        """Bind for children, at any free port of a host, at a name of this machine, or exactly there."""
+        """Bind for children: at any free port of a host, at a name on this host, or exactly there."""
         found = []
         for plane, address in enumerate(self._addresses(where).planes):
             limits, keys = self._limits[plane], self._guard
             socket, monitor, listens_at = bound(
-                self._context, address, f"node {self.node}", limits, keys, hands_over=not self._own_key
+                self._context, address, f"rank {self.node}", limits, keys, hands_over=not self._own_key
             )
             self._down.append(socket)
             self._listens(socket, monitor, plane, listens_at)
@@ -52,7 +54,7 @@ class Transport(Carrier):
         return Endpoints(*found)._replace(key=self._own_key)
 
     def expect(self, neighbours: Iterable[int]) -> None:
-        """The parent, or the next in the ring: one, or of the root nobody."""
+        """Prepare the link to the parent, or to the next node in the ring. A root has none."""
         for parent in neighbours:
             self._parent = self._link(parent, self._rights.above[parent])
             for plane in PLANES:
@@ -62,7 +64,7 @@ class Transport(Carrier):
             self._reads(self._up, self._parent)
 
     def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
-        """Nothing to wait for: what is sent up waits until the parent is there, and children say hello."""
+        """Return at once: messages to the parent wait until it is connected, and children send Hello."""
 
     def _planes_to(self, peer: int) -> tuple[int, ...]:
         return PLANES if peer == self.needs else ()

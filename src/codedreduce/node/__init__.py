@@ -1,5 +1,6 @@
-"""One node of a run: its sockets, memory and machine, a thread that talks and one that computes.
+"""One node of a run: its sockets, memory and state machine, a thread that communicates and one that computes.
 
-`node` is what a script or a loop uses, `driver` the thread that talks, `computing` the one that computes. Imports
-`net`, `net/rendezvous` and what is below. `local` has the first node in this process and forks the others.
+`node` is the interface for a script or a loop, `driver` the communicating thread, `computing` the computing thread.
+`local` runs the first node in this process and forks the others. Imports `net`, `net/rendezvous` and the packages below
+them.
 """

@@ -1,4 +1,4 @@
-"""The thread that computes: takes what the driver tells it, stops at the next safe point when it is told to."""
+"""The computing thread: takes orders of the driver, and stops at the next safe point on request."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from codedreduce.run.world import Gradient
 from codedreduce.schemes.work import Piece, samples_in
 from codedreduce.vectors import Vector, is_finite, on_host
 
-#: Seconds between two looks after others while there is nothing to do.
+#: Seconds between two checks of other processes while there is nothing to do.
 LOOK_EVERY = 0.2
 
-#: How many letters of an error are told to others.
+#: Maximum length of an error text that is sent to others.
 REASON = 400
 
-#: What is not to be computed, but heard.
+#: Actions that are passed on instead of computed.
 News = EveryoneIn | Aggregated | Gathered | Pack | Renewed | Ended | Note | Finished
 
 
 class Computing:
     """Computes for one node, on the thread that asks for news.
 
-    `record` is told what the node did. A node without a gradient is never asked to compute. With `reports_failures`
-    an error, or with `refuses_nonfinite` a result that is not finite, is told the machine, which has somebody else do
-    it; else an error is raised.
+    `record` gets the activities of the node. A node without a gradient never gets work. With `reports_failures` an
+    error is reported to the machine, which has another rank compute the work; with `refuses_nonfinite`, too, so is a
+    result that is not finite. Without `reports_failures` the error is raised.
     """
 
     def __init__(
@@ -69,24 +69,22 @@ class Computing:
     ) -> None:
         self._reports_failures = reports_failures
         self._refuses_nonfinite = refuses_nonfinite
-        self._printed: set[str] = set()  # errors of which the traceback was printed
+        self._printed: set[str] = set()  # errors with a traceback that was printed
         self._node = node
         self._buffers = buffers
         self._gradient = gradient
         self._injector = injector
         self._record = record
         self._orders: queue.SimpleQueue[tuple[float, int, Outward]] = queue.SimpleQueue()
-        self._latest = 0  # the number of the last order that replaces those before it
+        self._latest = 0  # number of the last order that replaces those before it
         self._stop = threading.Event()
-        if gradient is not None and hasattr(
-            gradient, "should_stop"
-        ):  # a gradient that takes long can look up in between
+        if gradient is not None and hasattr(gradient, "should_stop"):  # a long gradient can check it in between
             gradient.should_stop = self._stop.is_set
-        self._changing = threading.Lock()  # an order and the stop it brings are one
+        self._changing = threading.Lock()  # an order and its stop are atomic
         self._stopped_at = 0.0
 
     def tell(self, what: Outward) -> None:
-        """Called by the driver: an order to compute, or to stop, replaces what is being computed."""
+        """Called by the driver: an order to compute, or to stop, replaces the current computation."""
         with self._changing:
             now = time.monotonic()
             if isinstance(what, Compute | Cancel | Finished | Aggregated | Gathered | Renewed):
@@ -96,10 +94,10 @@ class Computing:
             self._orders.put((now, self._latest, what))
 
     def news(self, post: Callable[[Event], None], look: Callable[[], None] | None = None) -> Iterator[News]:
-        """Compute what is asked for, and give the rest as it comes; `look` is called now and then while waiting.
+        """Execute orders to compute, and yield all other actions; `look` is called regularly while waiting.
 
-        That the node has left is the last of it, and is given again whenever somebody asks for more: else a rank that
-        has heard of the end by it would wait for it once more, for ever.
+        `Finished` is the last action, and every later call yields it again: else a rank that learned of the end from it
+        would wait for it a second time, for ever.
         """
         while True:
             try:
@@ -110,30 +108,30 @@ class Computing:
                 continue
             if isinstance(order, Compute | Cancel):
                 with self._changing:
-                    replaced = number != self._latest  # by what came meanwhile; not by what is only told
+                    replaced = number != self._latest  # by a later order, but not by mere news
                     if not replaced:
                         self._stop.clear()
                 if isinstance(order, Compute) and not replaced:
                     self._try(order, asked_at, post)
-                del order  # or its model would stay until the next one is here
+                del order  # or its model would stay until the next order
             else:
                 if isinstance(order, Finished):
                     self._orders.put((asked_at, number, order))
                 yield order
 
     def _try(self, order: Compute, asked_at: float, post: Callable[[Event], None]) -> None:
-        """Compute, and report an error if the machine can have somebody else do it."""
+        """Compute, and report an error if the machine can have another rank do the work."""
         try:
             self._compute(order, asked_at, post)
-        except Exception as error:  # whatever a gradient raises: it may be this worker's alone
+        except Exception as error:  # any error of a gradient: it may affect only this worker
             if not self._reports_failures:
                 raise
             post(Failed(round=order.round, task=order.task, reason=self._describe(error)))
 
     def _describe(self, error: Exception) -> str:
-        """The last line of its traceback; all of it goes to standard error, the first time.
+        """The last line of its traceback; the whole traceback goes to standard error once.
 
-        An error that says by itself what is wrong has no traceback, and its kind is enough.
+        A plain error (`is_plain`) needs no traceback: its type and text are enough.
         """
         if is_plain(error):
             return " ".join(f"{type(error).__name__}: {error}".split())[:REASON]
@@ -175,27 +173,27 @@ class Computing:
             vector = self._buffers.as_sent(out, order.round)
             covered = done / total
             post(Computed(round=order.round, task=order.task, vector=vector, covered=covered, pieces=pieces))
-        if self._record is not None:  # last: somebody waits for the vector, nobody for this
+        if self._record is not None:  # last: others wait for the vector, but not for this
             kind = "compute" if finished else "interrupted"
             self._record(Interval(order.round, self._node, "stall", begin, computing))
             self._record(Interval(order.round, self._node, kind, computing, ended, done))
 
     def _settle(self, out: Vector) -> None:
-        """Have all numbers where they are to be read: a device may still be at work, or have them elsewhere."""
+        """Make all numbers readable in `out`: a device may still compute, or have them in its own memory."""
         settle = getattr(self._gradient, "settle", None)
         if settle is not None:
             settle(out)
 
     def _is_finite(self, out: Vector) -> bool:
-        """Whether what was computed can be used; a gradient may know without reading all of it here."""
+        """Whether the result is finite; a gradient may know this without a pass over it here."""
         return bool(getattr(self._gradient, "is_finite", is_finite)(out))
 
     def _add_piece(
         self, piece: Piece, order: Compute, out: Vector, place: int, post: Callable[[Event], None]
     ) -> bool:  # fmt: skip
-        """Compute a piece into `out`, or add it to what is there; whether it was computed to its end.
+        """Compute a piece into `out`, or add it to the sum there; return whether it was finished.
 
-        One that is audited is computed by itself, so that it has a digest of its own.
+        An audited piece is computed separately, so that it has its own digest.
         """
         assert self._gradient is not None
         begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""The loop that runs one node's machine: sockets in, sockets out, timers, and computations handed to another thread."""
+"""The loop that runs the machine of one node: sockets, timers, and orders to the computing thread."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ from codedreduce.protocol.core.events import (
     Transmit,
 )
 
-#: The driver's own timer: a node without the one it needs leaves when it fires.
+#: Timers of the driver itself. After `ORPHANED` a node leaves that cannot reach the rank it needs.
 ORPHANED = "orphaned"
 
-#: Another: the node leads the run, and tries to answer where the run meets. Seconds until it tries again.
+#: At `SERVING` the leader tries again to serve the rendezvous address; seconds between two attempts.
 SERVING = "serving"
 SERVE_AGAIN = 1.0
 
-#: Two more: those who ask where others are have been let wait; connections are looked at whose nobody knows.
+#: At `RESTED` the directory reads requests again, at `DOORS` connections without a known peer are checked.
 RESTED, DOORS = "rested", "doors"
 LOOK_AT_DOORS_EVERY = 2.0
 
-#: What the driver tells the thread that computes or trains.
+#: Actions that the driver passes to the thread that computes or trains.
 Outward = Compute | Cancel | EveryoneIn | Aggregated | Gathered | Pack | Renewed | Ended | Note | Finished
 
 
 class Driver(threading.Thread):
-    """Runs a machine until it has left. Never computes: what the machine wants computed goes to `tell`."""
+    """Runs a machine until it has left. It never computes: orders to compute go to `tell`."""
 
     def __init__(
         self,
@@ -79,35 +79,35 @@ class Driver(threading.Thread):
         self._directory = met.directory if met is not None else None
         self._visitor = met.visitor if met is not None else None
         self._visits: frozenset[object] = frozenset(self._visitor.sockets if self._visitor is not None else ())
-        self._monitors: dict[object, zmq.Socket[bytes]] = {}  # by what they are to the kernel
-        self._serves = False  # or tries to, where the run meets first
+        self._monitors: dict[object, zmq.Socket[bytes]] = {}  # by file descriptor
+        self._serves = False  # or tries to serve the rendezvous address
         self._tell = tell
         self._poller = zmq.Poller()
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._timers: list[tuple[float, int, str]] = []
-        self._timer_tokens: dict[str, int] = {}  # of each timer, the one that counts
-        self._last_token = 0  # only grows: an old timer is never taken for a new one
+        self._timer_tokens: dict[str, int] = {}  # the valid token of each timer
+        self._last_token = 0  # only grows, so that an old timer never counts as a new one
         self._left = self._vanished = False
         self._met: set[int] = set()
-        self._away: set[int] = set()  # of those, who cannot be reached
+        self._away: set[int] = set()  # those of `_met` that cannot be reached
         self._orphaned_after = orphaned_after
         self._probing = Probing(lambda peer: self.post(PeerLost(peer=peer, dead=True)))
-        self._woken, self._waker = os.pipe()  # a socket of ZeroMQ's would cost several times as much to wake
+        self._woken, self._waker = os.pipe()  # waking by a ZeroMQ socket would cost several times as much
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waker, False)
         self._wake_lock = threading.Lock()
         self._over = False
 
     def post(self, event: Event) -> None:
-        """Let something happen to the machine; from any thread."""
+        """Post an event to the machine, from any thread."""
         self._inbox.put(event)
         self._wake()
 
     def post_begin(self, begin: Begin) -> None:
-        """Let a round begin at a rank; if nothing comes of it before the coordinator says so, too, nobody is woken.
+        """Post `Begin`; do not wake the driver if `Begin` has no effect until the leader begins the round, too.
 
-        Whether it has said so is looked up after the event was put there, and the driver looks for events after it has
-        heard: one of them sees the other.
+        This method checks that after it has queued the event, and the driver checks the queue after each message of
+        the leader: so one of them sees the other.
         """
         machine = self.machine
         self._inbox.put(begin)
@@ -118,23 +118,23 @@ class Driver(threading.Thread):
     def _wake(self) -> None:
         with self._wake_lock:
             if not self._over:
-                with contextlib.suppress(BlockingIOError):  # full: it has been woken often enough
+                with contextlib.suppress(BlockingIOError):  # the pipe is full, so the driver wakes anyway
                     os.write(self._waker, b"\0")
 
     def leave(self, reason: str) -> None:
-        """Leave, and wait until everyone has been told."""
+        """Leave, and wait until all others have been informed."""
         if self.is_alive():
             self.post(Leave(reason=reason, at_once=True))
             self.join(timeout=5)
 
     def vanish(self) -> None:
-        """Leave without a word: others, who find nobody here, go on with another in this one's place, or wait."""
+        """Leave without a message: the others detect the failure, and continue without this node or wait for it."""
         self._vanished = self._left = True
         self._wake()
         self.join(timeout=5)
 
     def run(self) -> None:
-        """The loop."""
+        """Run the loop."""
         try:
             self._loop()
         except BaseException as error:
@@ -172,10 +172,10 @@ class Driver(threading.Thread):
         for descriptor in self._monitors:
             poller.register(descriptor, zmq.POLLIN)
         if self._needed is not None:
-            self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._orphaned_after))  # until it is met
+            self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + self._orphaned_after))  # until first contact
         self._handle_event(Started())
         self._look_at_doors()
-        self._take_what_came(dict.fromkeys(monitors, zmq.POLLIN))  # before anybody waited for it
+        self._take_what_came(dict.fromkeys(monitors, zmq.POLLIN))  # before the first poll
         while not self._left:
             ready = self._wait()
             if self._woken in ready:
@@ -186,10 +186,10 @@ class Driver(threading.Thread):
             self._fire_timers()
 
     def _wait(self) -> dict[object, int]:
-        """What is ready to be read.
+        """The sockets that are ready to read.
 
-        Monitors hardly ever are, and are waited for by their descriptors, which costs a fraction of asking a socket. A
-        descriptor tells only of what came since its socket was last read to the end, as monitors always are.
+        Monitors rarely are, and are polled by their descriptors, which costs a fraction of polling a socket. A
+        descriptor signals only events since its socket was last read to the end; monitors are always read to the end.
         """
         ready: dict[object, int] = dict(self._poller.poll(self._timeout()))
         for descriptor in self._monitors.keys() & ready.keys():
@@ -202,10 +202,10 @@ class Driver(threading.Thread):
             self._take_news(ready)
             self._take_posted()
 
-    # -- where the run meets
+    # -- rendezvous
 
     def _stands(self) -> Standing:
-        """How the run stands, seen from here."""
+        """The state of the run, as this node knows it."""
         machine = self.machine
         is_on = self._run is not None and machine.round > self._run.settings.after
         leader = getattr(machine, "coordinator", 0)
@@ -218,11 +218,11 @@ class Driver(threading.Thread):
 
     @property
     def _is_over(self) -> bool:
-        """Whether the run ends with this node, if it leads: among ranks another would lead, unless the end was said."""
+        """Whether the run ends when this leader leaves: another rank would lead, unless the end was announced."""
         return not isinstance(self.machine, Rank) or self.machine.ended_after is not None
 
     def _look_where_others_are(self, ready: Collection[object]) -> None:
-        """Neighbours may have been started again elsewhere, and those who come may ask where all are."""
+        """Take new addresses of restarted neighbours, and answer ranks that ask for addresses."""
         directory, visitor = self._directory, self._visitor
         if visitor is not None and not self._visits.isdisjoint(ready):
             for node, endpoints in visitor.take().items():
@@ -234,7 +234,7 @@ class Driver(threading.Thread):
             directory.look_at_the_door()
         if directory.socket in ready or directory.moved or directory.keeps_some_waiting:
             directory.serve()
-            if directory.rests_until > time.monotonic():  # others are heard meanwhile, however many ask
+            if directory.rests_until > time.monotonic():  # other sockets are read meanwhile, however many ask
                 self._poller.modify(directory.socket, 0)
                 self._perform(SetTimer(name=RESTED, at=directory.rests_until))
             for node, endpoints in directory.moved.items():
@@ -246,28 +246,28 @@ class Driver(threading.Thread):
             self._serve_where_it_meets()
 
     def _tell_of_visitors(self, directory: Directory) -> None:
-        """Who came and could not be let in, and who computes other bits."""
+        """Report ranks that were refused, stray connections, and ranks with another arithmetic."""
         for node, why in directory.take_refused():
             self._tell(Note(kind="refused", reason=why, round=self.machine.round, nodes=(node,)))
         for node, why in directory.take_strays():
             self._tell(Note(kind="stray", reason=why, round=self.machine.round, nodes=(node,)))
         for node, what in directory.take_others():
             why = (
-                f"node {node} computes with other bits than node {self.machine.node}: {what}, and here "
-                f"{directory.arithmetic}. Sums are as exact as ever, but their last bits follow from who computed "
-                "what: the same bits whoever straggles are only had from machines of one kind"
+                f"the arithmetic of rank {node} differs from that of rank {self.machine.node}: {what}, and here "
+                f"{directory.arithmetic}. Sums stay exact, but their last bits depend on which rank computed what: "
+                "results that are bit-identical with any stragglers need hosts of one kind"
             )
             self._tell(Note(kind="arithmetic", reason=why, round=self.machine.round, nodes=(node,)))
 
     def _look_at_doors(self) -> None:
-        """Who has connected and does not say who it is has to go, also where nothing else happens."""
+        """Close connections that do not identify themselves in time, also while nothing else happens."""
         self._transport.look_at_doors()
         if self._directory is not None:
             self._directory.look_at_the_door()
         self._perform(SetTimer(name=DOORS, at=time.monotonic() + LOOK_AT_DOORS_EVERY))
 
     def _serve_where_it_meets(self) -> None:
-        """Who leads answers where the run meets first, if that is on this machine, and as soon as nobody else does."""
+        """The leader serves the rendezvous address if it is on this host, once no other process serves it."""
         directory, visitor = self._directory, self._visitor
         assert directory is not None
         place = directory.meets_at
@@ -281,9 +281,9 @@ class Driver(threading.Thread):
             self._perform(SetTimer(name=SERVING, at=time.monotonic() + SERVE_AGAIN))
 
     def _leave_what_is_over(self) -> None:
-        """A node that cannot reach the one it needs, and is told that the run is over, does not wait for it.
+        """Leave if this node cannot reach the rank it needs, and a rendezvous address reports that the run is over.
 
-        A rank that is in hears of the end from whoever leads; what a place where the run meets has said may be past.
+        A rank that is a member learns of the end from the leader: a report from a rendezvous address may be outdated.
         """
         if isinstance(self.machine, Rank) and self.machine.begun:
             return
@@ -295,15 +295,15 @@ class Driver(threading.Thread):
 
     @property
     def _needed(self) -> int | None:
-        """The one without whom this node leaves: who leads, where that may change."""
+        """The rank without which this node leaves: the leader, if that may change, else a fixed neighbour."""
         leader = getattr(self.machine, "coordinator", None)
         if leader is None:
             return self._transport.needs
         return leader if leader != self.machine.node else None
 
     def _lose(self, peer: int) -> None:
-        """A neighbour cannot be reached; a node that stays without the one it needs leaves."""
-        self._met.add(peer)  # it is found when it comes, though it may not have been there before
+        """A neighbour cannot be reached; if this node needs it, it leaves after a timeout."""
+        self._met.add(peer)  # so that `_find` reports it, though it may never have been reached before
         self._away.add(peer)
         self._handle_event(PeerLost(peer=peer))
         if isinstance(self.machine, Rank):
@@ -311,19 +311,19 @@ class Driver(threading.Thread):
         if peer == self._needed and not self._left:
             seconds = self._orphaned_after
             self._perform(SetTimer(name=ORPHANED, at=time.monotonic() + seconds))
-            reason = f"node {peer} cannot be reached; it is waited for, up to {seconds:g} s"
+            reason = f"rank {peer} cannot be reached; waiting for it for up to {seconds:g} s"
             self._tell(Note(kind="orphaned", reason=reason, round=self.machine.round, nodes=(peer,)))
             self._leave_what_is_over()
 
     def _leave_as_orphan(self) -> None:
-        """The one that was needed has not come; unless another is needed now, and is there."""
+        """Leave, since the needed rank was not reached in time, unless the rank needed now can be reached."""
         needed, seconds = self._needed, self._orphaned_after
         if needed is None or (needed in self._met and needed not in self._away):
             return
         if needed not in self._met:
-            words = f"node {self.machine.node} could not reach node {needed} within {seconds:g} s"
+            words = f"rank {self.machine.node} could not reach rank {needed} within {seconds:g} s"
             self.failure = CodedReduceError(words)
-        self._handle_event(Leave(at_once=True, reason=f"node {needed} has been gone for {seconds:g} s"))
+        self._handle_event(Leave(at_once=True, reason=f"rank {needed} was unreachable for {seconds:g} s"))
 
     def _find(self, peer: int) -> None:
         """A neighbour can be reached."""

@@ -1,6 +1,6 @@
 """The local world: the first node in this process, the others in processes forked from it.
 
-On a site (a lab) each process moves to its node's place first, and they talk by TCP.
+On a site (a lab) each process first moves to the place of its node, and the processes communicate by TCP.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from codedreduce.run.world import Gradient, Outcome, Replica, RoundResult, World
 from codedreduce.schemes import Piece, Plan, RingPlan, StripedPlan, TreePlan
 from codedreduce.vectors import Vector
 
-#: Seconds that workers have to leave after they were told that the run is over.
+#: Grace period in seconds for workers to leave at the end of the run.
 GRACE = 2.0
 
 
 def new_meeting(site: Site | None = None, *, shared_memory: bool = True) -> Meeting:
-    """Where a run of this process's own meets: by name on this machine, or on a site."""
+    """The rendezvous of a run of this process: at a local socket, or on a site."""
     run = f"codedreduce-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     return meeting_at(site, run) if site is not None else Meeting(run=run, shared_memory=shared_memory)
 
 
 class LocalCluster:
-    """A world of processes on this machine. `gradient` is inherited by the workers as it is.
+    """A world of processes on this host. The workers inherit `gradient` as it is.
 
-    On a tree the first node is the root, and the others serve. On a ring and in stripes all nodes compute and begin
-    rounds alike, each for itself: `member(world)` is what the others do, and must begin as many rounds as this process
-    does. `replica` is what every rank of stripes has; each process has its own. With `restart` a worker that is killed
-    is started again, as it was at first, and takes its place from the next round on; not on a ring, which is broken.
+    On a tree the first node is the root, and the others serve. On a ring and in stripes every node computes and begins
+    rounds by itself: the others run `member(world)`, which must begin as many rounds as this process does. `replica` is
+    the state of each rank of stripes; each process has its own. With `restart` a killed worker is restarted in its
+    initial state, and takes part again from the next round on. A ring has no restarts, since a kill breaks it.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LocalCluster:
     ) -> None:
         self.run = run
         self._restarts = Restarts(None if restart and not isinstance(run.plan, RingPlan) else 0)
-        self._due: dict[int, float] = {}  # when workers that were killed are started again
+        self._due: dict[int, float] = {}  # restart times of killed workers
         self._began: dict[int, float] = {}
         self._replica = replica
         self.journal = journal or Journal()
@@ -84,7 +84,7 @@ class LocalCluster:
         injection: Injection | None = None, journal: Journal | None = None,
         member: Callable[[World], object] | None = None, replica: Replica | None = None, restart: bool = False,
     ) -> LocalCluster:  # fmt: skip
-        """A cluster of a plan, by name on this machine."""
+        """A cluster for a plan, with its rendezvous at a local socket."""
         run = Run(meeting=new_meeting(shared_memory=shared_memory), plan=plan, settings=settings, dtype=dtype)
         return cls(
             run, gradient, injection=injection, journal=journal, member=member, replica=replica, restart=restart
@@ -107,9 +107,9 @@ class LocalCluster:
         is_ring = isinstance(run.plan, RingPlan)
         if self.journal.timeline:
             self._records = stack.enter_context(_Records())
-            stack.callback(self._records.read, self.journal)  # what was written after the last round
+            stack.callback(self._records.read, self.journal)  # records from after the last round
         if not is_tree:
-            stack.enter_context(threadpool_limits(1))  # this process computes as the others do
+            stack.enter_context(threadpool_limits(1))  # this process computes like the others
         stack.callback(tidy)
         place = None if self._site is None else self._site.enter
         self._processes = Nursery(self._live, (lambda node: place(node - first)) if place else None)
@@ -125,7 +125,7 @@ class LocalCluster:
         )  # fmt: skip
         with self._site.at(0) if self._site is not None else contextlib.nullcontext():
             stack.enter_context(self._node)
-        self._has_said_goodbye = not is_ring  # on a ring there is nobody to tell the others, and nothing to wait for
+        self._has_said_goodbye = not is_ring  # on a ring no node announces the end, so there is nothing to wait for
         if not is_ring:
             self._node.wait_for_all()
 
@@ -134,7 +134,7 @@ class LocalCluster:
         self._began[node] = time.monotonic()
 
     def _live(self, node: int) -> None:
-        """The life of another node, in its process."""
+        """Run another node in its own process."""
         record = self._records.write if self._records is not None else None
         with Node(
             self.run, node, gradient=self._gradient, injection=self._injection, record=record, replica=self._replica
@@ -148,12 +148,12 @@ class LocalCluster:
                 self._member(member)
             else:
                 self._member(member)
-                signal.pause()  # others may still need what passes through here; the first ends it
+                signal.pause()  # others may still need messages through this node; the first process ends it
 
     def _watch(self) -> None:
-        """A worker that raised ends the run; one that was killed is late, which is what coding is for, or for ever.
+        """A worker that raised ends the run. A killed worker is late until it is restarted, or for the rest of the run.
 
-        Beyond that the root does what nobody is left to do, or if it cannot the run ends.
+        If more are lost than the plan tolerates, the root of a tree does their work; if it cannot, the run ends.
         """
         self._processes.raise_what_was_raised()
         now = time.monotonic()
@@ -169,10 +169,10 @@ class LocalCluster:
                 continue
             self._dead.add(node)
             plan = self.run.plan
-            goes_on = isinstance(plan, TreePlan) and can_stand_in(plan)  # the root does what nobody else can
+            goes_on = isinstance(plan, TreePlan) and can_stand_in(plan)  # the root does the work of lost workers
             if not goes_on and not plan.tolerates(self._dead):
                 tolerance = getattr(self.run.plan.scheme, "stragglers", len(self.run.plan.group(node)) - 1)
-                raise TooManyStragglers(missing=self._dead, tolerance=tolerance, among="workers of this machine")
+                raise TooManyStragglers(missing=self._dead, tolerance=tolerance, among="workers of this host")
         for node in [node for node, at in self._due.items() if at <= now]:
             del self._due[node]
             self._begin(node)
@@ -180,18 +180,18 @@ class LocalCluster:
     def _pause(self, node: int, lived: float) -> float | None:
         try:
             return self._restarts.pause_after(node, lived)
-        except CodedReduceError:  # it does not help; but the others may do without it
+        except CodedReduceError:  # a restart does not help, but the run may continue without it
             return None
 
     @property
     def processes(self) -> dict[int, int]:
-        """The process id of each node that is not this process."""
+        """The process id of each node in another process."""
         return self._processes.pids
 
     def aggregate(self, model: Vector) -> Outcome:
         """One round: the gradient sum of the whole batch under this model.
 
-        In stripes this process, too, can fall behind, if it is stopped: the others go on, and it takes their state.
+        In stripes this process may fall behind, too, if it is paused: the others go on, and it gets their state.
         """
         outcome = self._node.aggregate(model)
         if self._records is not None:
@@ -199,15 +199,15 @@ class LocalCluster:
         return outcome
 
     def sum_of(self, model: Vector) -> RoundResult:
-        """One round, of which this process must have the sum: nobody can go on without it."""
+        """One round of which this process must have the sum: the caller cannot continue without it."""
         outcome = self.aggregate(model)
         if not isinstance(outcome, RoundResult):
-            raise CodedReduceError(f"the others went on without this process, and are through round {outcome.round}")
+            raise CodedReduceError(f"this process fell behind: the others finished round {outcome.round} without it")
         return outcome
 
 
 class _OnOneCore:
-    """A gradient as workers compute it, in the first process of a tree: linear algebra on one core."""
+    """A gradient for the first process of a tree, computed like those of workers: linear algebra on one core."""
 
     def __init__(self, gradient: Gradient) -> None:
         self._gradient = gradient
@@ -219,7 +219,7 @@ class _OnOneCore:
 
 
 class _Records:
-    """What workers did, written by them into a pipe that the first process reads."""
+    """Activities of workers: they write them into a pipe that the first process reads."""
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe()
@@ -236,12 +236,12 @@ class _Records:
         os.close(self._writing)
 
     def write(self, interval: Interval) -> None:
-        """In a worker. What does not fit in the pipe is left out."""
+        """Called in a worker. A record that does not fit into the pipe is dropped."""
         with contextlib.suppress(BlockingIOError):
             os.write(self._writing, msgspec.json.encode(interval) + b"\n")
 
     def read(self, journal: Journal) -> None:
-        """In the first process: what has come since."""
+        """Called in the first process: pass the records since the last call to the journal."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._reading, 1 << 20):
                 self._unread += data

@@ -1,4 +1,4 @@
-"""One node of a run over ZeroMQ: its sockets, memory, machine, the thread that talks, and the one that computes."""
+"""One node of a run over ZeroMQ: sockets, memory, state machine, communicating thread and computing thread."""
 
 from __future__ import annotations
 
@@ -53,27 +53,27 @@ from codedreduce.run.world import Gradient, Outcome, Over, Renewal, Replica, Rou
 from codedreduce.schemes import RingPlan, StripedPlan
 from codedreduce.vectors import Vector
 
-#: The state of a rank that has none.
+#: The state of a rank without a replica.
 NOTHING: Vector = np.zeros(1, dtype=np.uint8)
 
 #: Rounds between two comparisons of the models of all ranks.
 COMPARED_EVERY = 64
 
-#: Seconds that others wait, at most, for the state of a rank in the middle of a step, if its round does not end.
+#: Timeout in seconds: a rank in the middle of a step then gives its state although its round has not ended.
 GIVE_WITHIN = 2.0
 
-#: Seconds between two looks after the other processes, at the begin of rounds.
+#: Seconds between two checks of the other processes, at the start of rounds.
 LOOK_EVERY = 0.05
 
 
 class Node:
     """Takes part in a run while it is entered: `aggregate` on a node that begins rounds, `serve` on a worker of a tree.
 
-    The first node (0, or 1 on a ring) answers at the address where the run meets. `journal` hears what the node has to
-    tell; `look` is called while it waits, to look after other processes. `replica` is what a rank steps by itself.
-    `is_host`: the other processes end with this one. `step`: the number of the step that the next round is for, or 0 if
-    a script is in the middle of one: models are then not compared, and a state is given when it has come to the next.
-    `memory`: where vectors lie, if not in the host's.
+    The first node (0, or 1 on a ring) serves the rendezvous address. `journal` gets the notes of the node; `look` is
+    called while it waits, to check other processes. `replica` is the state that a rank updates by itself.
+    `is_host`: the other processes end with this one. `step` returns the number of the next round's step, or 0 while a
+    script is in the middle of a step: models are then not compared, and a state transfer waits for the next step.
+    `memory`: where vectors are stored, if not in host memory.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Node:
     ) -> None:
         self._run = run
         self._step = step
-        self._owes_since: float | None = None  # a state to others
+        self._owes_since: float | None = None  # since when others wait for a state transfer
         self._memory = memory
         self._is_host = is_host
         self._number = number
@@ -109,7 +109,7 @@ class Node:
         self._at_once = True
         self._vanishes = False
         self._asked = Asked(run.meeting.grace, self._hand_over)
-        self.found = Standing()  # how the run stood when this node came
+        self.found = Standing()  # the state of the run when this node joined
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -122,7 +122,7 @@ class Node:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._at_once = kind is not None and kind is not GeneratorExit and not is_failure(error)
-        if is_failure(error):  # to the others it is as if this process had been killed
+        if is_failure(error):  # for the others this is like a kill of this process
             self._vanishes |= self._hands_over or (self._run.meeting.restarts and isinstance(self.machine, Root))
         what = What.FAILS if isinstance(error, Exception) or is_failure(error) else What.ENDS
         tell(Word(own_rank(), what, step={"round": self._round, "leads": float(self.leads)}))
@@ -131,7 +131,7 @@ class Node:
             raise UsageError(self.left_alone)
 
     def _start(self, stack: ExitStack) -> None:
-        """Listen, be found, find the neighbour, and run the machine; whatever fails, what was begun is undone."""
+        """Listen, meet at the rendezvous, connect, and run the machine; a failure undoes what was begun."""
         run, number = self._run, self._number
         tell(Word(own_rank(), What.TRAINS))
         stack.enter_context(self._asked.listening())
@@ -167,19 +167,19 @@ class Node:
             self._is_in()
 
     def _is_in(self) -> None:
-        """This node takes part from now on."""
+        """This node is a member from now on."""
         self._asked.is_in = True
         tell(Word(own_rank(), What.ADMITTED))
 
     @property
     def _hands_over(self) -> bool:
-        """Whether there are others who could go on without this node."""
+        """Whether other ranks could continue without this node."""
         plan = self._run.plan
         return isinstance(plan, StripedPlan) and plan.workers > 1 and not self._is_host
 
     def _hand_over(self) -> None:
-        """This process was told to leave: a worker of a tree goes after the round, a rank when others do its part."""
-        reason = "it was told to leave"
+        """Leave on request: a worker of a tree leaves after the round, a rank once others have taken over its work."""
+        reason = "it was asked to leave"
         if isinstance(self.machine, TreeWorker):
             say_farewell(self._number)
             self.leave_soon(reason)
@@ -187,14 +187,14 @@ class Node:
             self._talking.post(HandOver(reason=reason))
 
     def _leave(self, *, goes_on: bool) -> None:
-        """End this process, which was told to leave; whether the run goes on."""
+        """End this process after a request to leave; `goes_on`: the run continues."""
         if goes_on:
             say_farewell(self._number)
-        self._vanishes = True  # whom it concerns has been told
+        self._vanishes = True  # the ranks concerned have been informed
         raise Terminated(0 if goes_on else TOLD_TO_END)
 
     def _close_context(self) -> None:
-        """Tell everyone that it is over, and see to it that the words leave before this process may end."""
+        """Announce the end to all, and wait until the messages have left before this process may end."""
         if self._driver is None:
             if self._guard is not None:
                 self._guard.close()
@@ -214,7 +214,7 @@ class Node:
             leave(self._run.meeting.run)
 
     def _stay_while_needed(self) -> None:
-        """On a rank that is through: keep what others may lack, and give them its state, until rank 0 says goodbye."""
+        """On a rank that has finished: serve sums and its state to others, until the leader announces the end."""
         self._talking.post(Leave(reason="the run is over"))
         for news in self._computing.news(self._talking.post, self._look):
             if isinstance(news, Finished):
@@ -229,34 +229,34 @@ class Node:
 
     @property
     def machine(self) -> Machine:
-        """The node's state machine, to look at."""
+        """The node's state machine, read-only."""
         return self._talking.machine
 
     @property
     def leads(self) -> bool:
-        """Whether the run is led from here; of ranks another may lead soon."""
+        """Whether this node leads the run; with ranks the leader may change."""
         machine = self.machine
         return machine.leads if isinstance(machine, Rank) else self._number == self._run.plan.first_node
 
     @property
     def reached(self) -> int:
-        """How many nodes can be reached, with itself, as far as is known; of a tree at least one."""
+        """Number of reachable ranks as far as known, including itself; over a tree always 1."""
         machine = self.machine
         return machine.reached if isinstance(machine, Rank) else 1
 
     @property
     def generation(self) -> int:
-        """Of the plan, as this node knows it: of ranks it says who leads."""
+        """The generation of the plan, as this node knows it: it determines which rank leads."""
         return self.machine.generation if isinstance(self.machine, Rank) else 0
 
     @property
     def next_round(self) -> int:
-        """The round that `aggregate` begins next."""
+        """The round that the next `aggregate` begins."""
         return self._round + 1
 
     @property
     def compares_next(self) -> bool:
-        """Whether the model that `aggregate` is given next is compared with those of others."""
+        """Whether the model of the next `aggregate` is compared with those of others."""
         return self._compares(self._round + 1)
 
     def _compares(self, round_: int) -> bool:
@@ -265,18 +265,18 @@ class Node:
 
     @property
     def left_alone(self) -> str | None:
-        """Why this rank should not have left when it did, if it should not."""
+        """Why this rank must not have left when it did, or None."""
         machine = self._driver.machine if self._driver is not None else None
         return machine.left_alone if isinstance(machine, Rank) else None
 
     def wait_for_all(self) -> None:
-        """Wait until every node of a tree or of stripes is in; on a rank other than the first, until it is itself."""
+        """Wait until every node of a tree or of stripes has joined; a rank other than the first waits for itself."""
         within = self._run.meeting.all_within
         deadline = time.monotonic() + within
         first = self.machine
         assert isinstance(first, Root | Rank)
-        refused: dict[int, str] = {}  # who came with another plan, and what is wrong with it
-        right_by = float("inf")  # when they must have come right, if they are all that is missing
+        refused: dict[int, str] = {}  # ranks with another plan, and the difference
+        right_by = float("inf")  # deadline for their correction, if only they are missing
 
         def come_right(*, are_awaited: bool) -> None:
             nonlocal right_by
@@ -292,19 +292,19 @@ class Node:
             if time.monotonic() > deadline:
                 missing = first.lacking()
                 raise CodedReduceError(
-                    f"workers did not all come up within {within:g} s; {missing} or some below are missing"
+                    f"not all ranks joined within {within:g} s: {missing}, or ranks below them in the tree, are missing"
                 )
 
         for news in self._computing.news(self._talking.post, look):
             if isinstance(news, EveryoneIn):
-                while refused.keys() & set(first.lacking()):  # enough others are in, but somebody should look at these
+                while refused.keys() & set(first.lacking()):  # enough have joined, but the user should correct these
                     come_right(are_awaited=True)
                     time.sleep(LOOK_EVERY)
                 self._round = max(self._round, first.round)  # the others may have begun after a checkpoint
                 self._first = self._round + 1
                 self._is_in()
                 return
-            if isinstance(news, Pack):  # some need the state before all are in
+            if isinstance(news, Pack):  # some need the state before all have joined
                 self._pack(after=self._round)
             self._hear(news)
             if isinstance(news, Note) and news.kind == "refused":
@@ -320,7 +320,7 @@ class Node:
             self._look()
         self._round += 1
         digest = ""
-        if isinstance(self.machine, Root):  # the workers read it where it lies
+        if isinstance(self.machine, Root):  # the workers read it from shared memory
             sent = self._buffers.room(self._round)
             sent[:] = model
             model = sent
@@ -338,7 +338,7 @@ class Node:
                 )  # fmt: skip
             if isinstance(news, Gathered) and news.round == self._round:
                 vector = self._buffers.take(news)
-                if vector is None:  # this process was stopped for some rounds: it goes on with another's state
+                if vector is None:  # this process was paused for some rounds: it continues with another rank's state
                     self._talking.post(Overtaken(round=news.round))
                     return self.aggregate(model)
                 return RoundResult(
@@ -351,7 +351,7 @@ class Node:
         raise AssertionError("news does not end")
 
     def _beside_a_sum(self, news: News) -> Renewal | Over | None:
-        """What else may come of a round at a rank: another's state, or the end of the run."""
+        """Other results of a round at a rank: another rank's state, or the end of the run."""
         if isinstance(news, Renewed):
             if self._replica is not None and news.state is not None:
                 self._replica.unpack(news.state)
@@ -378,18 +378,18 @@ class Node:
         return self._step is None or self._step() > 0
 
     def _look_and_give(self) -> None:
-        """Somebody waits for a state, and this rank for the others: it may be that one who is waited for."""
+        """Give a requested state after a timeout: this rank may wait for the very rank that waits for the state."""
         if self._look is not None:
             self._look()
         if self._owes_since is not None and time.monotonic() - self._owes_since > GIVE_WITHIN:
             self._pack(after=self._round - 1)
 
     def drop(self) -> None:
-        """Between two rounds: the script cannot use what it was given, and goes on with another's state."""
+        """Between two rounds: the script cannot use the last sum, and continues with another rank's state."""
         self._talking.post(Overtaken(round=self._round))
 
     def _pack(self, after: int) -> None:
-        """Give the machine the state that this rank has after a round."""
+        """Pass the state of this rank after a round to the machine."""
         self._owes_since = None
         state = self._replica.pack() if self._replica is not None else NOTHING
         self._talking.post(StatePacked(round=after, state=state, digest=digest_of(state)))
@@ -404,16 +404,16 @@ class Node:
             if isinstance(machine, Rank) and machine.ended_after is not None:
                 raise CodedReduceError(
                     f"rank {self._number} was behind, in round {self._round}, when the run ended after round "
-                    f"{machine.ended_after}, and was not waited for: its model is not the final one"
+                    f"{machine.ended_after} without it: its model is not the final one"
                 )
-            raise CodedReduceError(f"node {self._number} stopped: {news.reason}") from self._talking.failure
+            raise CodedReduceError(f"rank {self._number} stopped: {news.reason}") from self._talking.failure
 
     def leave_soon(self, reason: str) -> None:
-        """Leave when others no longer count on this node: on a worker of a tree after the round; from any thread."""
+        """Leave once others no longer need this node: a worker of a tree after the round; from any thread."""
         self._talking.post(Leave(reason=reason))
 
     def serve(self) -> Finished:
-        """On a worker of a tree: compute what is asked for until the run is over, or SIGTERM says that it shall go."""
+        """On a worker of a tree: execute orders until the run is over, or SIGTERM asks it to leave."""
         driver = self._talking
         for news in self._computing.news(driver.post):
             if isinstance(news, Finished):
@@ -430,9 +430,9 @@ class Node:
 
 
 def is_failure(error: BaseException | None) -> bool:
-    """Whether it is an error of the script's own: the others go on as after a kill.
+    """Whether an error comes from the script itself: the others then continue as after a kill.
 
-    Errors of ours are raised on all nodes, or end the run; an interrupt ends it, and so does a script that exits.
+    Errors of codedreduce are raised on all nodes, or end the run. An interrupt or an exit of the script ends the run.
 
     >>> [is_failure(error) for error in (ValueError("no"), SystemExit(3), SystemExit(0), KeyboardInterrupt(), None)]
     [True, True, False, False, False]
@@ -443,7 +443,7 @@ def is_failure(error: BaseException | None) -> bool:
 
 
 def is_compared(round_: int, first: int = 1) -> bool:
-    """Whether ranks compare their models before a round: before the first two, and now and then.
+    """Whether ranks compare their models before a round: before the first two, and every 64th.
 
     >>> [round_ for round_ in range(1, 200) if is_compared(round_)]
     [1, 2, 64, 128, 192]
@@ -452,7 +452,7 @@ def is_compared(round_: int, first: int = 1) -> bool:
 
 
 def digest_of(model: Vector) -> str:
-    """16 bytes that two models share only if they are the same."""
+    """16 bytes that are equal only for equal models."""
     return hashlib.blake2b(model.view(np.uint8).data, digest_size=16).hexdigest()
 
 
@@ -460,11 +460,11 @@ def digest_of(model: Vector) -> str:
 def root_of(
     run: Run, journal: Journal, gradient: Gradient | None = None, step: Callable[[], int] | None = None
 ) -> Iterator[Node]:
-    """The root of a run whose workers a launcher has started, when enough of them are in.
+    """The root of a run, once enough workers of a launcher have joined.
 
-    With a gradient it can do what they would if more are missing than tolerated.
+    With a gradient it can do their work if more are missing than the plan tolerates.
     """
-    gradient = gradient if run.wire is None else None  # it has the model as it was before it was rounded on its way
+    gradient = gradient if run.wire is None else None  # the root has the model before rounding
     with Node(run, run.plan.first_node, gradient=gradient, journal=journal, step=step) as node:
         node.wait_for_all()
         yield node
@@ -472,7 +472,7 @@ def root_of(
 
 @contextmanager
 def rank_of(run: Run, rank: int, gradient: Gradient, replica: Replica, **of: Any) -> Iterator[Node]:
-    """A rank of a run whose other ranks a launcher has started, when it is in, and for rank 0 when all are."""
+    """A rank of a run of a launcher, once it has joined; on rank 0 once all ranks have."""
     with Node(run, rank, gradient=gradient, replica=replica, **of) as node:
         node.wait_for_all()
         yield node

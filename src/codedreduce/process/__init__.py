@@ -1,8 +1,8 @@
-"""This process and others of its machine: how they start, end, speak to their launcher, and keep a secret.
+"""This process and others of its host: how they start, end, report to their launcher, and keep a secret.
 
 Imports nothing of a run.
 
-- `processes`, `command`, `nursery`, `restarts`: starting others, and again; `termination`: being told to leave
-- `telling`: what a process tells its launcher; `error_lines`: errors as one line each
-- `addresses`, `private_folder`, `secrets`, `arithmetic`: what this machine and its user have
+- `processes`, `command`, `nursery`, `restarts`: starting and restarting processes; `termination`: leaving on request
+- `telling`: reports of a process to its launcher; `error_lines`: errors as one line each
+- `addresses`, `private_folder`, `secrets`, `arithmetic`: properties of this host and its user
 """

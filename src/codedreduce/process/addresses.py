@@ -1,4 +1,4 @@
-"""Addresses and ports of this machine, and those that names stand for."""
+"""Addresses and ports of this host, and name resolution."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import socket
 
 from codedreduce.errors import UsageError
 
-#: Ports that are derived from a launch's number, or drawn: below those that systems hand out (32768 and more), above
-#: those of services.
+#: Ports that are derived from a launch's number, or drawn: below the ephemeral ports of systems (32768 and more), above
+#: the ports of services.
 FIRST_PORT, PORTS = 20_000, 12_000
 
-#: An address that nobody has (RFC 5737): what leads there leads out of this machine.
+#: An address that no host has (RFC 5737): the route to it leads out of this host.
 OUTSIDE = "192.0.2.1"
 
 
 def free_port() -> int:
-    """A port nobody listens at, drawn from those that the system gives no other socket before it is listened at."""
+    """A free port at random, outside the ephemeral range: the system gives it to no other socket before its use."""
     for _ in range(100):
         port = FIRST_PORT + secrets.randbelow(PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -28,7 +28,7 @@ def free_port() -> int:
 
 
 def derived_port(number: int) -> int:
-    """The port of a launch that has this number, the same for all its processes.
+    """The port of a launch with this number, the same for all its processes.
 
     >>> [derived_port(number) for number in (0, 1, 12_000)]
     [20000, 20001, 20000]
@@ -37,17 +37,17 @@ def derived_port(number: int) -> int:
 
 
 def own_address(host: str, port: int) -> str:
-    """The address this machine has on the way to another."""
+    """The address of this host on the route to another."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port or 1))
         return str(probe.getsockname()[0])
 
 
 def numeric(host: str, towards: str | None = None) -> str:
-    """The address that a name stands for: ZeroMQ listens only at numbers, and interfaces.
+    """The address of a name, since ZeroMQ listens only at numeric addresses and interfaces.
 
-    A machine's own name may stand for an address that only this machine has, as Debian's installer writes it into
-    /etc/hosts: then it is the one that this machine has on the way to another, or out of here.
+    A host's own name may resolve to a loopback address, as Debian's installer writes it into /etc/hosts. The result is
+    then the address of this host on the route to `towards`, or out of this host.
 
     >>> numeric("localhost"), numeric("10.0.0.1")
     ('127.0.0.1', '10.0.0.1')
@@ -61,13 +61,13 @@ def numeric(host: str, towards: str | None = None) -> str:
         return own_address(resolved(towards) if towards else OUTSIDE, 1)
     except OSError:
         raise UsageError(
-            f"the name {host!r} stands for {address} here, where no other machine can reach this one: set MASTER_ADDR "
-            "to an address of this machine that the others reach"
+            f"the name {host!r} resolves to {address} here, where no other host can reach this one: set MASTER_ADDR "
+            "to an address of this host that the others reach"
         ) from None
 
 
 def resolved(host: str) -> str:
-    """The address that a name stands for on this machine.
+    """The address of a name on this host.
 
     >>> resolved("127.0.0.1")
     '127.0.0.1'
@@ -76,8 +76,8 @@ def resolved(host: str) -> str:
         return socket.gethostbyname(host)
     except (OSError, UnicodeError) as error:
         raise UsageError(
-            f"the name {host!r}, where the run is to meet, is not known on {socket.gethostname()} ({_words(error)}): "
-            "set MASTER_ADDR to an address of rank 0's machine that all others reach"
+            f"the name {host!r} of the rendezvous address is not known on {socket.gethostname()} ({_words(error)}): "
+            "set MASTER_ADDR to an address of rank 0's host that all others reach"
         ) from None
 
 
@@ -86,7 +86,7 @@ def _words(error: Exception) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is one that only this machine has, as it is written: names are not looked up."""
+    """Whether an address is a loopback address as written: names are not resolved."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,8 +1,8 @@
-"""What this machine's arithmetic is like: two of the same kind have the same bits for the same numbers.
+"""The kind of this host's arithmetic: two hosts of the same kind compute bit-identical results.
 
 Another CPU, or another linear algebra library, adds in another order or rounds a function otherwise. That is no fault,
-but who computed what can then be told from the bits. A few sums that depend on it are computed when a process comes to
-a run, and their digest is compared.
+but the last bits of a sum then depend on which rank computed what. A process computes a few sums that show this when it
+joins a run, and their digests are compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from codedreduce.digests import digest
 
 
 class Arithmetic(NamedTuple):
-    """The digest of what came of some sums, and with what they were computed, in words."""
+    """The digest of some results, and a description of what they were computed with."""
 
     digest: str
     words: str
@@ -27,13 +27,13 @@ class Arithmetic(NamedTuple):
         return f"{self.digest} ({self.words})"
 
     def beside(self, other: Arithmetic) -> Arithmetic:
-        """Two kinds of sums, as one."""
+        """Both kinds of arithmetic, as one."""
         return Arithmetic(digest(f"{self.digest} {other.digest}".encode()).hex()[:8], f"{self.words}, {other.words}")
 
 
 @cache
 def of_numpy() -> Arithmetic:
-    """NumPy's, on one core."""
+    """The arithmetic of NumPy, on one core."""
     random = np.random.default_rng(7)
     found = []
     with threadpool_limits(1):
@@ -46,13 +46,13 @@ def of_numpy() -> Arithmetic:
 
 
 def digest_of(vectors: list[np.ndarray[Any, Any]]) -> str:
-    """Of what came of all sums; a few letters, as people compare them."""
+    """A digest of all results, short enough for people to compare."""
     return digest(b"".join(np.ascontiguousarray(one).tobytes() for one in vectors)).hex()[:8]
 
 
 def _algebra() -> str:
-    """The library that NumPy multiplies matrices with, and for which CPU it was chosen."""
-    loaded = [one for one in threadpool_info() if one.get("user_api") == "blas"]  # in any order, others' too (SciPy's)
+    """The BLAS library of NumPy, and the CPU type that it selected."""
+    loaded = [one for one in threadpool_info() if one.get("user_api") == "blas"]  # in any order, also of SciPy
     if not loaded:
         return "no BLAS"
     found = min(loaded, key=lambda one: ("numpy" not in str(one.get("filepath")), str(one.get("filepath"))))

@@ -1,4 +1,4 @@
-"""The command by which each process of a run runs a script, or a module."""
+"""The command with which each process of a run runs a script, or a module."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from codedreduce.errors import UsageError
 
 
 def python_command(script: str, arguments: Sequence[str], *, is_module: bool = False) -> list[str]:
-    """How to run a script, or a module."""
+    """The command that runs a script, or a module."""
     if is_module:
         if not _can_be_found(script):
-            raise UsageError(f"there is no module {script!r}, seen from {os.getcwd()}")
+            raise UsageError(f"there is no module {script!r} that can be found from {os.getcwd()}")
         return [sys.executable, "-m", script, *arguments]
     if not os.path.isfile(script):
         hint = f"; for a module write -m {script}" if not script.endswith(".py") and _can_be_found(script) else ""
@@ -23,7 +23,7 @@ def python_command(script: str, arguments: Sequence[str], *, is_module: bool = F
 
 
 def _can_be_found(module: str) -> bool:
-    """Whether there is such a module, without running anything of it."""
+    """Whether a module exists, without running any of its code."""
     path: Sequence[str] | None = [os.getcwd(), *sys.path]
     for name in module.split("."):
         if not name or path is None:

@@ -1,8 +1,8 @@
 """Workers forked from this process, also later, when it has threads and sockets that must not be forked.
 
-The first fork, at the very start, is the nursery: a process that does nothing but fork workers when it is asked, and
-say how they ended. It stays as this process was then, with one thread and all data loaded; so a worker that died is
-made again as it was made at first. It ends with its parent, and the workers with it.
+The first fork, at the very start, is the nursery: a process that only forks workers on request, and reports how they
+ended. It stays as this process was then, with one thread and all data loaded, so that a restarted worker starts as the
+first one did. It ends with its parent, and the workers with it.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from codedreduce.process.error_lines import wants_tracebacks
 from codedreduce.process.processes import Place, die_with_parent
 from codedreduce.process.termination import Terminated
 
-#: Seconds that the nursery has to end its workers and itself; that it has to fork one, on a machine that is very busy.
+#: Timeouts in seconds: for the nursery to end its workers and itself, and to fork a worker on a very busy host.
 ENDS_WITHIN, FORKS_WITHIN = 5.0, 60.0
 
-#: How much of what a worker raised is told.
+#: Maximum length of a report of an error of a worker.
 WORDS = 4096
 
 
 class Nursery:
-    """`live(number)` is called in a process for each number that is started; `place(number)` moves it there first."""
+    """Each started number gets a process, which calls `place(number)` to move to its place and then `live(number)`."""
 
     def __init__(self, live: Callable[[int], object], place: Place | None = None) -> None:
         self._pids: dict[int, int] = {}
-        self._waiting: set[int] = set()  # that have not been forked yet
+        self._waiting: set[int] = set()  # numbers that have not been forked yet
         self._alive: set[int] = set()
         self._ended: list[tuple[int, int]] = []
         self._unread = b""
-        self._words, words = os.pipe()  # what workers raised
+        self._words, words = os.pipe()  # errors that workers raised
         self._socket, theirs = socket.socketpair()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -58,7 +58,7 @@ class Nursery:
 
     @property
     def pids(self) -> dict[int, int]:
-        """The process id of each number, of its latest process."""
+        """The id of the latest process of each number."""
         deadline = time.monotonic() + FORKS_WITHIN
         while self._waiting:
             self._hear(max(0.0, deadline - time.monotonic()))
@@ -69,27 +69,27 @@ class Nursery:
         return dict(self._pids)
 
     def start(self, number: int) -> None:
-        """Fork a worker; again, if the one of that number has ended."""
+        """Fork a worker; a number can be started again once its worker has ended."""
         self._waiting.add(number)
         self._alive.add(number)
-        with contextlib.suppress(OSError):  # the nursery is gone, which is noticed when it is listened to
+        with contextlib.suppress(OSError):  # the nursery has ended; the next read notices that
             self._socket.sendall(f"start {number}\n".encode())
 
     def raise_what_was_raised(self) -> None:
-        """Raise if a worker did."""
+        """Raise if a worker has raised an error."""
         if select.select([self._words], [], [], 0)[0]:
             who, _, message = os.read(self._words, WORDS).decode(errors="replace").partition("\t")
             if who.isdigit():
                 raise WorkerFailed(int(who), message.strip().partition("\n")[0])
 
     def newly_ended(self) -> list[tuple[int, int]]:
-        """Who has ended since last asked, with the exit code; negative: the signal that killed it."""
+        """Workers that have ended since the last call, with exit codes; negative: the signal that killed it."""
         self._hear(0.0)
         ended, self._ended = self._ended, []
         return ended
 
     def _hear(self, patience: float) -> None:
-        """Take what the nursery says within that time: at least one thing, if there is one."""
+        """Take the messages of the nursery: wait for the first one, and take all others that are there."""
         while select.select([self._socket], [], [], patience)[0]:
             patience = 0.0
             try:
@@ -116,7 +116,7 @@ class Nursery:
         self._waiting.clear()
 
     def end(self, grace: float) -> None:
-        """Give all so many seconds to leave, and end those that have not."""
+        """Give all workers `grace` seconds to end, then kill the rest."""
         deadline = time.monotonic() + grace
         while self._alive and time.monotonic() < deadline:
             self._hear(max(0.0, deadline - time.monotonic()))
@@ -139,13 +139,11 @@ class _Minding:
         self._words = words
         self._live = live
         self._place = place
-        self._pids: dict[
-            int, tuple[int, int]
-        ] = {}  # by a file that says when it has ended: the number, and the process
+        self._pids: dict[int, tuple[int, int]] = {}  # by process descriptor: the number, and the process id
         self._unread = b""
 
     def until_parent_is_gone(self, parent: int) -> None:
-        for one in (signal.SIGINT, signal.SIGHUP):  # which all of a terminal get: the first decides when it is over
+        for one in (signal.SIGINT, signal.SIGHUP):  # from a terminal to all processes: the parent decides when to end
             signal.signal(one, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         die_with_parent(parent)
@@ -187,12 +185,12 @@ class _Minding:
 
     def _end_all(self) -> None:
         for _, process in self._pids.values():
-            os.kill(process, signal.SIGKILL)  # not reaped yet, so nobody else has its number
+            os.kill(process, signal.SIGKILL)  # not reaped yet, so no other process has its id
         for _, process in self._pids.values():
             os.waitpid(process, 0)
 
     def _be(self, number: int, nursery: int) -> None:
-        """What a worker does: live, and leave no trace but its last words."""
+        """Run a worker in this process, and then end it; an error goes only into the pipe."""
         code = 1
         try:
             die_with_parent(nursery)
@@ -202,7 +200,7 @@ class _Minding:
             sys.setswitchinterval(0.0005)  # the thread that talks must not wait for the one that computes
             if self._place is not None:
                 self._place(number)
-            with threadpool_limits(1):  # one core a worker, or all of them fight for all
+            with threadpool_limits(1):  # one core per worker, or all workers compete for all cores
                 self._live(number)
             code = 0
         except Terminated as leaving:

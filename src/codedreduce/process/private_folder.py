@@ -1,7 +1,7 @@
-"""The folder of a user's local sockets, which nobody else may enter.
+"""The folder of a user's local sockets, which no other user may enter.
 
-Sockets of a run lie together in a folder in it. A process that was killed leaves its socket behind; whoever begins or
-ends a run takes away what nobody listens at any more.
+It has a folder for the sockets of each run. A process that was killed leaves its socket behind; a process that begins
+or ends a run removes the sockets without a listener.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Iterator
 
 from codedreduce.errors import UsageError
 
-#: Not by TMPDIR: all processes of a run must come to the same.
+#: Not from TMPDIR: all processes of a run must use the same folder.
 PARENT = "/tmp"
 
-#: What processes have said already (plainly.py) lies in folders beside those of runs, which begin so.
+#: Prefix of folders, beside those of runs, that record which errors were printed (error_lines.py).
 SAID = "said-"
 
 
@@ -29,7 +29,7 @@ def user_folder() -> str:
 
 
 def run_folder(run: str) -> str:
-    """Where the sockets of a run lie, as seen from a network namespace: names in two of them are apart."""
+    """The folder of the sockets of a run; it differs between network namespaces."""
     try:
         network = os.readlink("/proc/self/ns/net")
     except OSError:
@@ -39,19 +39,19 @@ def run_folder(run: str) -> str:
 
 @contextlib.contextmanager
 def alone_in_it() -> Iterator[str]:
-    """This user's folder, made if need be, checked, and for a moment this process's alone to change."""
+    """This user's folder, created if necessary, checked, and locked for this process."""
     folder = user_folder()
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     try:
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise UsageError(f"{folder}, for sockets of this machine, cannot be used: {error.strerror}") from None
+        raise UsageError(f"{folder}, for local sockets, cannot be used: {error.strerror}") from None
     try:
         status = os.fstat(file)
         if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
             raise UsageError(
-                f"{folder}, for sockets of this machine, must belong to user {os.getuid()} and be closed to others "
+                f"{folder}, for local sockets, must belong to user {os.getuid()} and be closed to others "
                 f"(mode 0700): it belongs to {status.st_uid} and has {stat.S_IMODE(status.st_mode):04o}"
             )
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -66,7 +66,7 @@ def is_listened_at(path: str) -> bool:
         probe.setblocking(False)
         try:
             probe.connect(path)
-        except BlockingIOError:  # more knock there than are let in: somebody is there
+        except BlockingIOError:  # the queue of connections is full, so there is a listener
             return True
         except OSError:
             return False
@@ -75,7 +75,7 @@ def is_listened_at(path: str) -> bool:
 
 @contextlib.contextmanager
 def place_for(path: str) -> Iterator[None]:
-    """A local socket is about to be made here: its folder is there, and nobody listens, or FileExistsError."""
+    """Prepare to create a local socket: create its folder; FileExistsError if a process listens at `path`."""
     with alone_in_it() as folder:
         if path.startswith(f"{folder}/"):
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -85,13 +85,13 @@ def place_for(path: str) -> Iterator[None]:
 
 
 def leave(run: str) -> None:
-    """Take away the folder of a run if its last socket has gone."""
+    """Remove the folder of a run if it has no sockets left."""
     with contextlib.suppress(UsageError, OSError), alone_in_it():
         os.rmdir(run_folder(run))
 
 
 def tidy() -> None:
-    """Take away the sockets that nobody listens at any more, of all runs of this user."""
+    """Remove the sockets without a listener, of all runs of this user."""
     with contextlib.suppress(UsageError), alone_in_it() as folder:
         for run in os.scandir(folder):
             if not run.is_dir(follow_symlinks=False) or run.name.startswith(SAID):

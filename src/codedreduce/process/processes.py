@@ -1,4 +1,4 @@
-"""Commands of this machine that belong to one run: started, watched, and ended however the run ends."""
+"""Commands on this host that belong to one run: started, watched, and ended however the run ends."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Place = Callable[[int], None]
 
 
 class Processes:
-    """The processes of a run by number."""
+    """The processes of a run, by number."""
 
     def __init__(self, place: Place | None = None) -> None:
         self._place = place
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._seen_end: set[int] = set()
-        self._told = ReportPipe()  # what commands tell beside what they print
+        self._told = ReportPipe()  # reports of commands, apart from their output
 
     @property
     def pids(self) -> dict[int, int]:
-        """The process id of each."""
+        """The process id of each number."""
         return {number: process.pid for number, process in self._spawned.items()}
 
     def spawn(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> IO[bytes]:
-        """Run a command; what it prints can be read. Again, if the one of that number has ended."""
+        """Run a command and return its output; a number can be started again once its process has ended."""
         parent = os.getpid()
 
         def begin() -> None:
@@ -55,36 +55,36 @@ class Processes:
         return process.stdout
 
     def signal(self, number: int, what: int) -> None:
-        """Send a process a signal, if it is there."""
+        """Send a signal to a process, if it exists."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._spawned[number].pid, what)
 
     def is_stopped(self, number: int) -> bool:
-        """Whether a process is paused: it cannot end by itself."""
+        """Whether a process is paused, so that it cannot end by itself."""
         return is_stopped(self._spawned[number].pid)
 
     def is_waiting(self, number: int) -> bool:
-        """Whether a process is not there yet: it is as soon as it is started."""
+        """Whether a process does not exist yet: never, since it exists once it was started."""
         return False
 
     @property
     def told_at(self) -> int:
-        """A file that has something to read when `take_told` has something to tell."""
+        """A file descriptor that is readable when `take_told` has reports."""
         return self._told.descriptor
 
     def take_told(self) -> list[Word]:
-        """What commands have told since last asked."""
+        """Reports of commands since the last call."""
         return self._told.take()
 
     def newly_ended(self) -> list[tuple[int, int]]:
-        """Who has ended since last asked, with the exit code; negative: the signal that killed it."""
+        """Processes that have ended since the last call, with exit codes; negative: the signal that killed it."""
         codes = [(number, process.poll()) for number, process in self._spawned.items()]
         found = [(number, code) for number, code in codes if code is not None and number not in self._seen_end]
         self._seen_end.update(number for number, _ in found)
         return found
 
     def end(self, grace: float) -> None:
-        """Give all so many seconds to leave, end those that have not."""
+        """Give all processes `grace` seconds to end, then kill the rest."""
         deadline = time.monotonic() + grace
         for command in self._spawned.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -97,7 +97,7 @@ class Processes:
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """Ask the kernel to end this process when the one that started it ends, and end if it has ended already."""
+    """Ask the kernel to kill this process when its parent ends; exit if the parent has ended already."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if parent is not None and os.getppid() != parent:
@@ -105,12 +105,12 @@ def die_with_parent(parent: int | None = None) -> None:
 
 
 def is_stopped(process: int) -> bool:
-    """Whether a process is paused: it cannot end by itself."""
+    """Whether a process is paused, so that it cannot end by itself."""
     return state_of(process) in ("T", "t")
 
 
 def state_of(process: int) -> str:
-    """What the kernel says that a process does, as a letter; nothing if there is none."""
+    """The state letter of a process in the kernel; "" if there is no such process."""
     try:
         with open(f"/proc/{process}/stat") as file:
             return file.read().rpartition(")")[2].split()[0]

@@ -1,4 +1,4 @@
-"""Whether a process that died is started again, and when: a pure book, told how long each lived and where it failed."""
+"""Whether and when a failed process is restarted: pure logic, from how long each process ran and where it failed."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import Counter
 
 from codedreduce.errors import CodedReduceError
 
-#: Seconds: who lived for less died quickly, and is started again after a pause that doubles each time.
+#: Seconds: a process that ran for less failed quickly, and is restarted after a pause that doubles each time.
 QUICK, FIRST_PAUSE, LONGEST_PAUSE = 10.0, 0.1, 5.0
 
-#: Quick deaths in a row, or errors in the same round, after which it is clear that starting again does not help.
+#: Limit on quick failures in a row, or errors in the same round: after them a restart does not help.
 TOO_MANY = 5
 
 
 class Restarts:
-    """Starts again at most so many times in all; without a bound if None, not at all if 0.
+    """Allows at most `times` restarts in all: None is no limit, 0 none at all.
 
     >>> book = Restarts(None)
     >>> [book.pause_after(3, lived=2.0), book.pause_after(3, lived=2.0), book.pause_after(3, lived=60.0)]
@@ -27,14 +27,14 @@ class Restarts:
 
     def __init__(self, times: int | None) -> None:
         self._left = times
-        self._times: Counter[int] = Counter()  # that each was started again
-        self._quick: Counter[int] = Counter()  # deaths in a row that were quick, or in the same round
+        self._times: Counter[int] = Counter()  # restarts of each rank
+        self._quick: Counter[int] = Counter()  # failures in a row that were quick, or in the same round
         self._failed_in: dict[int, int] = {}
 
     def pause_after(self, rank: int, lived: float, failed_in: int = 0) -> float | None:
-        """Seconds until a process that lived so long is to be started again; None if it is not.
+        """Seconds until a process that ran for `lived` seconds is restarted; None: no restart.
 
-        `failed_in`: the round in which it failed, if that is known.
+        `failed_in`: the round in which it failed, 0 if unknown.
         """
         if self._left is not None and not self._left:
             return None
@@ -53,12 +53,12 @@ class Restarts:
         return float(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** max(0, self._quick[rank] - 1)))
 
     def times(self, rank: int) -> int:
-        """How often a process was started again."""
+        """Number of restarts of a process."""
         return self._times[rank]
 
 
 def ordinal(number: int) -> str:
-    """A number in a row.
+    """The ordinal of a number.
 
     >>> [ordinal(number) for number in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)]
     ['1st', '2nd', '3rd', '4th', '11th', '12th', '13th', '21st', '102nd', '111th']

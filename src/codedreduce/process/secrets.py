@@ -1,6 +1,6 @@
-"""The secret of a run: who knows it may be in. Where it is found, how it is made, and what is derived from it.
+"""The secret of a run admits a process: where it is found, how it is made, and what is derived from it.
 
-It is handed on by the environment or in a file, and never shown: not in arguments, logs, tracebacks or answers of
+It is passed on by the environment or in a file, and never shown: not in arguments, logs, tracebacks or results of
 `repr`.
 """
 
@@ -17,13 +17,13 @@ from typing import NoReturn
 
 from codedreduce.errors import UsageError
 
-#: Where it is looked for, in this order; then in the default file.
+#: Variables that are searched for it, in this order; after them the default file.
 VARIABLE, FILE_VARIABLE = "CODEDREDUCE_SECRET", "CODEDREDUCE_SECRET_FILE"
 
-#: Says that a run shall do without: anybody who reaches a port is let in.
+#: Disables the secret: a run admits any process that reaches a port.
 INSECURE_VARIABLE = "CODEDREDUCE_INSECURE"
 
-#: What a secret has at least: a shorter one could be found by trying.
+#: Minimum length of a secret: a shorter one could be guessed.
 LEAST_CHARACTERS = 20
 
 #: Random bytes in a secret that is made here.
@@ -31,7 +31,7 @@ RANDOM_BYTES = 32
 
 
 class Secret:
-    """What all processes of a run know, and nobody else. `source` says in words where it was found.
+    """Known to all processes of a run only. `source` describes where it was found.
 
     >>> Secret("correct horse battery staple")
     Secret(hidden)
@@ -46,17 +46,17 @@ class Secret:
         self._text = text.strip()
         if len(self._text) < LEAST_CHARACTERS:
             raise UsageError(
-                f"a secret has at least {LEAST_CHARACTERS} characters, and that of {source} has {len(self._text)}; "
+                f"the secret of {source} has {len(self._text)} characters, and needs at least {LEAST_CHARACTERS}; "
                 "make one with: codedreduce secret"
             )
 
     @classmethod
     def fresh(cls) -> Secret:
-        """One that nobody has had before."""
+        """A new random secret."""
         return cls(base64.urlsafe_b64encode(os.urandom(RANDOM_BYTES)).decode().rstrip("="))
 
     def derived(self, purpose: str, *said: bytes) -> bytes:
-        """32 bytes that only who has the secret can tell, of their own for every purpose and what is said."""
+        """32 bytes that need the secret to compute, different for every purpose and every `said`."""
         key = hashlib.blake2b(self._text.encode(), person=b"codedreduce").digest()
         found = hashlib.blake2b(key=key, digest_size=32)
         for part in (purpose.encode(), *said):
@@ -64,11 +64,11 @@ class Secret:
         return found.digest()
 
     def proves(self, proof: bytes, purpose: str, *said: bytes) -> bool:
-        """Whether these bytes are what is derived; looking takes as long whatever they are."""
+        """Whether `proof` equals the derived bytes; compared in constant time."""
         return hmac.compare_digest(proof, self.derived(purpose, *said))
 
     def reveal(self) -> str:
-        """The secret itself, to be handed on to a process or into a file."""
+        """The secret itself, to pass on to a process or write to a file."""
         return self._text
 
     def __repr__(self) -> str:
@@ -81,17 +81,17 @@ class Secret:
         return hash(self.derived("hash"))
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not written anywhere: hand it on by reveal()")
+        raise TypeError("a secret cannot be pickled: pass it on with reveal()")
 
 
 def default_file() -> str:
-    """Where a user's secret lies, if nothing else is said."""
+    """The default file of a user's secret."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return os.path.join(folder, "codedreduce", "secret")
 
 
 def is_insecure(environment: Mapping[str, str]) -> bool:
-    """Whether it is said that a run shall do without a secret."""
+    """Whether a run is set to use no secret."""
     text = environment.get(INSECURE_VARIABLE, "0")
     if text not in ("0", "1"):
         raise UsageError(f"{INSECURE_VARIABLE} must be 0 or 1, got {text!r}")
@@ -99,7 +99,7 @@ def is_insecure(environment: Mapping[str, str]) -> bool:
 
 
 def find_secret(environment: Mapping[str, str], *, make: bool = False) -> Secret | None:
-    """The secret that this process is to use, if there is one; the default file can be made if it is not there."""
+    """The secret for this process, if there is one; `make` creates the default file if it is missing."""
     if environment.get(VARIABLE):
         return Secret(environment[VARIABLE], VARIABLE)
     if environment.get(FILE_VARIABLE):
@@ -112,7 +112,7 @@ def find_secret(environment: Mapping[str, str], *, make: bool = False) -> Secret
 
 
 def read_secret(path: str) -> Secret:
-    """The secret in a file, which nobody but its owner may read."""
+    """The secret in a file; only its owner may read the file."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -123,17 +123,17 @@ def read_secret(path: str) -> Secret:
         raise UsageError(f"the secret in {path} is not a file")
     with open(file, encoding="utf-8", errors="replace") as opened:
         if status.st_uid not in (os.getuid(), 0):
-            raise UsageError(f"the secret in {path} is somebody else's file (user {status.st_uid})")
+            raise UsageError(f"the secret in {path} belongs to another user ({status.st_uid})")
         if stat.S_IMODE(status.st_mode) & 0o077:
             raise UsageError(
                 f"others may read the secret in {path} (mode {stat.S_IMODE(status.st_mode):04o}): make another with "
-                f"codedreduce secret, or if nobody has: chmod 600 {path}"
+                f"codedreduce secret, or if they did not read it: chmod 600 {path}"
             )
         return Secret(opened.read(4096), path)
 
 
 def write_secret(path: str, secret: Secret, *, replaces: bool = False) -> None:
-    """Put a secret into a file that only its owner may read: all of it, or what was there stays as it was."""
+    """Write a secret to a file that only its owner may read, atomically: on an error the old file is unchanged."""
     folder = os.path.dirname(path) or "."
     beside = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
     try:
@@ -145,7 +145,7 @@ def write_secret(path: str, secret: Secret, *, replaces: bool = False) -> None:
             if replaces:
                 os.replace(beside, path)
             else:
-                os.link(beside, path)  # unlike a renaming it never takes the place of one that is there
+                os.link(beside, path)  # unlike a rename it never replaces an existing file
         finally:
             if os.path.lexists(beside):
                 os.unlink(beside)
@@ -153,6 +153,6 @@ def write_secret(path: str, secret: Secret, *, replaces: bool = False) -> None:
         raise
     except OSError as error:
         raise UsageError(
-            f"no secret can be put into {path} ({error.strerror}); hand one to all processes by {VARIABLE} or "
+            f"cannot write a secret to {path} ({error.strerror}); pass one to all processes with {VARIABLE} or "
             f"{FILE_VARIABLE}"
         ) from None

@@ -1,7 +1,7 @@
-"""What a process tells its launcher beside what it prints: that it has come, that it leaves on purpose, why it ends.
+"""Reports of a process to its launcher, apart from its output: that it joins, leaves on purpose, or why it ends.
 
-A line of JSON each, in a pipe that all processes of a launcher write to. Lines are shorter than what a pipe takes at
-once, so those of two processes do not mix.
+Each is a line of JSON in a pipe that all processes of a launcher write to. Lines are shorter than an atomic write to a
+pipe, so those of two processes do not mix.
 """
 
 from __future__ import annotations
@@ -14,34 +14,33 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-#: Tells a process which of its open files the pipe is.
+#: Variable with the file descriptor of the pipe.
 PIPE = "CODEDREDUCE_TELLS"
 
-#: Says that steps are told, too: somebody looks on.
+#: Variable that enables reports of steps, for a display.
 STEPS = "CODEDREDUCE_TELLS_STEPS"
 
-#: Bytes that a pipe takes at once, less what is around a text; characters may need several.
+#: Limit on the bytes of a text, so that its line fits an atomic write; a character may need several bytes.
 MOST = 3000
 
 
 class What(StrEnum):
-    """What can be told."""
+    """The kinds of reports."""
 
-    JOINS = "joins"  # the script has asked for its place in the run
-    TRAINS = "trains"  # a training is come to
-    ADMITTED = "admitted"  # to that training: it takes part
-    ENDS = "ends"  # that training, not by an error: after which round, and whether it led
-    FAILS = "fails"  # in that training, by an error: in which round
-    LEAVES = "leaves"  # on purpose, and the run goes on
-    ERRS = "errs"  # it ends with an error that says by itself what is wrong
+    JOINS = "joins"  # the script joins the run
+    TRAINS = "trains"  # it has reached a training
+    ADMITTED = "admitted"  # to that training, as a member
+    ENDS = "ends"  # it leaves that training without an error: after which round, and whether it led
+    FAILS = "fails"  # it leaves that training with an error: in which round
+    LEAVES = "leaves"  # it leaves on purpose, and the run continues
+    ERRS = "errs"  # it ends with an error that needs no traceback
     STEPS = "steps"  # a round is over
 
 
 class Word(msgspec.Struct, frozen=True):
-    """One of them: who says what; of an error its text, where in the script, and whether it is the user's to mend.
+    """A report of a rank; for an error its text, place in the script, and whether the user can correct it.
 
-    `about` is a node that the error is about. `step` is what is known of a round, or of the
-    round that a training ended with.
+    `about` is the rank that the error is about. `step` describes a round, or the last round of a training.
     """
 
     rank: int
@@ -54,12 +53,12 @@ class Word(msgspec.Struct, frozen=True):
 
 
 def has_launcher() -> bool:
-    """Whether a launcher of ours has started this process."""
+    """Whether a launcher of codedreduce has started this process."""
     return os.environ.get(PIPE, "").isdigit()
 
 
 def tell(word: Word) -> bool:
-    """Let the launcher know, if there is one that listens."""
+    """Send a report to the launcher; return whether one listens."""
     pipe = os.environ.get(PIPE, "")
     if not has_launcher():
         return False
@@ -72,13 +71,13 @@ def tell(word: Word) -> bool:
 
 
 def own_rank() -> int:
-    """What the launcher calls this process."""
+    """The rank that the launcher has given this process."""
     rank = os.environ.get("RANK", "")
     return int(rank) if rank.isdigit() else 0
 
 
 def cut(text: str, most: int) -> str:
-    """The begin of a text, in so many bytes.
+    """The start of a text, in at most `most` bytes.
 
     >>> cut("naïve", 3)
     'na'
@@ -87,12 +86,12 @@ def cut(text: str, most: int) -> str:
 
 
 class Said(NamedTuple):
-    """An error that names a rank first, as that rank and the rest: several that differ in nothing else are one.
+    """An error that starts with a rank, split into rank and rest: errors with the same rest are merged.
 
-    >>> Said.of("node 3 has seed 1, and the root seed 0")
-    Said(subject='node', ranks=frozenset({3}), rest='has seed 1, and the root seed 0')
-    >>> str(Said("node", frozenset({1, 3}), "has seed 1")), str(Said.of("no such file"))
-    ('nodes 1, 3 have seed 1', 'no such file')
+    >>> Said.of("rank 3 has seed 1, and the root seed 0")
+    Said(subject='rank', ranks=frozenset({3}), rest='has seed 1, and the root seed 0')
+    >>> str(Said("rank", frozenset({1, 3}), "has seed 1")), str(Said.of("no such file"))
+    ('ranks 1, 3 have seed 1', 'no such file')
     """
 
     subject: str
@@ -101,7 +100,7 @@ class Said(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Take a text apart."""
+        """Split a text."""
         found = re.match(r"(node|rank) (\d+) (?=has )", text)
         if found is None:
             return cls("", frozenset(), text)
@@ -123,23 +122,23 @@ class ReportPipe:
 
     @property
     def descriptor(self) -> int:
-        """It has something to read when `take` has something to tell."""
+        """A file descriptor that is readable when `take` has reports."""
         return self._reads
 
     def take(self) -> list[Word]:
-        """What was told since last asked."""
+        """The reports since the last call."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._reads, 65536):
                 self._unread += data
         *lines, self._unread = self._unread.split(b"\n")
         found = []
         for line in lines:
-            with contextlib.suppress(msgspec.MsgspecError):  # scripts have the pipe, too
+            with contextlib.suppress(msgspec.MsgspecError):  # scripts can write to the pipe, too
                 found.append(msgspec.json.decode(line, type=Word))
         return found
 
     def close(self) -> None:
-        """Nobody is listened to any more."""
+        """Close the pipe."""
         if self._reads >= 0:
             os.close(self._reads)
             os.close(self.writes)

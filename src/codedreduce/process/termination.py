@@ -1,11 +1,11 @@
-"""Leaving on purpose: SIGTERM asks a process of a run to hand over and go, as spot machines do before they are taken.
+"""Leaving on request: SIGTERM asks a process of a run to hand over and leave, as clouds do before they reclaim a host.
 
-SIGHUP, of a terminal or an ssh session that is gone, asks the same, unless it is ignored, as under nohup. Under Slurm
-SIGUSR1 does, too: it is what jobs are usually sent ahead of their limit (`--signal=USR1@120`).
+SIGHUP, after the end of a terminal or an ssh session, asks the same, unless it is ignored, as under nohup. Under Slurm
+SIGUSR1 does, too: jobs usually get it ahead of their time limit (`--signal=USR1@120`).
 
-Workers of a tree go after their round, ranks when others do their part; the run goes on, and they end with code 0. Who
-alone has the state, the root of a tree or the only rank, ends with 143, after a checkpoint if there is a folder for
-them. Whoever is not through after some seconds is ended, and a second SIGTERM ends at once.
+Workers of a tree leave after their round, ranks after others have taken over their work. The run continues, and they
+end with code 0. The only process with the state, the root of a tree or the only rank, ends with 143, after a checkpoint
+if there is a folder for them. After a grace period a process is ended, and a second SIGTERM ends it at once.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from types import FrameType
 
 from codedreduce.process.telling import What, Word, tell
 
-#: The signals that tell a process, or a launcher, to end.
+#: The signals that ask a process, or a launcher, to end.
 TOLD_BY = (signal.SIGTERM, signal.SIGHUP)
 
-#: The exit code of a process that was told to end, and did.
+#: The exit code of a process that has ended on request.
 TOLD_TO_END = 128 + signal.SIGTERM
 
 
 def signals_to_leave(environment: Mapping[str, str]) -> tuple[signal.Signals, ...]:
-    """By which signals a process is told to leave.
+    """The signals that ask a process to leave.
 
     >>> [one.name for one in signals_to_leave({"SLURM_JOB_ID": "7"})]
     ['SIGTERM', 'SIGHUP', 'SIGUSR1']
@@ -37,13 +37,13 @@ def signals_to_leave(environment: Mapping[str, str]) -> tuple[signal.Signals, ..
 
 
 class Terminated(SystemExit):
-    """Ends this process, which was told to leave."""
+    """Ends this process after a request to leave."""
 
 
 class Asked:
-    """Whether this process was told to leave; `leave` is then called, in another thread.
+    """Whether this process was asked to leave; it then calls `leave` in another thread.
 
-    Until `is_in` is set there is nothing to hand over, and the process ends where it is.
+    Until `is_in` is set there is nothing to hand over, and the process ends at once.
     """
 
     def __init__(self, grace: float, leave: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ class Asked:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Hear the signals for a while, if this is the thread that can, those that nobody else hears."""
+        """Handle the signals that have no other handler, if this is the main thread."""
         can_hear = threading.current_thread() is threading.main_thread()
         free = [one for one in signals_to_leave(os.environ) if signal.getsignal(one) is signal.SIG_DFL]
         self._hears = free if can_hear else []
@@ -66,16 +66,16 @@ class Asked:
         finally:
             for one in self._hears:
                 signal.signal(one, signal.SIG_DFL)
-            self._leave = _nothing  # whoever is asked has this, and would be kept by it
+            self._leave = _nothing  # this object may outlive `leave` and must not keep its owner
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)  # the next one ends it
-        if self.to_leave:  # by another signal: Slurm sends SIGTERM at the limit, some time after SIGUSR1
+        signal.signal(number, signal.SIG_DFL)  # the next one ends the process
+        if self.to_leave:  # after another signal: Slurm sends SIGTERM at the limit, some time after SIGUSR1
             return
         self.to_leave = True
         if not self.is_in:
             raise Terminated(TOLD_TO_END)
-        threading.Thread(target=self._hand_over, daemon=True).start()  # what it does needs locks
+        threading.Thread(target=self._hand_over, daemon=True).start()  # it needs locks
 
     def _hand_over(self) -> None:
         self._leave()
@@ -88,5 +88,5 @@ def _nothing() -> None:
 
 
 def say_farewell(rank: int) -> None:
-    """Let the launcher know, if there is one, that this process leaves and the run goes on."""
+    """Report to the launcher, if there is one, that this process leaves and the run continues."""
     tell(Word(rank, What.LEAVES))

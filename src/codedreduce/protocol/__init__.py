@@ -1,4 +1,4 @@
-"""The protocol: one state machine a role, `handle(event, now) -> actions`. No sockets, no clock, no threads."""
+"""The protocol: one state machine per role, `handle(event, now) -> actions`. No sockets, no clock, no threads."""
 
 from codedreduce.protocol.core.machine import Machine, diagram
 from codedreduce.protocol.core.settings import Settings
@@ -17,7 +17,7 @@ def machine_for(
 ) -> Machine:  # fmt: skip
     """The state machine of a node under a plan.
 
-    `rooms` are where ranks have their vectors. `computes`: whether a root can do what missing workers would.
+    `rooms` provide the memory for the vectors of ranks. `computes`: the root can do the work of missing workers.
     """
     if isinstance(plan, RingPlan):
         return RingNode(node, plan, settings)

@@ -1,11 +1,10 @@
-"""Who has a right to say what: of every neighbour, the messages that it can ever send this node, whatever state both
-are in, and of which rounds and generations it can speak.
+"""The messages that each neighbour may send, and the rounds and generations that it can plausibly name.
 
-The first is read from the machines' tables, so that there is no second list. A machine looks closer, at the state it is
-in and at who leads; here is what can be told before anything else is known, and before memory is taken for what was
-sent.
+The messages are those that a neighbour can ever send this node, whatever state both are in. They are read from the
+machines' tables, so that there is no second list. A machine checks in more detail: its state, and which rank leads.
+This module checks what needs no further knowledge, before memory is allocated for what was sent.
 
-Rounds and generations only grow. One that nobody can have come to would make all that follow stale, for ever.
+Rounds and generations only grow. One that no node can have reached would make all later messages stale, for ever.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 
 Kinds = frozenset[type[Message]]
 
-#: Rounds that others can be further than a node that was away: a thousand a second, for two years.
+#: The most rounds that others can be ahead of a node that was away: a thousand a second, for two years.
 MOST_ROUNDS_AHEAD = 2**36
 
-#: Generations that others can be further: one a second and rank, for as long, of as many ranks as there may be.
+#: The most generations that others can be ahead: one a second and rank, for as long, with the maximum number of ranks.
 MOST_GENERATIONS_AHEAD = 2**38
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rights:
-    """What each neighbour may say: those that this node connects to, and those that connect to it, or to each other.
+    """The messages that each neighbour may send: `above`, neighbours that this node connects to; `below`, all others.
 
-    In a ring of two the next is also the one before, and has other rights as the one than as the other.
+    In a ring of two nodes, the next node is also the previous one, and has different rights in each role.
     """
 
     above: Mapping[int, Kinds] = field(default_factory=dict)
@@ -42,7 +41,7 @@ class Rights:
 
 
 def said_by(machine: type[Machine], *senders: From) -> Kinds:
-    """What a machine hears from those, in whichever state.
+    """The messages that a machine handles from these senders, in any state.
 
     >>> sorted(kind.__name__ for kind in said_by(RingNode, PREVIOUS))
     ['RingChunk']
@@ -53,7 +52,7 @@ def said_by(machine: type[Machine], *senders: From) -> Kinds:
 
 
 def rights_at(node: int, plan: Plan) -> Rights:
-    """What the neighbours of a node may say to it."""
+    """The messages that the neighbours of a node may send to it."""
     if isinstance(plan, RingPlan):
         return Rights(
             above={plan.ring.next(node): frozenset()},
@@ -69,7 +68,9 @@ def rights_at(node: int, plan: Plan) -> Rights:
 
 
 def beyond(message: Message, generation: int, round_: int) -> str | None:
-    """What a message says that nobody can have come to, as far as one can tell who is in that generation and round.
+    """Describe a round or generation in a message that no node can have reached; None if there is none.
+
+    `generation` and `round_` are those of the receiver.
 
     >>> beyond(Status(round=2**53), generation=0, round_=7)
     'round 9007199254740992, in round 7'

@@ -1,15 +1,15 @@
-"""Ray: ranks as actors on the nodes of a cluster, which Ray places, and which take each other's place as everywhere.
+"""Ray: ranks as actors on the nodes of a cluster. Ray places them; failures are handled as in any other run.
 
     from codedreduce.ray import launch
 
     accuracy = launch(train, workers=(4, 12), resources={"GPU": 1})
 
-or `codedreduce run --on ray SCRIPT`. docs/clusters.md tells more. What `launch` needs is loaded when it is first asked
-for: an actor does without.
+or `codedreduce run --on ray SCRIPT`. See docs/clusters.md. The modules for `launch` are loaded at the first access to
+it: an actor does not need them.
 
-`launch_on_ray` runs a function or a script on a cluster, `ray_cluster` connects to it, `reservations` has Ray reserve
-resources, `spots` assigns them to ranks, `actors` is what an actor does, `starter` what a launcher asks of actors,
-`there` what a rank is told of its node, `metrics` reports rounds as Ray's metrics.
+`launch_on_ray` runs a function or a script on a cluster. `ray_cluster` connects to the cluster. `reservations` makes
+Ray reserve resources; `spots` assigns them to ranks. `actors` is the code of an actor; `starter` is the launcher's
+interface to actors. `there` describes a node to its ranks. `metrics` reports rounds as Ray's metrics.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What an actor does: it runs one rank's command on its node, passes on what that prints and tells, and ends with it.
+"""The code of an actor: it runs one rank's command on its node, forwards its output and reports, and ends with it.
 
-The kernel ends the command when the actor ends, and Ray ends the actor when its raylet or the driver does.
+The kernel ends the command when the actor ends. Ray ends the actor when its raylet or the driver ends.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from codedreduce.process.addresses import free_port
 from codedreduce.process.processes import Processes
 from codedreduce.process.telling import Word
 
-#: Seconds that a look takes if nothing happens, and in which what a rank tells is gathered; what it prints is passed on
-#: at once, so many bytes at a time.
+#: Timeout in seconds of a `look` without events; seconds in which a rank's reports are collected; and the limit on the
+#: bytes of output in one report. Output is forwarded at once.
 LOOK, GATHER, AT_ONCE = 5.0, 0.3, 1 << 18
 
-#: Variables that Ray has for its own workers, which a rank's process is none of.
+#: Variables that Ray sets for its own workers; they are removed for a rank's process.
 RAYS_OWN = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 
-#: The name of a rank's command that stands for the interpreter.
+#: The first word of a command that stands for the actor's interpreter.
 PYTHON = "python"
 
 
 class About(NamedTuple):
-    """What is to be known of an actor before its rank is started: where it is, and with what."""
+    """The place, GPUs and versions of an actor, before its rank is started."""
 
     node: str
     address: str
@@ -41,14 +41,14 @@ class About(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """What ranks are started with beside their command: from where, and for a function, with what and found where."""
+    """The driver's working directory and, for a function, its module search path: ranks start with both."""
 
     folder: str
     path: tuple[str, ...] = ()
 
 
 class Report(NamedTuple):
-    """What has happened to a rank since the last one; `at` counts what it has printed so far."""
+    """The events of a rank since the last report; `at` is the number of bytes that it has printed in all."""
 
     at: int
     printed: bytes
@@ -59,8 +59,8 @@ class Report(NamedTuple):
 
 
 def versions() -> dict[str, str]:
-    """Of what all nodes must have alike."""
-    own = str(sys.modules["codedreduce"].__version__)  # the package that this file is in, whichever that is
+    """The versions that must be equal on all nodes."""
+    own = str(sys.modules["codedreduce"].__version__)  # of the package that contains this file
     return {"codedreduce": own, "ray": ray.__version__, "Python": platform.python_version().rpartition(".")[0]}
 
 
@@ -70,16 +70,16 @@ class RankActor:
     def __init__(self) -> None:
         self._processes = Processes()
         self._printed: IO[bytes] | None = None
-        self._held = b""  # printed, and not known to have arrived
+        self._held = b""  # output that the driver has not acknowledged
         self._at = 0
         self._told: list[Word] = []
         self._ended: int | None = None
-        self._is_silent = False  # it has closed what it printed to
-        self._memory: list[int] = []  # files without a name: what is given, and what is returned
+        self._is_silent = False  # the rank has closed its output
+        self._memory: list[int] = []  # anonymous files: the given function, and its return value
         self._one_at_a_time = asyncio.Lock()
 
     async def about(self) -> About:
-        """Where this is."""
+        """The place of this actor, its GPUs and versions."""
         return About(
             node=ray.get_runtime_context().get_node_id(), address=ray.util.get_node_ip_address(), port=free_port(),
             gpus=tuple(str(one) for one in ray.get_gpu_ids()), versions=versions(),
@@ -88,12 +88,12 @@ class RankActor:
     async def start(
         self, command: Sequence[str], environment: Mapping[str, str], brought: Brought, given: bytes | None
     ) -> str:
-        """Run a command; why that cannot be, if it cannot. A function that is given lies in this process's memory."""
+        """Run a command; return why it cannot be run, or "". A given function is stored in this process's memory."""
         self._held, self._at, self._told, self._ended, self._is_silent = b"", 0, [], None, False
-        if os.path.isdir(brought.folder):  # else where Ray has put what it was told to bring along
+        if os.path.isdir(brought.folder):  # else stay in Ray's working directory
             os.chdir(brought.folder)
         if len(command) > 1 and command[1].endswith(".py") and not os.path.exists(command[1]):
-            return f"there is no script {command[1]!r}, seen from {os.getcwd()}"
+            return f"there is no script {command[1]!r} in {os.getcwd()}"
         self._forget_memory()
         words = [sys.executable if word == PYTHON else word for word in command[:1]] + list(command[1:])
         if given is not None:
@@ -107,7 +107,7 @@ class RankActor:
         return ""
 
     async def look(self, seen: int) -> Report:
-        """What has happened since the driver had seen so much of what was printed; soon, or when something has."""
+        """Report events since the driver had seen `seen` bytes of output; wait up to `LOOK` seconds for one."""
         async with self._one_at_a_time:
             self._held = self._held[len(self._held) - (self._at - seen) :] if self._at > seen else b""
             self._take()
@@ -124,11 +124,11 @@ class RankActor:
             return report._replace(code=self._ended, returned=self._returned()) if is_over else report
 
     async def signal(self, what: int) -> None:
-        """Send it to the rank's process."""
+        """Send the rank's process a signal."""
         self._processes.signal(0, what)
 
     async def end(self, grace: float) -> None:
-        """End it, and leave nothing."""
+        """End the rank's process after a grace period, and free the memory."""
         self._processes.end(grace)
         self._forget_memory()
 
@@ -136,7 +136,7 @@ class RankActor:
         return bool(self._held or self._told or self._ended is not None)
 
     def _take(self) -> None:
-        """Whatever there is by now; ends are looked for first, so that nothing is printed after it."""
+        """Collect events. The end of the process is checked first, so that no output can follow it."""
         for _, code in self._processes.newly_ended():
             self._ended = code
         self._told += self._processes.take_told()
@@ -167,7 +167,7 @@ class RankActor:
             os.close(ends)
 
     def _returned(self) -> bytes | None:
-        """What the function has returned, if this is where that is kept."""
+        """The return value of the function, if this rank has one."""
         if not self._memory or self._ended != 0:
             return None
         with open(f"/proc/self/fd/{self._memory[1]}", "rb") as file:
@@ -180,7 +180,7 @@ class RankActor:
 
 
 def _path(brought: tuple[str, ...]) -> str:
-    """Where this process finds modules, as Ray has arranged it, less what is Ray's own; then where the driver does."""
+    """The module search path of this process, set by Ray, without Ray's own folders; then that of the driver."""
     rays = os.path.dirname(ray.__file__)
     own = [one for one in sys.path if one and not one.startswith(rays)]
     return os.pathsep.join(dict.fromkeys([*own, *(one for one in brought if os.path.isdir(one))]))

@@ -1,4 +1,4 @@
-"""`launch`: a function in the ranks of a run on a Ray cluster; and what `codedreduce run --on ray` does."""
+"""`launch`: run a function in ranks on a Ray cluster; and the implementation of `codedreduce run --on ray`."""
 
 from __future__ import annotations
 
@@ -28,15 +28,13 @@ from codedreduce.torch.live_table import watching
 
 T = TypeVar("T")
 
-#: Samples of a plan that is only asked who stands in for whom.
+#: Samples of a plan that is used only for its groups.
 SAMPLES = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnRay:
-    """A run on a cluster: at which address (None: the one that this process is in, or that is found here), and what
-    of it is wanted.
-    """
+    """A run on a cluster. `address` None: the current cluster of this process, or else one on this host."""
 
     wanted: Wanted
     plan: Plan
@@ -59,18 +57,18 @@ def launch(
     output: str = "root",
     variables: Mapping[str, str] | None = None,
 ) -> T:
-    """Call a function in so many ranks on a Ray cluster, which train together; return what it returns on rank 0.
+    """Call a function in ranks on a Ray cluster, which train together; return what it returns on rank 0.
 
-    The function calls `join` and `train` as a script does. `workers=(4, 12)` begins when 4 have a place, and takes in
-    up to 12 as nodes are added. Each has one core and the `resources` that are named, {"GPU": 1}. Those that can stand
-    in for each other are on different nodes, or differ in the label `spread_over`. Places must come `within` so many
-    seconds. Ranks that are lost are started again, `restarts` times in all at most; one that raises an error ends the
-    run, and it is raised here. The rest is as with `codedreduce.torch.launch`.
+    The function calls `join` and `train` as a script does. `workers=(4, 12)` begins when 4 ranks have a place, and
+    grows up to 12 as nodes are added. Each rank has one core and the given `resources`, such as {"GPU": 1}. Ranks that
+    can replace each other are on different nodes, or on nodes with different values of the label `spread_over`.
+    `within` is the timeout in seconds for the places. Lost ranks are restarted, at most `restarts` times in all. An
+    error in a rank ends the run, and is raised here. The other arguments are those of `codedreduce.torch.launch`.
     """
     cloudpickle = require("cloudpickle", extra="ray")
     least, count = (workers, workers) if isinstance(workers, int) else workers
     if not 1 <= least <= count:
-        raise UsageError(f"a run has 1 rank or more, and at most as many as it can grow to; got workers={workers}")
+        raise UsageError(f"workers must be a number from 1, or a minimum and a maximum; got workers={workers}")
     if output not in ("root", "all"):
         raise UsageError(f"output must be 'root' or 'all', got {output!r}")
     if inject is not None:
@@ -91,13 +89,13 @@ def launch(
         show = EveryLine(watch.say) if output == "all" else OnlyFirst(watch.write, watch.say)
         returned = launch_on(on, what, show, watch.hear)
     if returned is None:
-        raise CodedReduceError("rank 0 was lost, and with it what the function returns; the run went on without it")
+        raise CodedReduceError("rank 0 was lost, and with it the function's result; the run continued without it")
     result: T = cloudpickle.loads(returned)
     return result
 
 
 def launch_on(on: OnRay, what: Launch, show: Show, hear: Hear = lambda word: None) -> bytes | None:
-    """Run it on a cluster; what rank 0's function returned, if there is one."""
+    """Run a launch on a cluster; return the pickled result of rank 0's function, if there is one."""
     show = Unfailing(show)
     with connected(on.address) as ray:
         reservation = Reservation(ray, on.wanted, on.plan)
@@ -123,7 +121,7 @@ def launch_on(on: OnRay, what: Launch, show: Show, hear: Hear = lambda word: Non
 
 
 def placement_of(on: OnRay, note: Callable[[str], None]) -> tuple[tuple[Spot, ...], list[str]]:
-    """Where the ranks would be now, and what is wrong with that; nothing is started."""
+    """The places that the ranks would have now, and warnings about them; starts no rank."""
     with connected(on.address) as ray:
         reservation = Reservation(ray, on.wanted, on.plan)
         try:
@@ -134,18 +132,18 @@ def placement_of(on: OnRay, note: Callable[[str], None]) -> tuple[tuple[Spot, ..
 
 
 def _placement(actors: Actors, wanted: Wanted) -> Placement:
-    """Where the ranks are. On one node, if none can come elsewhere, they share its memory; else they meet by TCP."""
+    """The places of the ranks. If all are on one node and none can join elsewhere, they share memory; else TCP."""
     abouts = actors.seat(range(wanted.least))
     addresses = [about.address for about in abouts]
     if wanted.least == wanted.count and len({about.node for about in abouts}) == 1:
         actors.only_node = abouts[0].node
         addresses = ["127.0.0.1"] * wanted.count
-    addresses += [addresses[0]] * (wanted.count - wanted.least)  # who comes later is told where that is when it does
+    addresses += [addresses[0]] * (wanted.count - wanted.least)  # a later rank gets its real address when it starts
     return Placement(addresses=tuple(addresses), starter=lambda: actors, port=abouts[0].port, inherits=False)
 
 
 def _own_variables() -> dict[str, str]:
-    """What this process was told of codedreduce, which ranks would have on this machine; the secret goes by itself."""
+    """The CODEDREDUCE_ variables of this process, for the ranks; the secret is sent separately."""
     by_itself = (PIPE, VARIABLE, FILE_VARIABLE)
     return {
         name: value for name, value in os.environ.items() if name.startswith("CODEDREDUCE_") and name not in by_itself
@@ -153,7 +151,7 @@ def _own_variables() -> dict[str, str]:
 
 
 def portable(command: list[str]) -> list[str]:
-    """A command for other machines: their own interpreter, and the script as it is seen from this folder.
+    """A command for other hosts: their own interpreter, and the path of the script relative to this folder.
 
     >>> portable([sys.executable, os.path.join(os.getcwd(), "train.py"), "--fast"])
     ['python', 'train.py', '--fast']

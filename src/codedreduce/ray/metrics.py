@@ -1,6 +1,6 @@
-"""What is known of rounds, as metrics of Ray's: its dashboard and Prometheus show them.
+"""Rounds as Ray's metrics: its dashboard and Prometheus show them.
 
-At most ten rounds a second are told of; rounds and seconds that were saved are counted whole.
+Ranks report at most ten rounds per second. The counts of rounds and of saved seconds include all rounds.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 
 from codedreduce.process.telling import What, Word
 
-#: Seconds of a round, where histograms have their borders.
+#: The borders of the histogram of round times, in seconds.
 BORDERS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]
 
-#: What tells runs apart: the number of Ray's job, and one of its own.
+#: The tag that identifies a run: the number of Ray's job, and a random suffix.
 RUN = "run"
 
 
 class Metrics:
-    """Those of one run, kept by the process that launched it."""
+    """The metrics of one run, in the process of its launcher."""
 
     def __init__(self, tags: Mapping[str, str]) -> None:
         import ray
@@ -29,16 +29,16 @@ class Metrics:
         self._tags = {RUN: f"{job}-{uuid.uuid4().hex[:6]}", **tags}
         keys = tuple(self._tags)
         self._rounds = Counter("codedreduce_rounds", "Rounds that are over", keys)
-        self._saved = Counter("codedreduce_seconds_saved", "Seconds that were not waited for late ranks", keys)
-        late = "Rounds told of in which a rank's work was done by others"
+        self._saved = Counter("codedreduce_seconds_saved", "Seconds saved by not waiting for late ranks", keys)
+        late = "Reported rounds in which other ranks did the work of this rank"
         self._late = Counter("codedreduce_late", late, (*keys, "rank"))
-        self._seconds = Histogram("codedreduce_round_seconds", "Seconds of the rounds told of", BORDERS, keys)
-        self._loss = Gauge("codedreduce_loss", "Of the latest round", keys)
+        self._seconds = Histogram("codedreduce_round_seconds", "Seconds of each reported round", BORDERS, keys)
+        self._loss = Gauge("codedreduce_loss", "The loss of the latest round", keys)
         self._round = Gauge("codedreduce_round", "The latest round", keys)
         self._before: dict[str, float] = {"round": 0.0, "saved": 0.0}
 
     def hear(self, word: Word) -> None:
-        """Of what a rank tells, take the rounds."""
+        """Update the metrics from a rank's report of a round; ignore other reports."""
         if word.what is not What.STEPS:
             return
         step: Mapping[str, Any] = word.step
@@ -51,7 +51,7 @@ class Metrics:
             self._late.inc(1.0, {**self._tags, "rank": str(rank)})
 
     def _count(self, counter: Any, name: str, now: float) -> None:
-        """What came to it; another rank that leads may begin to count anew."""
+        """Add the increase since the last report; a new leader may count from 0 again."""
         before, self._before[name] = self._before[name], now
         if now > before:
             counter.inc(now - before, self._tags)

@@ -1,4 +1,4 @@
-"""The cluster: coming to it, and what its nodes have."""
+"""The Ray cluster: connect to it, and list its nodes and their resources."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from codedreduce._extras import require
 from codedreduce.errors import UsageError
 from codedreduce.ray.spots import in_words
 
-#: Where Ray says that a cluster is, if nobody else does.
+#: Ray's variable with the address of a cluster; used if no address is given.
 VARIABLE = "RAY_ADDRESS"
 
-#: Seconds in which somebody must answer at an address.
+#: Timeout in seconds of a connection to an address.
 ANSWERS_WITHIN = 5.0
 
-#: How HTTP/2 begins, with settings of which none are said; and the kind of a frame that has some (RFC 9113, 3.4, 6.5).
+#: The start of an HTTP/2 connection, with empty settings; and the type of settings frames (RFC 9113, 3.4, 6.5).
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 SETTINGS = 4
 
-#: What Ray counts of every node beside what ranks ask for.
+#: Resources that Ray lists for every node, but that ranks do not request by default.
 NOT_ASKED_FOR = ("object_store_memory", "memory")
 
-#: The label that Ray itself gives a node, which is its name.
+#: Ray's own label with the name of a node.
 NODE_ID = "ray.io/node-id"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RayNode:
-    """A node of the cluster: what it is called, where it is, its labels, what it has, and what is free of that."""
+    """A node of the cluster: its name, address and labels, and its total and free resources."""
 
     name: str
     address: str
@@ -45,18 +45,18 @@ class RayNode:
         return f"node {self.address} ({self.name[:8]})"
 
     def domain(self, label: str | None) -> str:
-        """What it fails with: its label's value, or itself."""
+        """The domain with which it fails: the value of its label, or the node itself."""
         return str(self) if label is None else f"{label} {self.labels.get(label, '(none)')}"
 
     def in_words(self) -> str:
-        """What is free of what it has."""
+        """Its free resources as text."""
         kinds = [name for name in self.has if name not in NOT_ASKED_FOR and not name.startswith("node:")]
         return f"{self}: {in_words((name, self.free.get(name, 0.0)) for name in kinds)} free"
 
 
 @contextlib.contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Ray, in a cluster: the one this process is in already, or the one at an address, until the end."""
+    """Ray, connected to a cluster: the current one of this process, or the one at an address, until the end."""
     ray = require("ray", extra="ray")
     if ray.is_initialized():
         yield ray
@@ -74,17 +74,17 @@ def connected(address: str | None) -> Iterator[Any]:
 
 
 def _check_answers(where: str) -> None:
-    """Ray itself would try for a minute."""
+    """Check early that a cluster answers there: Ray itself would try for a minute."""
     if where == "auto":
         return
     if where.startswith("ray://"):
         raise UsageError(
-            f"--address is where the head of the cluster listens (HOST:6379), not a client's {where}; from outside the "
-            "cluster: ray job submit -- codedreduce run --on ray SCRIPT"
+            f"--address must be the address of the cluster's head (HOST:6379), not a client's {where}; from outside "
+            "the cluster, run: ray job submit -- codedreduce run --on ray SCRIPT"
         )
     host, _, port = where.rpartition(":")
     if not host or not port.isdigit():
-        raise UsageError(f"the address of a Ray cluster is HOST:PORT, got {where!r}")
+        raise UsageError(f"the address of a Ray cluster must be HOST:PORT, got {where!r}")
     try:
         with socket.create_connection((host, int(port)), timeout=ANSWERS_WITHIN) as connection:
             if os.environ.get("RAY_USE_TLS", "0") == "0":
@@ -97,11 +97,11 @@ def _check_answers(where: str) -> None:
 
 
 def _check_speaks(connection: socket.socket) -> None:
-    """Ray's head speaks HTTP/2: greeted, it answers with its settings."""
+    """Raise `OSError` unless the peer answers as HTTP/2, as Ray's head does: with its settings."""
     connection.sendall(GREETING)
     answer = connection.recv(9, socket.MSG_WAITALL)
     if len(answer) < 9 or answer[3] != SETTINGS:
-        raise OSError("who answers there is not Ray")
+        raise OSError("the process there is not Ray")
 
 
 def _why_not(where: str, error: Exception) -> str:
@@ -109,8 +109,8 @@ def _why_not(where: str, error: Exception) -> str:
     if "ersion mismatch" in text:
         return f"the Ray cluster at {where} has another version: {text}"
     if where == "auto":
-        return f"no Ray cluster was found here ({text}); start one with `ray start --head`, or say its --address"
-    return f"cannot come to the Ray cluster at {where}: {text}"
+        return f"no Ray cluster was found here ({text}); start one with `ray start --head`, or set --address"
+    return f"cannot connect to the Ray cluster at {where}: {text}"
 
 
 def nodes_of(ray: Any) -> dict[str, RayNode]:

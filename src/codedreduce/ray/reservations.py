@@ -1,7 +1,7 @@
-"""Places for the ranks of a run, which Ray sets aside: all that a run needs to begin together, or none of them.
+"""Reserve places in Ray for the ranks of a run: all places that the run needs to begin, or none of them.
 
-What is set aside for one that is lost Ray sets aside again, as soon as some node has it. Those that a run can do
-without are asked for one by one, and come when there is room: an autoscaler sees what is missing.
+If a place is lost, Ray reserves another one as soon as a node has room. The places beyond the minimum are requested one
+by one, and are available when there is room: an autoscaler sees the open requests.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from codedreduce.ray.ray_cluster import RayNode, nodes_of
 from codedreduce.ray.spots import Spot, assign, clashes, evenly, fits, groups_of, in_words
 from codedreduce.schemes import Plan
 
-#: Seconds after which it is said what is waited for.
+#: Seconds of waiting after which the missing resources are reported.
 SAY_AFTER = 2.0
 
-#: What else Ray calls the resources that it knows by itself.
+#: Ray's option names for its built-in resources.
 AS_OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is asked of a cluster: places for `least` to `count` ranks, each with so much of what a node has.
+    """A request to a cluster: places for `least` to `count` ranks, each with these `resources` of a node.
 
-    Spread over nodes, or over the values of a label of theirs. They must come `within` so many seconds.
+    The places are spread over nodes, or over the values of a node label. `within` is the timeout in seconds.
     """
 
     least: int
@@ -39,25 +39,25 @@ class Wanted:
     def __post_init__(self) -> None:
         for name, much in self.resources.items():
             if not much >= 0 or (much > 1 and much != int(much)):
-                raise UsageError(f"of {name} a rank has a whole number, or a part of one; got {much:g}")
+                raise UsageError(f"{name} of a rank must be a whole number, or below 1; got {much:g}")
 
     @property
     def needs(self) -> dict[str, float]:
-        """Of each rank; one core if nothing is said."""
+        """The resources of each rank; by default one core."""
         return {name: much for name, much in {"CPU": 1.0, **self.resources}.items() if much}
 
 
 class Reservation:
-    """What is set aside for a run; `release` it."""
+    """The places that are reserved for a run, until `release`."""
 
     def __init__(self, ray: Any, wanted: Wanted, plan: Plan) -> None:
         self._ray, self._wanted, self._plan = ray, wanted, plan
         self._groups: list[Any] = []
-        self._places: tuple[int, ...] = ()  # of the first ranks: which bundle
-        self.spots: tuple[Spot, ...] = ()  # and where that was at first
+        self._places: tuple[int, ...] = ()  # the bundle of each of the first ranks
+        self.spots: tuple[Spot, ...] = ()  # the initial place of each of these ranks
 
     def wait(self, note: Callable[[str], None]) -> None:
-        """Have places for as many as the run needs to begin, and ask for the others."""
+        """Wait for the places that the run needs to begin, and request the others."""
         wanted, util = self._wanted, self._ray.util
         selectors = self._selectors(list(nodes_of(self._ray).values()))
         first = util.placement_group([wanted.needs] * wanted.least, strategy="SPREAD", bundle_label_selector=selectors)
@@ -69,7 +69,7 @@ class Reservation:
             while not first.wait(1):
                 if time.monotonic() > deadline:
                     raise UsageError(
-                        f"no places within {wanted.within:g} s: {self._lacking()}; add nodes, or ask for less "
+                        f"no places within {wanted.within:g} s: {self._lacking()}; add nodes, or request less "
                         "(-n, --resources)"
                     )
         self._groups += [util.placement_group([wanted.needs]) for _ in range(wanted.least, wanted.count)]
@@ -85,7 +85,7 @@ class Reservation:
         self.spots = tuple(spots[place] for place in self._places)
 
     def _selectors(self, nodes: Sequence[RayNode]) -> list[dict[str, str]] | None:
-        """In which racks, or whatever the label is of, places are to be; where there is no room by now, anywhere."""
+        """The label value (a rack, for example) of each place; no constraint where no room is left now."""
         label = self._wanted.spread_over
         if label is None:
             return None
@@ -104,25 +104,25 @@ class Reservation:
         return [{} if value is None else {label: value} for value in chosen]
 
     def _lacking(self) -> str:
-        """What is missing, and what there is."""
+        """The missing and the available resources as text."""
         wanted, nodes = self._wanted, list(nodes_of(self._ray).values())
         there = sum(fits(wanted.needs, node.free) for node in nodes)
         nowhere = [name for name in wanted.needs if not any(node.has.get(name) for node in nodes)]
         none = f", and no node has any {' or '.join(nowhere)}" if nowhere else ""
         each = "; ".join(node.in_words() for node in nodes)
         return (
-            f"{wanted.least} ranks need {in_words(wanted.needs.items())} each, there is room for {there}{none} ({each})"
+            f"{wanted.least} ranks need {in_words(wanted.needs.items())} each; there is room for {there}{none} ({each})"
         )
 
     def clashes(self) -> list[str]:
-        """What the loss of one domain would cost, where that is too much."""
+        """Messages for domains without which the run cannot continue."""
         if self._wanted.least < self._plan.workers:
             one = len({spot.domain for spot in self.spots}) == 1
             return [f"all ranks are on {self.spots[0].domain}"] if one else []
         return clashes(self._plan, [spot.domain for spot in self.spots])
 
     def options(self, rank: int) -> dict[str, Any]:
-        """How Ray is told to place a rank's actor."""
+        """Ray's options that place a rank's actor."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         group = self._groups[0 if rank < self._wanted.least else 1 + rank - self._wanted.least]
@@ -134,7 +134,7 @@ class Reservation:
         return {**own, "resources": others, "scheduling_strategy": strategy, "max_restarts": 0}
 
     def release(self) -> None:
-        """Others may have it."""
+        """Release all places."""
         for group in self._groups:
             self._ray.util.remove_placement_group(group)
         self._groups = []

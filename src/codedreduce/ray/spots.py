@@ -1,7 +1,7 @@
-"""Which rank goes to which place, so that those who can stand in for each other are not lost together.
+"""Assign ranks to places, so that one failure does not hit all ranks that can replace each other.
 
-A place is a part of a node that Ray has set aside. A domain is what fails as one: a node, or all nodes that have the
-same value of a label (a rack, a zone). Places are given; what is chosen is who goes where.
+A place is a part of a node that Ray has reserved. A domain fails as one: a node, or all nodes with the same value of a
+label (a rack, a zone). Ray selects the places; this module selects the rank for each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from codedreduce.schemes import Plan, StripedPlan
 
 @dataclass(frozen=True, kw_only=True)
 class Spot:
-    """A place: on which node, at which address, in which domain."""
+    """A place: its node, address and domain."""
 
     node: str
     address: str
@@ -23,7 +23,7 @@ class Spot:
 
 
 def groups_of(plan: Plan, count: int) -> tuple[tuple[int, ...], ...]:
-    """Those of the first `count` nodes that can stand in for each other; the root of a tree is by itself.
+    """The groups of the first `count` ranks that can replace each other; the root of a tree is a group by itself.
 
     >>> from codedreduce import CodedReduce, Striped, Tree
     >>> groups_of(CodedReduce(Tree.regular(fanout=2, depth=2), stragglers=1).plan(samples=60), 7)
@@ -37,10 +37,11 @@ def groups_of(plan: Plan, count: int) -> tuple[tuple[int, ...], ...]:
 
 
 def assign(groups: Sequence[Sequence[int]], domains: Sequence[str]) -> tuple[int, ...]:
-    """The place of each rank, given the domain of each place; no domain has more of a group than it must.
+    """The place of each rank, given the domain of each place; no domain has more of a group than necessary.
 
-    Group by group, the largest first, members go to the domains that have most places left. If some choice has no two
-    of a group in one domain, this one has none (Gale and Ryser, for 0-1 matrices with given sums).
+    Groups are placed one by one, the largest first: each member goes to the domain with the most free places. If an
+    assignment exists without two members of a group in one domain, this is such an assignment (Gale and Ryser, for 0-1
+    matrices with given sums).
 
     >>> assign([(0,), (1, 2), (3, 4)], ["a", "a", "b", "b", "c"])
     (4, 0, 2, 1, 3)
@@ -59,12 +60,12 @@ def assign(groups: Sequence[Sequence[int]], domains: Sequence[str]) -> tuple[int
 
 
 def clashes(plan: Plan, domains: Sequence[str]) -> list[str]:
-    """What the loss of one domain would cost, for each that the run would not outlive; by rank, the domain it is in.
+    """A message for each domain without which the run cannot continue. `domains`: the domain of each rank.
 
     >>> from codedreduce import CodedReduce, Tree
     >>> plan = CodedReduce(Tree.regular(fanout=2, depth=1), stragglers=1).plan(samples=60)
     >>> clashes(plan, ["a", "b", "b"])
-    ['b has ranks 1, 2: if it is lost, nobody is left to do their part']
+    ['b has ranks 1, 2: if it is lost, no rank is left to do their part']
     >>> clashes(plan, ["a", "a", "b"])
     []
     """
@@ -73,12 +74,12 @@ def clashes(plan: Plan, domains: Sequence[str]) -> list[str]:
         ranks = [rank for rank, one in enumerate(domains) if one == domain]
         if not plan.tolerates({rank for rank in ranks if rank in plan.computing}):
             who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-            told.append(f"{domain} has {who}: if it is lost, nobody is left to do their part")
+            told.append(f"{domain} has {who}: if it is lost, no rank is left to do their part")
     return told
 
 
 def evenly(count: int, room: dict[str, int]) -> list[str | None]:
-    """Domains for so many places, as evenly as they have room; None where no room is left by now.
+    """Domains for `count` places, as evenly as they have room; None where no room is left now.
 
     >>> evenly(5, {"r1": 4, "r2": 1})
     ['r1', 'r2', 'r1', 'r1', 'r1']
@@ -97,7 +98,7 @@ def evenly(count: int, room: dict[str, int]) -> list[str | None]:
 
 
 def fits(needs: dict[str, float], free: dict[str, float]) -> int:
-    """How many times something fits into what a node has free.
+    """How many times these needs fit into the free resources of a node.
 
     >>> fits({"CPU": 1, "GPU": 0.5}, {"CPU": 8, "GPU": 2}), fits({"GPU": 1}, {"CPU": 8})
     (4, 0)
@@ -106,7 +107,7 @@ def fits(needs: dict[str, float], free: dict[str, float]) -> int:
 
 
 def in_words(resources: Iterable[tuple[str, float]]) -> str:
-    """Resources, as people write them.
+    """Resources as text.
 
     >>> in_words({"CPU": 1.0, "GPU": 0.5}.items())
     'CPU=1, GPU=0.5'

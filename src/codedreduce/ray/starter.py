@@ -1,7 +1,7 @@
-"""Starts ranks in actors, and hears from them: a launcher's `Starter` over Ray.
+"""Start ranks in actors, and receive their reports: a launcher's `Starter` over Ray.
 
-One thread asks all actors in turn, each of which answers when something has happened there. A rank's life begins with
-an actor, which may have to wait for a place, and ends when its command or its actor has.
+One thread polls all actors; each answers when it has an event. A rank's life begins with an actor, which may have to
+wait for a place. It ends when its command or its actor ends.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from codedreduce.ray.actors import About, Brought, RankActor, Report
 from codedreduce.ray.reservations import Reservation
 from codedreduce.ray.there import cannot_be_there, check_versions, local_names
 
-#: Seconds that are waited for an answer at a time, that actors have to come up where a place is set aside, and to end.
+#: Timeouts in seconds: of one wait for answers, for actors to start in their reserved places, and for them to end.
 TURN, UP_WITHIN, END_WITHIN = 0.1, 120.0, 3.0
 
-#: Shows what there is to say of a rank.
+#: Shows a message about a rank.
 Note = Callable[[int, str], None]
 
-#: As if a signal had killed it: what a launcher is told of a rank whose actor or node is lost.
+#: The exit code of a rank after the loss of its actor or node: as if a signal had killed it.
 LOST = -int(signal.SIGKILL)
 
 
 class Stage(Enum):
-    """What a life's actor was asked last."""
+    """The last request to the actor of a life."""
 
-    PLACED = auto()  # where it is
-    STARTED = auto()  # to run the command
-    LOOKED_AT = auto()  # what has happened
-    OVER = auto()  # nothing more
+    PLACED = auto()  # `about`: its place
+    STARTED = auto()  # `start`: run the command
+    LOOKED_AT = auto()  # `look`: report events
+    OVER = auto()  # no more requests
 
 
 @dataclass
 class Life:
-    """A rank from when it is started until it has ended, once."""
+    """One life of a rank: from its start to its end."""
 
     rank: int
     actor: Any
     command: tuple[str, ...]
     environment: dict[str, str]
-    printed: int  # the end of a pipe that its output goes to
+    printed: int  # the write end of the pipe for its output
     asked: Any = None
     stage: Stage = Stage.PLACED
     seen: int = 0
@@ -63,9 +63,9 @@ class Actors:
 
     def __init__(self, ray: Any, reservation: Reservation, note: Note, given: Any = None) -> None:
         self._ray, self._reservation, self._note = ray, reservation, note
-        self._given = given  # Ray's reference to the function that ranks are to call, if it is that
+        self._given = given  # Ray's reference to the function for the ranks, if there is one
         self._brought = Brought(os.getcwd(), tuple(filter(None, sys.path)) if given is not None else ())
-        self._notes: list[tuple[int, str]] = []  # for the launcher's own thread to show
+        self._notes: list[tuple[int, str]] = []  # the launcher's thread shows them
         self._kind = ray.remote(RankActor)
         self._actors: dict[int, Any] = {}
         self._abouts: dict[int, About] = {}
@@ -76,10 +76,10 @@ class Actors:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._attend, name="codedreduce-ray", daemon=True)
         self.returned: bytes | None = None
-        self.only_node: str | None = None  # where all must be, if they share its memory
+        self.only_node: str | None = None  # the node of all ranks, if they share its memory
 
     def seat(self, ranks: range) -> list[About]:
-        """Have actors for these, whose places are set aside; where each of them is."""
+        """Start actors for these ranks in their reserved places; return the place of each."""
         for rank in ranks:
             self._actors[rank] = self._made(rank)
         asked = {self._actors[rank].about.remote(): rank for rank in ranks}
@@ -102,10 +102,10 @@ class Actors:
     def _made(self, rank: int) -> Any:
         return self._kind.options(**self._reservation.options(rank)).remote()
 
-    # What a launcher asks
+    # The interface to the launcher
 
     def spawn(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> IO[bytes]:
-        """Run a command in the rank's actor, or in a new one if that is lost."""
+        """Run a command in the rank's actor, or in a new one if the actor is lost."""
         reads, writes = os.pipe()
         os.set_blocking(writes, False)
         with self._lock:
@@ -118,7 +118,7 @@ class Actors:
         return open(reads, "rb")
 
     def signal(self, number: int, what: int) -> None:
-        """Send a rank a signal, if it is there."""
+        """Send a rank a signal, if it runs."""
         with self._lock:
             life = self._lives.get(number)
             if life is not None and life.stage is Stage.LOOKED_AT:
@@ -133,7 +133,7 @@ class Actors:
         return self._lives[number].stage in (Stage.PLACED, Stage.STARTED)
 
     def take_told(self) -> list[Word]:
-        """What ranks have told since last asked."""
+        """The reports of ranks since the last call."""
         with self._lock:
             told, self._told = self._told, []
             notes, self._notes = self._notes, []
@@ -142,13 +142,13 @@ class Actors:
         return told
 
     def newly_ended(self) -> list[tuple[int, int]]:
-        """Who has ended since last asked, with the exit code; negative: the signal that killed it."""
+        """The ranks that have ended since the last call, with their exit codes; negative: the signal that killed it."""
         with self._lock:
             ended, self._ended = self._ended, []
         return ended
 
     def end(self, grace: float) -> None:
-        """Give all so many seconds to leave, end those that have not, and let go of all actors."""
+        """End all ranks after a grace period in seconds, and kill all actors."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -161,16 +161,16 @@ class Actors:
             self._ray.kill(actor)
         self._actors = {}
 
-    # What the thread does
+    # The thread
 
     def _attend(self) -> None:
         try:
             self._attend_until_over()
-        except Exception as error:  # nobody would hear of any rank again
+        except Exception as error:  # without this thread no rank is monitored, so all fail
             with self._lock:
                 for life in self._lives.values():
                     if life.stage is not Stage.OVER:
-                        self._fail(life, f"Ray cannot be asked any more: {error}")
+                        self._fail(life, f"Ray does not answer any more: {error}")
 
     def _attend_until_over(self) -> None:
         while not self._over.is_set():
@@ -184,7 +184,7 @@ class Actors:
                     self._pass_on(life)
 
     def _ready(self, asked: list[Any]) -> list[Any]:
-        """Those that have answered, when one has."""
+        """Wait up to `TURN` seconds for an answer; return all requests that have one."""
         if not asked:
             self._over.wait(TURN)
             return []
@@ -194,12 +194,12 @@ class Actors:
         return list(ready)
 
     def _hear(self, life: Life) -> None:
-        """An actor has answered, or is no more."""
+        """Handle an actor's answer, or its failure."""
         asked, life.asked = life.asked, None
         errors = self._ray.exceptions
         try:
             answer = self._ray.get(asked)
-        except errors.ActorUnavailableError:  # it may be there again in a moment; what it printed is not lost
+        except errors.ActorUnavailableError:  # it may be back in a moment; its output is not lost
             self._ask_again(life)
             return
         except errors.RayActorError as error:
@@ -226,7 +226,7 @@ class Actors:
             life.asked = life.actor.about.remote()
 
     def _start(self, life: Life, about: About) -> None:
-        """It has its place: start the command there."""
+        """Start the command: the actor has its place."""
         self._abouts[life.rank] = about
         first = self._reservation.spots[life.rank : life.rank + 1]
         if about.node not in [spot.node for spot in first]:
@@ -243,7 +243,7 @@ class Actors:
         life.asked = life.actor.start.remote(life.command, environment, self._brought, self._given)
 
     def _said_there(self, rank: int) -> dict[str, str]:
-        """What a rank is told of where it is now: where the run can be met, who is beside it, and which GPUs it has."""
+        """The variables for a rank's place: rendezvous addresses, its index on the node, and its GPUs."""
         said = {}
         if self.only_node is None:
             said["CODEDREDUCE_ALSO_AT"] = ",".join(dict.fromkeys(self._meets_at(rank)))
@@ -252,10 +252,10 @@ class Actors:
         return {**said, **local_names(rank, {one: self._abouts[one].gpus for one in beside})}
 
     def _meets_at(self, rank: int) -> Iterator[str]:
-        """Where a rank may meet the others: where the run began, and where they are now.
+        """The rendezvous addresses for a rank: the initial places of the run, and the current places of all ranks.
 
-        A rank answers there for those who come later. Rank 0 would wait to be found, so it is not told of a place that
-        the others did not know when they began: it looks for them instead.
+        A rank listens at its own address for later ranks. Rank 0 would wait there to be found, so its own new address
+        is omitted: the other ranks do not know it. Rank 0 looks for them instead.
         """
         yield from (spot.address for spot in self._reservation.spots)
         yield from (self._abouts[one].address for one in sorted(self._abouts) if one != rank or rank)
@@ -274,7 +274,7 @@ class Actors:
             life.asked = life.actor.look.remote(life.seen)
 
     def _lost(self, life: Life, error: Exception) -> None:
-        """The actor has gone, or its node; Ray sets aside another place."""
+        """Handle the loss of an actor or its node; Ray reserves another place."""
         where = self._where(life.rank)
         self._actors.pop(life.rank, None)
         self._abouts.pop(life.rank, None)
@@ -295,7 +295,7 @@ class Actors:
         return f"node {about.address} ({about.node[:8]})" if about is not None else "a node"
 
     def _pass_on(self, life: Life) -> None:
-        """As much of what was printed as the launcher's pipe takes."""
+        """Write unsent output to the launcher's pipe, as much as it accepts."""
         if life.printed < 0:
             return
         with contextlib.suppress(BlockingIOError):

@@ -1,4 +1,4 @@
-"""What a rank is told of the node that it is on, and whether that node will do."""
+"""The environment of a rank on its node, and checks of that node."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from codedreduce.ray.actors import About, versions
 
 
 def local_names(rank: int, gpus: Mapping[int, tuple[str, ...]]) -> dict[str, str]:
-    """What a rank is told of itself on its node, as torchrun does, given the GPUs that Ray gave to all there.
+    """The variables for a rank's place on its node, as torchrun sets them. `gpus`: Ray's GPUs for each rank there.
 
-    Where each has one, all are seen by all, and LOCAL_RANK says which is whose. Otherwise a rank sees its own.
+    If each rank has one GPU for itself, all ranks see all GPUs, and LOCAL_RANK is the index of a rank's own. Otherwise
+    a rank sees only its own GPUs.
 
     >>> local_names(5, {2: ("0",), 5: ("3",)})
     {'LOCAL_RANK': '1', 'LOCAL_WORLD_SIZE': '2', 'CUDA_VISIBLE_DEVICES': '0,3'}
@@ -30,17 +31,17 @@ def local_names(rank: int, gpus: Mapping[int, tuple[str, ...]]) -> dict[str, str
 
 
 def check_versions(about: About) -> None:
-    """Refuse a node that has another version of something than the driver."""
+    """Raise `UsageError` if a node's versions differ from the driver's."""
     for name, version in versions().items():
         if about.versions.get(name) != version:
             raise UsageError(
-                f"node {about.address} ({about.node[:8]}) has {name} {about.versions.get(name)}, and the driver "
-                f"{version}: install the same on all nodes"
+                f"node {about.address} ({about.node[:8]}) has {name} {about.versions.get(name)}, but the driver has "
+                f"{version}; install the same version on all nodes"
             )
 
 
 def cannot_be_there(where: str, error: Exception) -> str:
-    """Why an actor is not what it should be, in a line: on its node something cannot be imported, or is older."""
+    """One line on an actor that cannot run: its node lacks a module, or has an older version."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     why = lines[-1].strip() if lines else type(error).__name__
-    return f"{where} cannot run codedreduce {versions()['codedreduce']}: {why}; install the same on all nodes"
+    return f"{where} cannot run codedreduce {versions()['codedreduce']}: {why}; install this version on all nodes"

@@ -1,1 +1,1 @@
-"""Tables and pictures of what plans say and runs did."""
+"""Tables and figures of plans and runs."""

@@ -1,4 +1,4 @@
-"""Schemes side by side: the table for the terminal, and the page."""
+"""Reports of comparisons: the table for the terminal, and the HTML page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from codedreduce.comparison.selection import ROOTLESS
 from codedreduce.report.page import HtmlTable, Section, write_page
 from codedreduce.units import human_bytes, human_seconds
 
-#: What a column says of a result; `baseline` is the mean that the speed-up is over.
+#: The columns of the table; `baseline` is the mean round time that the speed-up refers to.
 CELLS: dict[str, Callable[[Result, float], str]] = {
     "scheme": lambda result, baseline: result.scheme.removeprefix("coded-reduce "),
     "mean": lambda result, baseline: human_seconds(result.mean),
@@ -31,12 +31,12 @@ CELLS: dict[str, Callable[[Result, float], str]] = {
 SIMULATED = ("scheme", "mean", "median", "p95", "p99", "work", "busiest", "error", "bits")
 TRAINED = ("scheme", "mean", "p95", "speed-up", "work", "loss", "error", "bits")
 
-#: The scheme that waits for all workers, over which a speed-up is.
+#: The scheme that waits for all workers, which the speed-up refers to.
 BASELINE = "master-worker"
 
 
 def comparison_table(results: Sequence[Result]) -> tuple[Text, Table]:
-    """One line a scheme, the fastest first: round times, their price, and whether the gradient is right."""
+    """One line per scheme, the fastest first: round times, their cost, and whether the gradient is correct."""
     cells = _cells(results)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
     table.add_column(cells.columns[0], no_wrap=True)
@@ -48,7 +48,7 @@ def comparison_table(results: Sequence[Result]) -> tuple[Text, Table]:
 
 
 def write_comparison(folder: Path, title: str, lead: str, comparison: Comparison) -> Path:
-    """Table, bars, loss over time where there are losses, distributions, the timeline of a round, delays."""
+    """Write table, bars, distributions, the timeline of a round, delays, and loss over time if there are losses."""
     from codedreduce.report.figures import bars, delay_map, distributions, losses_over_time, timelines  # matplotlib
 
     results = fastest_first(comparison.results)
@@ -58,12 +58,12 @@ def write_comparison(folder: Path, title: str, lead: str, comparison: Comparison
         Section(
             "Round time",
             bars({r.scheme: r.mean for r in results}, {r.scheme: r.p95 for r in results}),
-            "Shorter is better. All schemes met the same delays.",
+            "Shorter is better. All schemes had the same delays.",
         ),
         Section(
             "Distribution",
             distributions({r.scheme: r.round_seconds for r in results}),
-            "How often a round took longer than the time on the axis.",
+            "The fraction of rounds that took longer than the time on the axis.",
         ),
         Section(
             f"Round {comparison.shown}",
@@ -71,32 +71,32 @@ def write_comparison(folder: Path, title: str, lead: str, comparison: Comparison
                 {r.scheme: spans[r.scheme] for r in results},
                 {r.scheme: comparison.delays.shape[1] + root for r, root in zip(results, has_root, strict=True)},
             ),
-            "One line a rank, from rank 0 at the bottom" + (", which is the root of a tree" if any(has_root) else "")
-            + ". White is waiting. An interrupted computation was no longer needed.",
+            "One line per rank, from rank 0 at the bottom" + (", which is the root of a tree" if any(has_root) else "")
+            + ". White is waiting. The scheme interrupted a computation when it did not need the result any more.",
         ),
         Section(
             "Delays",
             delay_map(comparison.delays, first_rank=1 if all(has_root) else 0, shown=comparison.shown),
-            "How much later than a calm rank each one was, in each round. The line is the round above."
+            "The delay of each rank in each round, compared with a fault-free rank. The line marks the round above."
             + (" In a tree a rank is one higher than here, as its root is rank 0."
                if any(has_root) and not all(has_root) else ""),
         ),
     ]  # fmt: skip
     if losses := {r.scheme: (r.round_seconds, r.losses) for r in results if r.losses is not None}:
-        caption = "The same model, data and steps: what differs is how long a round takes."
+        caption = "Model, data and steps are the same: only the time of a round differs."
         if any(result.name == "live-compensation" for result in results):
-            caption += " Live compensation leaves late work out, and so takes other steps."
+            caption += " Live compensation leaves late work out, so its steps differ."
         sections.insert(1, Section("Loss against time", losses_over_time(losses), caption))
     return write_page(folder, title, lead, _cells(results), sections)
 
 
 def fastest_first(results: Sequence[Result]) -> list[Result]:
-    """By the mean time of a round."""
+    """Sort results by the mean time of a round."""
     return sorted(results, key=lambda result: result.mean)
 
 
 def _cells(results: Sequence[Result]) -> HtmlTable:
-    """What the table says of each scheme, the fastest first."""
+    """The cells of the table, the fastest scheme first."""
     results = fastest_first(results)
     baseline = next((result for result in results if result.name == BASELINE), results[-1])
     columns: Sequence[str] = SIMULATED

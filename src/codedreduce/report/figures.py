@@ -14,10 +14,10 @@ from matplotlib.ticker import MaxNLocator
 from codedreduce.report.palette import MUTED, group_colour
 from codedreduce.run.journal import Interval
 
-#: The colour of what a node does in a timeline.
+#: The colours of a node's activities in a timeline.
 ACTIVITY = {"stall": "#D55E00", "compute": "#0072B2", "send": "#E69F00", "interrupted": "#C9C9C9"}
 
-#: Points of a curve that are drawn: more could not be told apart.
+#: Limit of points in a curve: more are not distinguishable.
 MOST_POINTS = 1000
 
 
@@ -31,14 +31,14 @@ def bars(means: Mapping[str, float], p95: Mapping[str, float]) -> Figure:
         ax.plot([means[name], p95[name]], [place, place], color=MUTED, lw=1.5, solid_capstyle="butt")
         ax.text(max(means[name], p95[name]), place, f"  {means[name]:.3g} s", va="center", fontsize=9)
     ax.set_yticks(range(len(names)), names)
-    ax.set_xlabel("seconds a round (bar: mean, line: to the 95th percentile)")
+    ax.set_xlabel("seconds per round (bar: mean, line: to the 95th percentile)")
     ax.margins(x=0.15)
     ax.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 def distributions(seconds: Mapping[str, Sequence[float]]) -> Figure:
-    """The part of rounds that took longer than t, by scheme: tails show on the logarithmic axis."""
+    """The fraction of rounds that took longer than t, by scheme. Logarithmic axes show the tails."""
     figure = Figure(figsize=(8, 4), layout="constrained")
     ax = figure.subplots()
     for index, (name, values) in enumerate(seconds.items()):
@@ -46,7 +46,7 @@ def distributions(seconds: Mapping[str, Sequence[float]]) -> Figure:
         longer = 1 - np.arange(len(ordered)) / len(ordered)
         ranks = _thinned(len(ordered), to_the_end=True)
         ax.step(ordered[ranks], longer[ranks], where="post", color=group_colour(index), label=name, lw=1.6)
-    ax.set(xscale="log", yscale="log", xlabel="seconds", ylabel="part of the rounds that took longer")
+    ax.set(xscale="log", yscale="log", xlabel="seconds", ylabel="fraction of the rounds that took longer")
     ax.legend(fontsize=8, frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
     return figure
@@ -66,7 +66,7 @@ def losses_over_time(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 
 def _thinned(count: int, *, to_the_end: bool = False) -> npt.NDArray[np.int64]:
-    """Which of so many points are drawn: at most `MOST_POINTS`, the more densely towards the end if that counts."""
+    """The indices of the points to draw: at most `MOST_POINTS`, with `to_the_end` denser towards the end."""
     if count <= MOST_POINTS:
         return np.arange(count)
     if to_the_end:
@@ -75,7 +75,7 @@ def _thinned(count: int, *, to_the_end: bool = False) -> npt.NDArray[np.int64]:
 
 
 def timelines(rounds: Mapping[str, Sequence[Interval]], ranks: Mapping[str, int]) -> Figure:
-    """One round of each scheme: which rank computed, sent, was interrupted; the rest of the line is waiting."""
+    """One round of each scheme: when each rank computed, sent or was interrupted; the rest of the line is waiting."""
     most = max(ranks.values())
     figure = Figure(figsize=(9, min(2.6, 0.7 + 0.1 * most) * len(rounds) + 0.8), layout="constrained")
     axes = figure.subplots(len(rounds), 1, sharex=True, squeeze=False)[:, 0]
@@ -98,7 +98,7 @@ def timelines(rounds: Mapping[str, Sequence[Interval]], ranks: Mapping[str, int]
         ax.tick_params(labelsize=8)
         ax.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlim(left=0.0)
-    axes[-1].set_xlabel("seconds since the round began (black line: the last result that counted)")
+    axes[-1].set_xlabel("seconds since the round began (black line: the last result that was used)")
     seen = {interval.kind for intervals in rounds.values() for interval in intervals}
     handles = [Patch(color=colour, label=kind) for kind, colour in ACTIVITY.items() if kind in seen]
     figure.legend(handles=handles, loc="outside upper right", ncols=4, fontsize=8, frameon=False)
@@ -106,7 +106,7 @@ def timelines(rounds: Mapping[str, Sequence[Interval]], ranks: Mapping[str, int]
 
 
 def delay_map(delays: npt.NDArray[np.float64], *, first_rank: int, shown: int) -> Figure:
-    """Delays of ranks (upwards, from the first that computes) over rounds (across, from 1); one round is marked."""
+    """Delays by rank (vertical, from the first computing rank) and round (horizontal, from 1); one round is marked."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     ax = figure.subplots()
     values = np.log10(np.maximum(delays.T, 1e-4))

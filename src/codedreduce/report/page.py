@@ -1,4 +1,4 @@
-"""A report: one HTML file with everything in it."""
+"""A report: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ p.caption { color: #555; font-size: .92rem; margin-bottom: .3rem; }
 th:first-child, td:first-child { text-align: left; } tr.best td { font-weight: 600; color: #00674a; }
 """
 
-#: Dots per inch of what is drawn as an image inside a figure, as thousands of intervals are.
+#: Dots per inch of rasterized parts of a figure, such as thousands of intervals.
 DOTS = 150
 
 
 class Section(NamedTuple):
-    """A figure with a heading and a sentence that says how to read it."""
+    """A figure with a heading and a caption that explains it."""
 
     heading: str
     figure: Figure
@@ -38,7 +38,7 @@ class Section(NamedTuple):
 
 
 class HtmlTable(NamedTuple):
-    """A table; the row of that index stands out."""
+    """A table; the row with the index `best` is highlighted."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -47,7 +47,7 @@ class HtmlTable(NamedTuple):
 
 
 def write_page(folder: Path, title: str, lead: str, table: HtmlTable, sections: Sequence[Section]) -> Path:
-    """Write `index.html` into a folder; nothing in it is loaded from elsewhere."""
+    """Write `index.html` into a folder; the page loads nothing from elsewhere."""
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8>"
         f"<meta name=viewport content='width=device-width, initial-scale=1'><title>{html.escape(title)}</title>",
@@ -64,7 +64,7 @@ def write_page(folder: Path, title: str, lead: str, table: HtmlTable, sections: 
         path = folder / "index.html"
         path.write_text("\n".join(parts), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write a report into {str(folder)!r}: {error.strerror}") from None
+        raise UsageError(f"cannot write the report into {str(folder)!r}: {error.strerror}") from None
     return path
 
 

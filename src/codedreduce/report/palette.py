@@ -1,4 +1,4 @@
-"""Colours that stay apart on paper, on a screen and for colour-blind readers (Okabe and Ito, then Tol's muted)."""
+"""Colours that are distinct on paper, on a screen and for colour-blind readers (Okabe and Ito, then Tol's muted)."""
 
 from __future__ import annotations
 

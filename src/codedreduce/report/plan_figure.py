@@ -1,4 +1,4 @@
-"""A plan as a picture."""
+"""Figures of plans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from codedreduce.report.palette import MUTED, ROOT, group_colour
 from codedreduce.report.plan_text import copies_text, group_ranges
 from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 
-#: More nodes than this do not fit on a page.
+#: Limit of workers: more do not fit on a page.
 MOST_DRAWN = 600
 
 Point = tuple[float, float]
@@ -50,7 +50,7 @@ def _caption(plan: Plan) -> str:
     calm, most = plan.calm_load(last), plan.load(last)
     computes = f"every worker computes {_per_cent(calm, plan)} of the batch"
     if isinstance(plan, StripedPlan):
-        computes += ", and blocks that others are late with"
+        computes += ", plus late blocks of other ranks"
     elif calm != most:
         computes += f", up to {_per_cent(most, plan)} under stragglers"
     return f"{computes}\na sample is held {copies_text(plan)}"
@@ -107,7 +107,7 @@ def _load(plan: TreePlan, node: int) -> str:
 
 
 def _label(ax: Axes, place: Point, text: str, *, leaf: bool, size: float, font: float) -> None:
-    """Below a leaf; beside a parent, whose lower side belongs to its edges."""
+    """Put a label below a leaf, or beside a parent, as edges leave a parent at its lower side."""
     reach = 0.62 * math.sqrt(size)
     offset, ha, va = ((0.0, -reach), "center", "top") if leaf else ((reach, 0.0), "left", "center")
     ax.annotate(
@@ -121,7 +121,7 @@ def _dot(ax: Axes, place: Point, label: str, colour: str, size: float, font: flo
 
 
 def _draw_stripes(ax: Axes, plan: StripedPlan) -> None:
-    """Ranks with the blocks of their units, and below them the vector: every rank sends to every stripe's keeper."""
+    """Ranks with the blocks of their units, and below them the vector: every rank sends to every stripe's reducer."""
     ranks = plan.workers
     scale = min(1.0, 18 / ranks)
     for rank in plan.computing:
@@ -136,8 +136,8 @@ def _draw_stripes(ax: Axes, plan: StripedPlan) -> None:
         ax.add_patch(Rectangle((rank - 0.5, -2.28), 1, 0.28, facecolor=colour, edgecolor="white", lw=scale))
         _dot(ax, (rank, 0), str(rank), colour, 620 * scale**2, max(3.0, 9 * scale))
     units = len(plan.all_units)
-    work = f"a unit each,\n{plan.blocks} blocks" if units == ranks else f"{units} units,\n{plan.blocks} blocks each"
-    for height, words in ((0.63, work), (-2.14, "the sum,\na stripe each")):
+    work = f"one unit each,\n{plan.blocks} blocks" if units == ranks else f"{units} units,\n{plan.blocks} blocks each"
+    for height, words in ((0.63, work), (-2.14, "the sum,\none stripe each")):
         ax.text(-0.75, height, words, ha="right", va="center", fontsize=8, color=ROOT)
     ax.set_xlim(-0.8 - 0.2 * ranks, ranks - 0.3)
     ax.set_ylim(-2.5, 0.95)

@@ -1,4 +1,4 @@
-"""A plan as text for the terminal."""
+"""Plans as text for the terminal."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rich.tree import Tree as TextTree
 from codedreduce.report.palette import group_colour
 from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 
-#: Trees with more nodes are shown with one replica of each group opened.
+#: Limit of workers for a complete tree; a larger one shows the subtree of one replica per group.
 SHOWN_WHOLE = 64
 
-#: Of such a tree, children of a node that are shown.
+#: Limit of children shown per node in such a larger tree.
 CHILDREN = 20
 
-#: With more workers it takes seconds to count how often a sample is held.
+#: Limit of workers for counting how often a sample is held: more take seconds.
 COUNTED = 2000
 
 
 def plan_text(plan: Plan) -> Group:
-    """The tree with its groups in colour and each node's load and shares, or ring or ranks; below it a summary."""
+    """The tree (groups in colour, load and tasks of each node), the ring or the ranks; below it a summary."""
     if isinstance(plan, TreePlan):
         picture: TextTree | Text = _tree(plan)
     else:
@@ -55,7 +55,7 @@ def _add_children(plan: TreePlan, branch: TextTree, node: int, whole: bool) -> N
 
 
 def group_ranges(plan: TreePlan, children: range) -> list[range]:
-    """The groups of a node's children, in order, as far as these go."""
+    """The groups of these children of a node, in order, cut off at the last of these children."""
     groups: list[range] = []
     for child in children:
         group = plan.group(child)
@@ -69,7 +69,7 @@ def _describe(plan: TreePlan, node: int) -> str:
     calm, most = plan.calm_load(node), plan.load(node)
     if plan.scheme.order == "progressive" and most > calm:
         tasks = plan.order(node, plan.tree.parent(node))
-        return f"{calm} samples, {most} at most; shares {' then '.join(map(str, tasks))}"
+        return f"{calm} samples, {most} at most; tasks {' then '.join(map(str, tasks))}"
     piece = [part for pieces in next(plan.units(node)).pieces for part in pieces]
     where = " + ".join(f"{_weight(part.weight)}[{part.start}, {part.stop})" for part in piece[:4])
     return f"{most} samples: {where}{' + ...' if len(piece) > 4 else ''}"
@@ -99,7 +99,7 @@ def _ranks(plan: StripedPlan) -> Text:
         several = f"{len(units)} units, " if len(units) > 1 else ""
         text.append(f"● {rank}", style=f"bold {group_colour(rank)}")
         text.append(f"  {stop - start} samples: [{start}, {stop}) in {several}{len(units) * plan.blocks} blocks; ")
-        text.append(f"{'coordinates, and ' if rank == 0 else ''}keeps 1/{plan.workers} of the vector\n")
+        text.append(f"{'first leader, and ' if rank == 0 else ''}reducer of 1/{plan.workers} of the vector\n")
     if plan.workers > SHOWN_WHOLE:
         text.append(f"... and so on to {plan.workers - 1}\n", style="dim")
     return text
@@ -115,8 +115,8 @@ def _summary(plan: Plan) -> Table:
     tolerated = getattr(plan.scheme, "stragglers", 0)
     table.add_row("workers", str(plan.workers))
     table.add_row("samples", str(plan.samples))
-    at_most = "whatever others are late with, block by block" if isinstance(plan, StripedPlan) else f"{most} at most"
-    table.add_row("a worker computes", f"{calm} samples when nobody straggles, {at_most}")
+    at_most = "plus late blocks of other ranks" if isinstance(plan, StripedPlan) else f"{most} at most"
+    table.add_row("a worker computes", f"{calm} samples without stragglers, {at_most}")
     if plan.workers <= COUNTED:
         table.add_row("a sample is held", copies_text(plan))
     table.add_row("tolerates", _tolerance(plan, tolerated))
@@ -124,7 +124,7 @@ def _summary(plan: Plan) -> Table:
 
 
 def copies_text(plan: Plan) -> str:
-    """By how many workers a sample may be asked for."""
+    """How many workers hold a sample."""
     least, mean, most = plan.copies()
     if least == most:
         return "once" if most == 1 else f"by {most} workers"
@@ -134,10 +134,14 @@ def copies_text(plan: Plan) -> str:
 def _tolerance(plan: Plan, tolerated: int) -> str:
     if isinstance(plan, StripedPlan):
         others = len(plan.group(0)) - 1
-        return f"all but any one rank, {others} of them" if others + 1 == plan.workers else f"{others} in each group"
+        return (
+            f"{others} stragglers, that is, all ranks but one"
+            if others + 1 == plan.workers
+            else f"{others} in each group"
+        )
     if not tolerated:
         return "no straggler: a round waits for the slowest worker"
     where = "in each group" if getattr(plan.scheme, "code", "repetition") == "repetition" else "under each parent"
     if plan.scheme.name == "live-compensation":
-        where = "in all, whose results come one step late"
+        where = "in all; their results count one step later"
     return f"{tolerated} straggler{'s' if tolerated > 1 else ''} {where}"

@@ -1,9 +1,8 @@
-"""A run: what its nodes agree on, what happens in it, and what delays or ends it.
+"""A run: the agreement of its ranks, what happens in it, and what delays or ends it.
 
-Imports `memory`, `process`, `protocol` and what is below.
+Imports `memory`, `process`, `protocol` and the packages below them.
 
-- `agreement`, `tuning`, `trainings`, `site`, `quorum`: where nodes meet, what they do, and when they may begin
-- `world`, `alone`: what training needs of a world, and the world of one process
-- `journal`: one stream of what happened; `delays`, `injected_delays`: how late workers are; `failures`: computations
-  that fail
+- `agreement`, `tuning`, `trainings`, `site`, `quorum`: rendezvous, settings, and when a run may begin
+- `world`, `alone`: the interface that training needs, and its implementation in one process
+- `journal`: one stream of events; `delays`, `injected_delays`: models of stragglers; `failures`: failed computations
 """

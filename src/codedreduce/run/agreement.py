@@ -1,4 +1,4 @@
-"""A run: where its nodes meet, what they are to do, and what they agree on. The same on every node."""
+"""A run: its rendezvous, its plan and its settings. They are the same on every rank."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ from codedreduce.schemes import Plan, RingPlan, StripedPlan
 Dtype = np.dtype[np.generic]
 FLOAT32: Dtype = np.dtype(np.float32)
 
-#: In a subject, between things that may differ; before where memory is shared.
+#: Separators in a subject: between things that may differ, and before the shared memory.
 APART = "; "
 SHARING = f"{APART}shares "
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """Where a run meets: its name, the root's address, and whether its nodes share this machine's memory.
+    """The rendezvous of a run: its name, the root's address, and whether its ranks share this host's memory.
 
-    `root_within`: seconds a node looks for the root. `all_within`: seconds that all nodes together have to come up.
-    `orphaned_after`: seconds a node waits for a parent, or a rank for rank 0, that cannot be reached.
-    `least`: how many workers must have come for the run to begin; without it all must. `also`: further machines at
-    which, by the same port, the run can be met. `series`, `training`: of which run's trainings this is one, and which
-    (`trainings.py`). `secret`: who knows it may be in; a run that meets at a port, and is
-    not `insecure`, has one.
+    `root_within`: timeout in seconds for a rank to find the root. `all_within`: timeout for all ranks to join.
+    `orphaned_after`: seconds that a rank waits for an unreachable parent, or for rank 0.
+    `least`: number of workers that must join before the run begins; the default is all. `also`: further hosts that may
+    serve the rendezvous, at the same port. `series`, `training`: the run to which this training belongs, and its number
+    (`trainings.py`). `secret`: admits a process to the run; a run with a port has one unless it is `insecure`.
     """
 
     run: str
@@ -45,60 +44,60 @@ class Meeting:
     port: int = 0
     same_machine: bool = True
     shared_memory: bool = True
-    subject: str = ""  # what is trained, in words; all nodes must say the same
-    arithmetic: str = ""  # what it is computed with: others may have other bits, and are told of
+    subject: str = ""  # what is trained, as text; it must be equal on all ranks
+    arithmetic: str = ""  # kind of arithmetic; a rank with another kind is reported
     root_within: float = 30.0
     all_within: float = 120.0
     orphaned_after: float = 300.0
-    grace: float = 30.0  # seconds that a process has to hand over when it is told to leave (SIGTERM)
+    grace: float = 30.0  # seconds that a process has to hand over after SIGTERM
     least: int | None = None
     also: tuple[str, ...] = ()
-    restarts: bool = False  # whoever started this process starts it again if it ends with an error
-    goes_on: bool = False  # this process was started again, to go on with the run that it finds
+    restarts: bool = False  # the launcher restarts this process if it ends with an error
+    goes_on: bool = False  # this process was restarted, to continue the run that it finds
     series: str = ""
     training: int = 1
-    generation: int = 0  # of ranks, who leads at first
+    generation: int = 0  # it determines which rank leads at first
     secret: Secret | None = None
     insecure: bool = False
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """All places where somebody may answer, the root's first."""
+        """All addresses where a rank may serve the rendezvous, the root's first."""
         return tuple(dict.fromkeys((self.address, *(f"tcp://{host}:{self.port}" for host in self.also if self.port))))
 
     @property
     def address(self) -> str:
-        """Where the root answers: at a port, or without one at a name on this machine."""
+        """Where the root serves the rendezvous: at a port, or without one at a local socket."""
         return f"tcp://{self.host}:{self.port}" if self.port else f"ipc://{run_folder(self.run)}/book"
 
     def listen_at(self) -> str:
-        """Where a node listens: a name on this machine, or an address others can reach."""
+        """Where a rank listens: at a local socket, or at an address that other hosts can reach."""
         if self.same_machine:
             return f"ipc://{run_folder(self.run)}/node"
         return f"tcp://{own_address(self.host, self.port)}"
 
     def check_protected(self) -> None:
-        """Refuse to listen at a port without a secret, unless that was said to be meant."""
+        """Refuse to listen at a port without a secret, unless `insecure` is set."""
         if self.port and self.secret is None and not self.insecure:
             raise UsageError(
-                f"the run meets at {self.address}, where others may come, and there is no secret to tell them by: make "
-                "one with `codedreduce secret` (where machines share your home folder that is all), or hand one to all "
-                "processes (CODEDREDUCE_SECRET_FILE or CODEDREDUCE_SECRET, in a batch script: export "
-                "CODEDREDUCE_SECRET=$(openssl rand -hex 32)), or say that everybody may be in (--insecure, "
+                f"the rendezvous at {self.address} is open to other users, and the run has no secret: make one with "
+                "`codedreduce secret` (enough if hosts share your home folder), or pass one to all processes "
+                "(CODEDREDUCE_SECRET_FILE or CODEDREDUCE_SECRET, in a batch script: export "
+                "CODEDREDUCE_SECRET=$(openssl rand -hex 32)), or admit every process (--insecure, "
                 "CODEDREDUCE_INSECURE=1)"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """All that a node must know to take part: `wire` is what numbers travel as, if not as they are."""
+    """All that a rank must know to take part. `wire`: the type of numbers in messages, if not `dtype`."""
 
     meeting: Meeting
     plan: Plan
     settings: Settings
     dtype: Dtype = FLOAT32
     wire: Dtype | None = None
-    nonfinite: str = REFUSE  # gradients that are not finite, or sum them like others
+    nonfinite: str = REFUSE  # what to do with gradients that are not finite
 
     def __post_init__(self) -> None:
         check_nonfinite(self.nonfinite)
@@ -109,9 +108,9 @@ class Run:
         exact: int = 0, excess: Excess = WAIT_ON, after: int = 0, nonfinite: str = REFUSE, audit: Audit | None = None,
         arithmetic: Arithmetic | None = None,
     ) -> Run:  # fmt: skip
-        """A run for vectors of so many numbers, with settings that suit where it meets; the first round is after+1.
+        """A run for vectors of `length` numbers, with settings that suit its rendezvous; the first round is after+1.
 
-        `exact`: how many numbers at the end of a vector travel as they are, where the others travel as `wire`.
+        `exact`: count of numbers at the end of a vector that are sent as `dtype`, while the others are sent as `wire`.
         """
         travels_as = _wire_dtype(wire)
         meeting = replace(meeting, arithmetic=str(arithmetic or of_numpy()))
@@ -133,18 +132,18 @@ class Run:
 
     @property
     def shares_memory(self) -> bool:
-        """Whether vectors are read where they lie instead of being sent."""
+        """Whether ranks read vectors in shared memory instead of sending them."""
         if isinstance(self.plan, StripedPlan) and self.plan.workers == 1:
-            return False  # with whom?
+            return False  # there is no other rank
         if self.wire is not None and not isinstance(self.plan, StripedPlan):
             return False  # a tree's sums are rounded on their way
         return self.meeting.shared_memory and self.meeting.same_machine
 
 
 def _with_narrow_numbers(settings: Settings, plan: Plan, wire: Dtype, exact: int, dtype: Dtype) -> Settings:
-    """Whole numbers of either type, wherever a chunk is cut: those that are exact begin where wide ones may lie."""
+    """Chunks end between numbers of either type, and the exact numbers begin at an aligned position."""
     if exact and isinstance(plan, RingPlan):
-        raise UsageError("on a ring all numbers travel alike: exact must be 0")
+        raise UsageError("a ring sends all numbers as one type: exact must be 0")
     each = dtype.itemsize // wire.itemsize
     narrow = (settings.length - exact) // each * each
     chunk = -(-settings.chunk // each) * each
@@ -153,34 +152,34 @@ def _with_narrow_numbers(settings: Settings, plan: Plan, wire: Dtype, exact: int
 
 
 def _saying_what_is_audited(meeting: Meeting, audit: Audit) -> Meeting:
-    """All nodes must draw the same, and compute the same bits: audits compare these."""
+    """All ranks must draw the same audits and compute bit-identical results, which audits compare."""
     said = f"audits of {audit.fraction:g} with seed {audit.seed}, quarantine after {audit.quarantine}"
     subject = APART.join([meeting.subject, said, f"arithmetic {meeting.arithmetic}"])
     return replace(meeting, subject=subject) if meeting.subject else meeting
 
 
 def _saying_whose_memory(meeting: Meeting, is_shared: bool) -> Meeting:
-    """A node that could not read the others' memory, or they not its, is then refused when it joins."""
+    """Add the memory to the subject: the run then refuses a rank that cannot share memory with the others."""
     whose = f"memory of PID namespace {memory_space()}" if is_shared else "no memory"
     return replace(meeting, subject=f"{meeting.subject}{SHARING}{whose}") if meeting.subject else meeting
 
 
 def difference(node: int, has: str, root_has: str) -> str:
-    """Why a node whose subject is not the root's cannot be in.
+    """Why a run refuses a rank with another subject than the root's.
 
     >>> difference(3, "10 samples; seed 1; shares no memory", "10 samples; seed 0; shares no memory")
-    'node 3 has seed 1, and the root seed 0: all must have the same'
+    'rank 3 has seed 1, and the root seed 0: all must have the same'
     """
     (mine, _, my_memory), (roots, _, its_memory) = has.rpartition(SHARING), root_has.rpartition(SHARING)
     if mine != roots or not mine:
         ours, theirs = (mine or has).split(APART), (roots or root_has).split(APART)
-        if len(ours) == len(theirs):  # name what differs, and nothing else
+        if len(ours) == len(theirs):  # name only what differs
             pairs = [(one, other) for one, other in zip(ours, theirs, strict=True) if one != other]
             ours, theirs = [one for one, _ in pairs], [other for _, other in pairs]
-        return f"node {node} has {APART.join(ours)}, and the root {APART.join(theirs)}: all must have the same"
+        return f"rank {node} has {APART.join(ours)}, and the root {APART.join(theirs)}: all must have the same"
     return (
-        f"node {node} shares {my_memory}, and the root {its_memory}: they cannot read each other's; "
-        "let all share none (CODEDREDUCE_SHARED_MEMORY=0)"
+        f"rank {node} shares {my_memory}, and the root {its_memory}: they cannot read each other's; "
+        "disable shared memory on all ranks (CODEDREDUCE_SHARED_MEMORY=0)"
     )
 
 
@@ -188,6 +187,6 @@ def _wire_dtype(name: str | None) -> Dtype | None:
     if name is None:
         return None
     if name != "bfloat16":
-        raise UsageError(f"numbers can travel as they are, or as bfloat16; not as {name!r}")
+        raise UsageError(f"wire must be None or 'bfloat16', got {name!r}")
     found: Dtype = np.dtype(require("ml_dtypes", extra="torch").bfloat16)
     return found

@@ -1,4 +1,4 @@
-"""A world of one process: every unit of a plan, one after the other, summed as a run of that plan would."""
+"""A world of one process: it computes every unit of a plan in turn, and adds them as a run of that plan does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from codedreduce.vectors import Vector
 
 
 class Alone:
-    """Evaluates the plan directly: what every other world must give, to the bit."""
+    """Evaluates the plan directly: the results of every other world must be bit-identical to it."""
 
     def __init__(
         self, plan: Plan, gradient: Gradient, length: int, dtype: Dtype, after: int = 0, memory: Memory | None = None

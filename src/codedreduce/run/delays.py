@@ -1,7 +1,7 @@
-"""How late workers are: models of delay, and measured traces.
+"""Models of stragglers, and measured traces.
 
-A draw gives, for every worker of a round, a start-up delay in seconds and a factor of slowness. A round's draw is a
-function of the seed and the round alone, so that all schemes meet the same delays.
+A draw gives a start-up delay in seconds and a factor of slowness for every worker of a round. It depends only on the
+seed and the round, so that all schemes have the same delays.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Draw(NamedTuple):
 
 
 class Delays(ABC):
-    """A model of delay for `workers` workers, whose uncoded computation takes `unit` seconds."""
+    """A model of delay for `workers` workers; an uncoded computation of one takes `unit` seconds."""
 
     def __init__(self, workers: int, unit: float, seed: int) -> None:
         self.workers = workers
@@ -41,7 +41,7 @@ class Delays(ABC):
         """The delays of a round."""
 
     def lateness(self, round_: int) -> Floats:
-        """By how many seconds each worker is later with its part than one without delay."""
+        """Seconds by which the delay makes the result of each worker late."""
         draw = self.draw(round_)
         return draw.startup + (draw.slowness - 1) * self.unit
 
@@ -53,7 +53,7 @@ class Delays(ABC):
 
 
 class Calm(Delays):
-    """Nobody is late."""
+    """Fault-free: no worker is late."""
 
     def draw(self, round_: int) -> Draw:
         """No delay."""
@@ -61,7 +61,7 @@ class Calm(Delays):
 
 
 class Exponential(Delays):
-    """The paper's shifted exponential: a unit of work takes `unit` seconds and an exponential time with that mean."""
+    """The paper's shifted exponential: a computation takes `unit` seconds plus an exponential time with that mean."""
 
     def draw(self, round_: int) -> Draw:
         """Independent delays with mean `unit`."""
@@ -69,10 +69,10 @@ class Exponential(Delays):
 
 
 class Bursty(Delays):
-    """Transient and clustered, as cold starts: in one round of four 5 to 12 % of the workers take 3x to 12x as long."""
+    """Transient and clustered, like cold starts: in a quarter of rounds 5 to 12 % of workers take 3x to 12x as long."""
 
     def draw(self, round_: int) -> Draw:
-        """Mostly nothing; sometimes a handful of large delays."""
+        """Usually no delay; sometimes a few large ones."""
         random = self._random(round_)
         startup, slowness = self._none()
         if random.random() < 0.25:
@@ -82,10 +82,10 @@ class Bursty(Delays):
 
 
 class Sticky(Delays):
-    """Persistent, as exhausted CPU credit: from some round on, one worker in ten is 8x to 13x slow and stays so."""
+    """Persistent, like exhausted CPU credit: from some round on, one worker in ten stays 8x to 13x slow."""
 
     def draw(self, round_: int) -> Draw:
-        """The same workers, once it has begun for them."""
+        """The same workers in each round, each from its own first round on."""
         random = self._random(0)
         startup, slowness = self._none()
         unlucky = random.permutation(self.workers)[: max(1, self.workers // 10)]
@@ -119,7 +119,7 @@ class Rotating(Delays):
         self._order = self._random(0).permutation(workers)
 
     def draw(self, round_: int) -> Draw:
-        """The next one's turn."""
+        """The next worker in a fixed random order."""
         startup, slowness = self._none()
         startup[self._order[round_ % self.workers]] = self.seconds
         return Draw(startup, slowness)
@@ -131,13 +131,13 @@ class OneWorker(Delays):
     def __init__(self, workers: int, unit: float, seed: int, *, node: int, probability: float, seconds: float) -> None:
         super().__init__(workers, unit, seed)
         if not 1 <= node <= workers:
-            raise UsageError(f"workers are 1 to {workers}; there is no worker {node} that could stall")
+            raise UsageError(f"there is no worker {node} to delay: workers are 1 to {workers}")
         self.node = node
         self.probability = probability
         self.seconds = seconds
 
     def draw(self, round_: int) -> Draw:
-        """It, or nobody."""
+        """A stall of this worker, or none."""
         startup, slowness = self._none()
         if self._random(round_).random() < self.probability:
             startup[self.node - 1] = self.seconds
@@ -157,7 +157,7 @@ class Trace(Delays):
         self._relative = np.nan_to_num(latencies, nan=median) / median
 
     def draw(self, round_: int) -> Draw:
-        """One measured round, or as many as it takes."""
+        """One measured round, or several if the trace has too few workers."""
         random = self._random(round_)
         rows, rounds = self._relative.shape
         copies = -(-self.workers // rows)
@@ -166,7 +166,7 @@ class Trace(Delays):
         return Draw(self.unit * np.maximum(relative - 1, 0), np.clip(relative, 0.05, 1.0))
 
 
-#: A number as people write it.
+#: A decimal number.
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 
 MODELS: dict[str, type[Delays]] = {"calm": Calm, "exponential": Exponential, "bursty": Bursty, "sticky": Sticky}
@@ -176,8 +176,8 @@ def parse_delays(text: str, *, workers: int, unit: float, seed: int) -> Delays:
     """A delay model from `calm`, `exponential`, `bursty`, `sticky`, `stalls:P:SECONDS`, `one:SECONDS` (each in turn),
     `worker:NODE:P:SECONDS`, `rank:RANK:P:SECONDS`, `FILE.npz:key`.
 
-    Workers of trees and rings are counted from 1, ranks of stripes from 0: `worker:3` and `rank:2` are the same place
-    among those that compute, whatever the scheme, so that all schemes can meet the same delays.
+    Workers of trees and rings are counted from 1, ranks of stripes from 0: `worker:3` and `rank:2` are the same
+    computing process in every scheme, so that all schemes can have the same delays.
 
     >>> parse_delays("stalls:0.05:2s", workers=84, unit=0.24, seed=0).seconds
     2.0
@@ -191,7 +191,7 @@ def parse_delays(text: str, *, workers: int, unit: float, seed: int) -> Delays:
         node, probability, seconds = int(match[2]), _probability(match[3], text), float(match[4])
         if match[1] == "rank":
             if node >= workers:
-                raise UsageError(f"ranks are 0 to {workers - 1}; there is no rank {node} that could stall")
+                raise UsageError(f"there is no rank {node} to delay: ranks are 0 to {workers - 1}")
             node += 1
         return OneWorker(workers, unit, seed, node=node, probability=probability, seconds=seconds)
     if match := re.fullmatch(rf"one:({_NUMBER})s?", text):
@@ -199,17 +199,17 @@ def parse_delays(text: str, *, workers: int, unit: float, seed: int) -> Delays:
     if ".npz" in text:
         return Trace(workers, unit, seed, latencies=load_trace(text))
     known = ", ".join([*MODELS, "stalls:P:SECONDS", "one:SECONDS", "worker:NODE:P:SECONDS", "rank:RANK:P:SECONDS"])
-    raise UsageError(f"unknown delays {text!r}; there are {known} and FILE.npz:key")
+    raise UsageError(f"unknown delays {text!r}: use one of {known} or FILE.npz:key")
 
 
 def _probability(number: str, text: str) -> float:
     if not 0 <= float(number) <= 1:
-        raise UsageError(f"a stall needs a probability from 0 to 1, got {number} in {text!r}")
+        raise UsageError(f"{text!r}: the probability {number} is not between 0 and 1")
     return float(number)
 
 
 def load_trace(text: str) -> Floats:
-    """The matrix of `FILE.npz:key`, checked."""
+    """Load and check the matrix of `FILE.npz:key`."""
     name, _, key = text.rpartition(":") if not text.endswith(".npz") else (text, "", "")
     path = Path(name)
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Computations that fail: what is told of them, and the error that ends a run in which nobody could do better."""
+"""Failed computations: how they are reported, and the error of a run in which no other rank succeeded either."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from codedreduce.protocol.core.messages import Trouble
 #: Why a gradient that is not finite counts as a failure.
 NOT_FINITE = "its gradient is not finite"
 
-#: How the reason begins where the user can mend it.
+#: Start of a reason that the user can correct.
 _USAGE = "UsageError: "
 
-#: What can be done with gradients that are not finite: count as failures, or be summed like others.
+#: Options for gradients that are not finite: count them as failures, or sum them like others.
 REFUSE, PASS = "refuse", "pass"
 
 
 def check_nonfinite(what: str) -> str:
-    """What is done with gradients that are not finite, if it is something that can be done.
+    """Check the option for gradients that are not finite, and return it.
 
     >>> check_nonfinite("refuse")
     'refuse'
@@ -29,7 +29,7 @@ def check_nonfinite(what: str) -> str:
 
 
 def error_of(round_: int, troubles: Sequence[Trouble]) -> CodedReduceError:
-    """The error of a round that nobody could compute, naming who failed, in the order in which they were asked.
+    """The error of a round that no worker could compute, with the workers in the order in which they were asked.
 
     >>> error_of(5, [(3, "MemoryError"), (4, "ValueError: no")])
     WorkerFailed('worker 3 failed: MemoryError; worker 4, asked instead: ValueError: no')
@@ -44,7 +44,7 @@ def error_of(round_: int, troubles: Sequence[Trouble]) -> CodedReduceError:
             f"round {round_}: the gradient is not finite (of worker {troubles[0][0]}{instead if others else ''}); take "
             'a smaller learning rate, look at the data, or let it pass (nonfinite="pass")',
         )
-    if all(reason.startswith(_USAGE) for _, reason in troubles):  # nobody can compute it, and the message says why
+    if all(reason.startswith(_USAGE) for _, reason in troubles):  # no worker can compute it; the text has the reason
         return UsageError(troubles[0][1].removeprefix(_USAGE))
     more = "".join(f"; worker {node}, asked instead: {reason}" for node, reason in troubles[1:])
     return WorkerFailed(troubles[0][0], troubles[0][1] + more)

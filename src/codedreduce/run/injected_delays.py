@@ -1,4 +1,4 @@
-"""Delays made on purpose: the simulator's models, slept through by real workers."""
+"""Artificial delays: real workers sleep for the times of the simulator's models."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from codedreduce.run.delays import Delays, Draw, parse_delays
 
-#: Seconds that a worker's computation is taken to last when delays are drawn relative to it and nothing else is said.
+#: Default duration of a worker's computation in seconds, for models with delays relative to it.
 DEFAULT_UNIT = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class Injection:
-    """What is made of a machine: how late it is, and how long a sample takes at least."""
+    """The behaviour of an emulated host: its delays, and the minimum time for a sample."""
 
     delays: Delays
     sample_seconds: float = 0.0
@@ -23,7 +23,7 @@ class Injection:
     def of(
         cls, delays: str | None, *, workers: int, seed: int, compute: float = 0.0, samples: int = 1
     ) -> Injection | None:
-        """Delays as people write them, drawn alike by everyone; `compute`: seconds the batch takes one worker at least.
+        """Parse delays; all ranks draw the same. `compute`: minimum seconds for the whole batch on one worker.
 
         >>> Injection.of(None, workers=4, seed=0) is None
         True
@@ -36,18 +36,18 @@ class Injection:
 
 
 class DelayInjector:
-    """Makes one worker as late as it is told to be. A sleep ends early when the worker is told to stop."""
+    """Delays one worker. A sleep ends early when the worker has to stop."""
 
     def __init__(self, injection: Injection, place: int) -> None:
         self._delays = injection.delays
         self._sample_seconds = injection.sample_seconds
-        self._place = place  # among those that compute
+        self._place = place  # index among the computing ranks
         self._drawn: tuple[int, Draw] | None = None
-        self._stall = (0, 0.0)  # the round whose start-up delay was met, and when it ends
-        self._due = 0.0  # when the machine to be played would have done all it was asked for
+        self._stall = (0, 0.0)  # the last round with a start-up delay, and the end of that delay
+        self._due = 0.0  # when the emulated host would have finished all requests
 
     def before(self, round_: int, asked_at: float, stop: threading.Event) -> None:
-        """Sleep through the start-up delay of a round, or what is left of it."""
+        """Sleep for the rest of the start-up delay of a round."""
         if self._stall[0] != round_:
             self._stall = (round_, asked_at + float(self._draw(round_).startup[self._place]))
         self._due = max(asked_at, self._stall[1])
@@ -56,9 +56,9 @@ class DelayInjector:
             stop.wait(left)
 
     def after(self, round_: int, samples: int, took: float, stop: threading.Event) -> None:
-        """Sleep as much longer as the machine to be played would have computed.
+        """Sleep until the emulated host would have finished these samples.
 
-        It would have had a core of its own: its time runs from when it was asked, not from when it got one here.
+        That host would have its own core: its time starts at the request, not when a core is free here.
         """
         slowness = float(self._draw(round_).slowness[self._place])
         if self._sample_seconds:
@@ -70,7 +70,7 @@ class DelayInjector:
             stop.wait(rest)
 
     def left(self, round_: int) -> float:
-        """Seconds of a round's start-up delay that were not slept through."""
+        """Remaining seconds of the start-up delay of a round."""
         return max(0.0, self._stall[1] - time.monotonic()) if self._stall[0] == round_ else 0.0
 
     def _draw(self, round_: int) -> Draw:

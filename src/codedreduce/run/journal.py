@@ -1,6 +1,6 @@
-"""What happened in a run: one stream of rounds, notes, intervals and lateness, whatever world it ran in.
+"""What happened in a run: one stream of rounds, notes, intervals and lateness, the same for every world.
 
-Worlds and the training loop write it; the run log, progress bars, reports and timelines read it, as it comes
+Worlds and the training loop write it. The run log, progress bars, reports and timelines read it, during the run
 (`readers`) or afterwards (`rounds`, `notes`, `intervals`).
 """
 
@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 from codedreduce.protocol.core.events import Note
 
-#: Notes that a person must hear of, however often they come.
+#: Kinds of notes that are always reported to the user.
 MUST_BE_HEARD = frozenset(
     {"checkpoint", "waiting", "approximate", "dead", "left", "refused", "drift", "failed", "stands in", "orphaned"}
     | {"mistaken", "damaged", "quarantined", "unaudited", "arithmetic"}
 )
 
-#: Notes that a person should hear of, but that anybody could make many of: said the 1st, 10th, 100th, ... time.
+#: Kinds of notes that any process could cause in large numbers: the 1st, 10th, 100th, ... is reported.
 WORTH_SAYING = frozenset({"unreadable", "stranger", "stray", "unaudited"})
 
-#: Notes of a kind that are kept; the others are counted.
+#: Notes that are kept of each kind; further ones are only counted.
 KEPT_OF_A_KIND = 1000
 
 #: Every round, for `Journal(timeline=...)`.
@@ -30,7 +30,7 @@ ALL_ROUNDS = range(1, 2**63 - 1)
 
 
 class Interval(NamedTuple):
-    """What a node did for a while: `compute`, `send`, `stall`, `interrupted`."""
+    """An activity of a rank: `compute`, `send`, `stall`, `interrupted`."""
 
     round: int
     node: int
@@ -41,7 +41,7 @@ class Interval(NamedTuple):
 
 
 class NoteTaken(NamedTuple):
-    """A node had something to tell, at a time of its world's clock."""
+    """A note of a rank, with the time of its world's clock."""
 
     at: float
     node: int
@@ -50,7 +50,7 @@ class NoteTaken(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lateness:
-    """A worker's result of a round came, or would have come, so long after the round was over."""
+    """A worker's result of a round arrived, or would have arrived, `seconds` after the round was over."""
 
     round: int
     node: int
@@ -59,10 +59,10 @@ class Lateness:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundLog:
-    """One round: its time, loss, who was late, and how much longer the late ones would have held it up.
+    """One round: its time, loss, late ranks, and how much longer a wait for them would have taken.
 
-    `residual` is the part that is missing from the gradient (0: nothing); `work` how many batches were computed for it,
-    where that is known. `lateness` is filled in as it becomes known, which is while later rounds run.
+    `residual` is the part that is missing from the gradient (0: nothing); `work` is the number of batches that were
+    computed for it, if known. `lateness` is filled in while later rounds run.
     """
 
     round: int
@@ -75,7 +75,7 @@ class RoundLog:
 
     @property
     def saved(self) -> float:
-        """Seconds that waiting for all would have added, as measured when the late ones stopped or delivered."""
+        """Seconds that a wait for all would have added, measured when the late ranks stopped or delivered."""
         return max(self.lateness.values(), default=0.0)
 
 
@@ -88,7 +88,7 @@ OnNote = Callable[[Note], None]
 class Journal:
     """Keeps the stream, bounded, and passes every entry on to its readers.
 
-    `timeline` says of which rounds intervals are wanted; `remember` how many rounds are kept (all of them without).
+    `timeline`: the rounds of which intervals are kept; `remember`: the number of rounds that are kept (None: all).
     """
 
     def __init__(self, *readers: Reader, timeline: Container[int] = (), remember: int | None = None) -> None:
@@ -96,12 +96,12 @@ class Journal:
         self.timeline = timeline
         self.rounds: deque[RoundLog] = deque(maxlen=remember)
         self.notes: list[NoteTaken] = []
-        self.counts: Counter[str] = Counter()  # notes by kind, also of those that are not kept
+        self.counts: Counter[str] = Counter()  # notes by kind, including those that are not kept
         self.intervals: list[Interval] = []
-        self.saved = 0.0  # seconds saved against waiting for all, as far as it is known
+        self.saved = 0.0  # seconds saved against a wait for all, as far as known
 
     def add(self, entry: Entry) -> None:
-        """Something happened."""
+        """Add an entry, and pass it to the readers."""
         match entry:
             case RoundLog():
                 self.rounds.append(entry)
@@ -119,7 +119,7 @@ class Journal:
             reader(entry)
 
     def _late(self, entry: Lateness) -> None:
-        """Late results come while the next rounds run: the round they belong to is one of the last."""
+        """Late results arrive while the next rounds run, so their round is one of the last."""
         for log in reversed(self.rounds):
             if log.round == entry.round:
                 before = log.saved
@@ -129,9 +129,9 @@ class Journal:
                 return
 
     def note(self, at: float, node: int, note: Note) -> None:
-        """A machine had something to tell: how late somebody was, or something in words."""
+        """Add a note of a state machine: the lateness of a worker, or a text."""
         if note.kind == "late" and note.seconds is not None:
-            if node == 0:  # everyone's lateness is told to the root in the end
+            if node == 0:  # the root gets the lateness of all workers in the end
                 self.add(Lateness(round=note.round, node=note.nodes[0], seconds=note.seconds))
         else:
             self.add(NoteTaken(at, node, note))
@@ -142,7 +142,7 @@ class Journal:
 
 
 def listening(on_round: OnRound | None = None, on_note: OnNote | None = None) -> Reader:
-    """A reader that calls back for every round, and for every note that a person should hear of."""
+    """A reader that calls back for every round, and for every note that the user should see."""
     heard: Counter[str] = Counter()
 
     def read(entry: Entry) -> None:

@@ -1,4 +1,4 @@
-"""When a run may begin: everyone is there, or enough are, and the others have been given as long again to come."""
+"""When a run may begin: all have joined, or enough have, and the others have had as long again to join."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection
 
 from codedreduce.schemes import Plan
 
-#: Whether a run can do without these.
+#: Whether a run can begin without these ranks.
 Suffices = Callable[[Collection[int]], bool]
 
-#: Seconds that those who are not there yet have at least, when enough are.
+#: Minimum seconds for the remaining ranks to join once enough have.
 AT_LEAST = 1.0
 
 
 def sufficient(plan: Plan, least: int | None) -> Suffices:
-    """Enough are there if the plan tolerates that the others are missing, and so many are; without a number, all.
+    """At least `least` must have joined, and the plan must tolerate the missing ones; with None all must have joined.
 
     >>> from codedreduce import Striped
     >>> enough = sufficient(Striped(6).plan(samples=60), least=4)
@@ -27,12 +27,12 @@ def sufficient(plan: Plan, least: int | None) -> Suffices:
 
 
 def anyone(missing: Collection[int]) -> bool:
-    """A run that is on can be joined whoever is missing."""
+    """True: a rank can join a run that has begun whichever ranks are missing."""
     return True
 
 
 class Gathering:
-    """A wait for others that began at some time: who is there when, and when that is enough.
+    """A wait for others that started at `began`: whether enough have joined, and since when.
 
     >>> gathering = Gathering(lambda missing: len(missing) <= 1, began=10.0)
     >>> gathering.may_begin({1, 2}, 12.0), gathering.may_begin({2}, 13.0), gathering.may_begin({2}, 15.9)
@@ -47,12 +47,12 @@ class Gathering:
         self._enough_at: float | None = None
 
     def join_what_is_on(self, now: float) -> None:
-        """The run has begun without this node: it does not wait for the others, but for a moment to hear of them."""
+        """The run has begun without this rank: wait only a moment for the addresses of the others."""
         if self._suffices is not anyone:
             self._suffices, self._began, self._enough_at = anyone, now, None
 
     def may_begin(self, missing: Collection[int], now: float) -> bool:
-        """Whether to begin now, when these are missing."""
+        """Whether to begin now without the missing ranks."""
         if not missing:
             return True
         if not self._suffices(missing):

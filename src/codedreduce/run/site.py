@@ -1,4 +1,4 @@
-"""Where the processes of a run are placed, if not simply on this machine: a lab's nodes, for one."""
+"""Where the processes of a run are placed, if not all on this host: for example the nodes of a lab."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from codedreduce.run.agreement import Meeting
 
 
 class Site(Protocol):
-    """Nodes with addresses of their own, to which a process of this machine can move."""
+    """Nodes with their own addresses, to which a process of this host can move."""
 
     @property
     def host(self) -> str:
@@ -23,14 +23,14 @@ class Site(Protocol):
         """A node's address."""
 
     def enter(self, node: int) -> None:
-        """Move the calling thread, and all it starts, to a node."""
+        """Move the calling thread, and all that it starts, to a node."""
 
     def at(self, node: int) -> AbstractContextManager[None]:
-        """The calling thread is at a node for a while; sockets it opens stay there."""
+        """Move the calling thread to a node and back; sockets that it opens stay there."""
 
 
 def meeting_at(site: Site, run: str = "") -> Meeting:
-    """Where a run on a site meets: by TCP, at a port that is free at its root."""
+    """The rendezvous of a run on a site: by TCP, at a port that is free at its root."""
     with site.at(0):
         port = free_port()
     run = run or f"codedreduce-{uuid.uuid4().hex[:8]}"

@@ -1,8 +1,8 @@
-"""The trainings of a process, one after the other in the same run: how each is called, and who was in the last.
+"""The consecutive trainings of a process in one run: the name of each, and the size and leader of the last.
 
-Every process of a run counts alike. After a kill the next training begins with those that are left, and of ranks the
-one leads that led last. A process that was started again begins its script anew, and skips the trainings that are over:
-it does not have what came of them, and of ranks takes the state of those who have.
+All processes of a run count in the same way. After a kill the next training begins with the remaining ranks, and the
+last leader leads again. A restarted process runs its script from the start, and skips the trainings that are over: it
+does not have their results. A rank gets them by a state transfer from the others.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from codedreduce.run.agreement import Meeting
 
-#: Seconds that processes wait for each other between two trainings: one may evaluate for long meanwhile, and whoever
-#: started them ends them when it dies.
+#: Timeout in seconds for processes that wait for each other between two trainings: one may evaluate for long, and the
+#: processes end with their launcher.
 BETWEEN = 7 * 24 * 3600.0
 
 
 class Trainings:
-    """Those of one run.
+    """The trainings of one run.
 
     >>> trainings = Trainings()
     >>> for _ in range(2):
@@ -29,9 +29,9 @@ class Trainings:
 
     def __init__(self) -> None:
         self._number = 0
-        self._layouts = 0  # of this training: each time that what is trained changes it meets anew
-        self._reached: int | None = None  # how many were in when they parted last
-        self._generation = 0  # and which one it was: who led then leads at first
+        self._layouts = 0  # of this training: each has its own rendezvous
+        self._reached: int | None = None  # number of members at the end of the last training
+        self._generation = 0  # the generation at that time: its leader leads at first
 
     def begin(self) -> None:
         """Another training begins."""
@@ -39,12 +39,12 @@ class Trainings:
         self._layouts = 0
 
     def meeting(self, meeting: Meeting) -> Meeting:
-        """Where those meet who are in this training: after the first, those who were in when they parted are enough."""
+        """The rendezvous of this training: after the first, as many members as at the end of the last are enough."""
         self._layouts += 1
         name = meeting.run if self._number == 1 else f"{meeting.run}-{self._number}"
         name += f".{self._layouts}" if self._layouts > 1 else ""
         least = meeting.least if meeting.least is not None else self._reached
-        if self._reached is not None:  # all that are left were here a moment ago
+        if self._reached is not None:  # all remaining ranks were members a moment ago
             meeting = replace(
                 meeting, root_within=max(meeting.root_within, BETWEEN), all_within=max(meeting.all_within, BETWEEN)
             )  # fmt: skip
@@ -53,7 +53,7 @@ class Trainings:
         )
 
     def part(self, reached: int, generation: int) -> None:
-        """So many are in when this process leaves; the generation says who leads them."""
+        """Record the members when this process leaves; the generation determines their leader."""
         self._reached, self._generation = reached, generation
 
 
@@ -61,5 +61,5 @@ _trainings: dict[str, Trainings] = {}
 
 
 def trainings_of(run: str) -> Trainings:
-    """Those of this process in a run."""
+    """The trainings of this process in a run."""
     return _trainings.setdefault(run, Trainings())

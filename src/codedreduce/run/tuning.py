@@ -1,4 +1,4 @@
-"""What the nodes of a real run agree on, chosen for where they run."""
+"""The settings of a real run, chosen for the hosts and connections it uses."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from codedreduce.protocol.core.settings import CHUNK_ELEMENTS, WAIT_ON, Excess
 from codedreduce.schemes import Plan, StripedPlan
 from codedreduce.schemes.striped import OVER_A_NETWORK, Costs
 
-#: Elements in a chunk between processes of one machine, where a chunk is a reference into shared memory.
+#: Elements in a chunk between processes of one host, where a chunk is a reference into shared memory.
 LOCAL_CHUNK = 1 << 20
 
-#: Chunks that a vector is cut into over a network, unless they would be smaller than `LEAST_CHUNK` elements.
+#: Number of chunks of a vector over a network, unless they would be smaller than `LEAST_CHUNK` elements.
 CHUNKS = 16
 LEAST_CHUNK = 1 << 14
 
-#: Bytes of a chunk of a stripe over a network, about: small, since all sums grow at the same time.
+#: Approximate bytes of a chunk of a stripe over a network: small, since all sums grow at the same time.
 STRIPE_CHUNK = 1 << 16
 
-#: Bytes that a core adds up in shared memory while all ranks handle the messages to and from one keeper more. With 8
-#: ranks on two cores a second keeper pays from about 1 million float32 on.
+#: Bytes that a core adds up in shared memory while all ranks handle the messages to and from one more reducer. With 8
+#: ranks on two cores a second reducer pays from about 1 million float32 on.
 LOCAL_BYTES_A_MESSAGE = 16e6
 
-#: Bytes in flight to a neighbour over a network, and how many chunks that may be.
+#: Bytes in flight to a neighbour over a network, and limits on the number of chunks.
 IN_FLIGHT = 1 << 18
 LEAST_WINDOW, MOST_WINDOW = 4, 16
 
-#: References in flight to another rank whose memory is shared: they are small, and acknowledgements are messages, too.
+#: References in flight to a rank with shared memory: they are small, and acknowledgements are messages, too.
 LENT_WINDOW = 32
 
-#: Seconds a worker may be later than another before it counts as late: less is the scheduler's noise.
+#: Seconds that a worker may be behind another before it counts as late: less is noise of the OS scheduler.
 LEAST_HEAD_START = 0.01
 
-#: Seconds that vectors may take before it is known how long they do, on one machine and over a network.
+#: Timeout in seconds for vectors while their usual time is unknown, on one host and over a network.
 UNKNOWN_LOCAL, UNKNOWN_NETWORK = 1.0, 5.0
 
-#: Bytes of a vector from which a sum is offered ahead of its bytes. A smaller one is itself as quick as the head start
-#: of its replicas, and the offer would only be another message to handle.
+#: Bytes of a vector from which a sum is announced before it is sent. A smaller one arrives within the head start of its
+#: replicas, and the announcement would only be another message to handle.
 WORTH_ANNOUNCING = 1 << 16
 
 
@@ -46,7 +46,7 @@ def settings_for(
     plan: Plan, length: int, *, shared_memory: bool, same_machine: bool = False, itemsize: int = 4,
     excess: Excess = WAIT_ON,
 ) -> Settings:  # fmt: skip
-    """Settings for vectors of so many numbers, each `itemsize` bytes on the wire."""
+    """Settings for vectors of `length` numbers, each `itemsize` bytes on the wire."""
     costs = Costs(LOCAL_BYTES_A_MESSAGE, os.cpu_count() or 1) if shared_memory else OVER_A_NETWORK
     if isinstance(plan, StripedPlan):
         about = math.inf if shared_memory else LOCAL_CHUNK * itemsize if same_machine else STRIPE_CHUNK
@@ -75,7 +75,7 @@ def chunk_over_network(length: int) -> int:
 
 
 def window_over_network(chunk_bytes: int) -> int:
-    """Chunks in flight over a network: more of small ones, so that fewer are acknowledged.
+    """Chunks in flight over a network: more if they are small, for fewer acknowledgements.
 
     >>> window_over_network(23_000), window_over_network(1 << 20)
     (11, 4)
@@ -84,5 +84,5 @@ def window_over_network(chunk_bytes: int) -> int:
 
 
 def worth_announcing(length: int, itemsize: int = 4) -> bool:
-    """Whether a sum of so many numbers is offered ahead of its bytes over a network."""
+    """Whether a sum of `length` numbers is announced before it is sent over a network."""
     return length * itemsize >= WORTH_ANNOUNCING

@@ -1,4 +1,4 @@
-"""What training needs of a world: give it a model, get the gradient sum of the batch."""
+"""The interface that training needs of a world: from a model to the gradient sum of the batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from codedreduce.vectors import Vector
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundResult:
-    """What a round gave: the gradient sum, how long it took, what is missing from it, and who was late."""
+    """The result of a round: the gradient sum, its time, the part that is missing, and the late ranks."""
 
     round: int
     vector: Vector
@@ -22,7 +22,7 @@ class RoundResult:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Instead of a sum: this process fell behind, and has the state that others had after a round."""
+    """Instead of a sum: this process fell behind, and now has the state of the others after that round."""
 
     round: int
 
@@ -38,34 +38,34 @@ Outcome = RoundResult | Renewal | Over
 
 
 class World(Protocol):
-    """Runs rounds. On a tree the root's process has one; on a ring and in stripes every process, with the same sum."""
+    """Runs rounds. On a tree only the root has one; on a ring and in stripes every process, with the same sums."""
 
     def aggregate(self, model: Vector) -> Outcome:
         """One round: the gradient sum of the whole batch under this model."""
 
 
 def leads(world: World) -> bool:
-    """Whether a run is led from this process: the root's, a coordinator's, or the only one. It may move."""
+    """Whether this process leads the run: the root, the leader, or the only process. The leader may change."""
     return bool(getattr(world, "leads", True))
 
 
 class Replica(Protocol):
-    """What every rank of a striped run has and steps by itself: the model, and whatever goes with it."""
+    """What every rank of a striped run has and updates by itself: the model, and all that belongs to it."""
 
     def pack(self) -> Vector:
-        """All of it, as it is between two rounds, as numbers that nobody looks at."""
+        """The whole state between two rounds, as opaque numbers."""
 
     def unpack(self, state: Vector) -> None:
-        """Be as another was."""
+        """Replace the state by that of another rank."""
 
 
 class Gradient(Protocol):
     """Writes the gradient sum of a piece, under a model, into `out`; called in the process of worker `node`.
 
-    One that has a method `add`, called alike, adds to `out` instead. One that has an attribute `should_stop` is given a
-    function there, to ask now and then whether to go on. One that has a method `prepare(node)` is called before the
-    node says that it is ready.
+    An optional method `add` with the same arguments adds to `out` instead. An optional attribute `should_stop` is set
+    to a function that tells the gradient whether to stop. An optional method `prepare(node)` is called
+    before the node reports that it is ready.
     """
 
     def __call__(self, piece: Piece, model: Vector, round_: int, out: Vector, node: int) -> bool | None:
-        """Overwrite `out`. False: it was told to stop, and has not finished."""
+        """Overwrite `out`. False: it was stopped before it had finished."""

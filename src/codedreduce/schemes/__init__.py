@@ -1,8 +1,8 @@
-"""Schemes, and the plans that say who computes what.
+"""Schemes, and the plans that assign the computation to nodes.
 
-`scheme` defines what a scheme is, `allocation` and `coded` assign samples to workers; `plan` is the result, which
-`tree_plan`, `ring_plan` and `striped` implement in terms of `work`. `names` parses schemes as people write them,
-`choice` takes one when none is named, and says why.
+`scheme` defines the schemes. `allocation` and `coded` assign samples to workers. `plan` is the interface of the result;
+`tree_plan`, `ring_plan` and `striped` implement it with the types of `work`. `names` parses schemes from text. `choice`
+selects a scheme when the user names none, and gives the reason.
 """
 
 from codedreduce.schemes.plan import NodeWork, Plan, Unit

@@ -1,12 +1,12 @@
-"""Who computes what: the three ways to lay a batch over a tree.
+"""Three ways to lay a batch over a tree.
 
 All three answer the same questions about a node and a task, in time proportional to the depth of the tree:
 
-- `order(node, parent_task)`: the tasks the node works through while its parent works on `parent_task`;
-- `pieces(node, task)`: what the node computes itself;
+- `order(node, parent_task)`: the node's tasks, in order, while its parent works on `parent_task`;
+- `pieces(node, task)`: the node's own computation;
 - `needs(node, task)`: what it must receive from its children.
 
-A task is named by an integer; the root's is 0. Ranges are integers throughout: unit i of m is
+The name of a task is an integer; the root's is 0. Ranges are integers throughout: unit i of m is
 floor(i d / m) .. floor((i+1) d / m), so units tile the batch and differ from d/m by less than one sample.
 """
 
@@ -29,13 +29,13 @@ class Allocation(Protocol):
     """A way to lay a batch over a tree."""
 
     def group(self, node: int) -> range:
-        """The siblings any one of which can stand in for the node, the node among them."""
+        """The siblings that can do the node's task, including itself."""
 
     def order(self, node: int, parent_task: int) -> tuple[int, ...]:
-        """The tasks the node works through while its parent works on `parent_task`."""
+        """The node's tasks, in order, while its parent works on `parent_task`."""
 
     def pieces(self, node: int, task: int) -> tuple[Piece, ...]:
-        """What the node computes itself for a task."""
+        """The node's own computation for a task."""
 
     def needs(self, node: int, task: int) -> Needs:
         """What the node must receive from its children for a task."""
@@ -44,15 +44,15 @@ class Allocation(Protocol):
         """The share index of a task at each level."""
 
     def size(self, task: int) -> int:
-        """How many samples a task holds."""
+        """The number of samples in a task."""
 
 
 @dataclass(frozen=True)
 class Groups:
-    """The siblings of a tree in groups of replicas: as many groups under every parent of a level.
+    """The siblings of a tree in groups of replicas: the same number of groups under every parent of a level.
 
-    With the same number of groups everywhere on a level, corresponding groups under two replicas hold the same
-    work, cut the same way: that is what makes a sum the same bits whichever replica delivers it.
+    So corresponding groups under two replicas hold the same work, cut the same way. This makes a sum bit-identical
+    for any replica that delivers it.
     """
 
     tree: Tree
@@ -68,7 +68,7 @@ class Groups:
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """How many groups each parent's children form, by the parent's level."""
+        """The number of groups under each parent, by the parent's level."""
         levels = zip(self.tree.inner, self.tree.sizes[1:], strict=True)
         return tuple(below // inner // (self.stragglers + 1) for inner, below in levels)
 
@@ -77,7 +77,7 @@ class Groups:
         children = self.tree.children(node)
         if not children:
             return ()
-        # without redundancy nobody has a replica whose cuts must agree, and every child is a group
+        # without redundancy there are no replicas with cuts that must agree, and every child is a group
         count = self.counts[self.tree.level(node)] if self.stragglers else len(children)
         return tuple(children[part.start : part.stop] for part in split_evenly(len(children), count))
 
@@ -91,10 +91,10 @@ class Groups:
 
 @dataclass(frozen=True)
 class Owned:
-    """Every worker owns one unit; a task is the units of a subtree and is named by the worker at its top.
+    """Every worker owns one unit; a task is the units of a subtree, and its name is the worker at the top.
 
-    The members of a group can each do the task of any member, its own first and then the next in turn: the progressive
-    order. With no stragglers tolerated every group is one worker: uncoded.
+    Each member of a group can do the task of any member: its own first, then the others in turn. This is the
+    progressive order. If no straggler is tolerated, every group is one worker: uncoded.
     """
 
     tree: Tree
@@ -120,7 +120,7 @@ class Owned:
 
     @cached_property
     def _bounds(self) -> tuple[int, ...] | None:
-        """Where each unit begins, in preorder, when capacities differ."""
+        """The start of each unit, in preorder, if there are capacities."""
         if self.capacity is None:
             return None
         check_capacity(self.capacity, self.tree.workers)
@@ -146,13 +146,13 @@ class Owned:
         """The tasks of the group, the node's own first, then in turn."""
         index, members = self.groups.place(node)
         if not self.tree.children(parent_task):
-            return ()  # the parent stands in for a leaf: it needs nobody
+            return ()  # the parent does the task of a leaf and needs no children
         owners = self.groups.under(parent_task)[index]
         first = (node - members.start) % len(owners)
         return (*owners[first:], *owners[:first])
 
     def pieces(self, node: int, task: int) -> tuple[Piece, ...]:
-        """The unit the task's owner keeps for itself; a leaf that stands in for a parent does its children's too."""
+        """The owner's own unit; a leaf that does the task of a parent also computes the units of its children."""
         if not self.tree.children(node):
             return tuple(piece for owner in (task, *self.tree.children(task)) for piece in self._unit(owner))
         return self._unit(task)
@@ -169,7 +169,7 @@ class Owned:
         return tuple(owner - self.groups.place(owner)[1].start for owner in self.tree.ancestors(task))
 
     def size(self, task: int) -> int:
-        """How many samples a subtree owns."""
+        """The number of samples that a subtree owns."""
         if task == 0:
             return self.samples
         place = self.tree.preorder(task)
@@ -192,8 +192,8 @@ class Owned:
 class Replicated:
     """Every group owns one unit, and each of its members computes it at once: eager repetition.
 
-    Collapse each group into one node and the tree becomes a smaller one, of 1/r nodes; a task is the units of a
-    subtree of that smaller tree, named by its top.
+    With each group collapsed into one node, the tree has 1/r of its nodes. A task is the units of a subtree of this
+    smaller tree, and its name is the node at the top.
     """
 
     tree: Tree
@@ -203,7 +203,7 @@ class Replicated:
     def __post_init__(self) -> None:
         if not self.tree.is_complete:
             raise SchemeError(
-                f"the eager order needs all leaves on the last level, and in this tree ({self.tree}) they are not; "
+                f"the eager order needs all leaves on the last level, but this tree ({self.tree}) has leaves above it; "
                 "use the progressive order or another number of workers"
             )
         if self.samples < self.collapsed.workers:
@@ -224,7 +224,7 @@ class Replicated:
         return Tree(sizes, sizes[:-1])
 
     def group(self, node: int) -> range:
-        """The siblings that compute the same."""
+        """The siblings that compute the same unit."""
         return self.groups.place(node)[1]
 
     def order(self, node: int, parent_task: int) -> tuple[int, ...]:
@@ -239,7 +239,7 @@ class Replicated:
         return ((Range(self._bound(place), self._bound(place + 1)),),)
 
     def size(self, task: int) -> int:
-        """How many samples a subtree of groups owns."""
+        """The number of samples that a subtree of groups owns."""
         if task == 0:
             return self.samples
         place = self.collapsed.preorder(task)
@@ -254,12 +254,12 @@ class Replicated:
         return Needs(tuple(NeededTask(below, tuple(members)) for below, members in pairs))
 
     def path(self, task: int) -> tuple[int, ...]:
-        """A group has one share at each level."""
+        """One share at each level."""
         return (0,) * self.collapsed.level(task)
 
 
 def check_capacity(capacity: Sequence[float], workers: int) -> None:
-    """Refuse capacities that are not one positive number for each worker."""
+    """Raise `SchemeError` unless there is one positive capacity for each worker."""
     if len(capacity) != workers:
         raise SchemeError(f"capacity needs one number for each of {workers} workers, got {len(capacity)}")
     for worker, value in enumerate(capacity, start=1):

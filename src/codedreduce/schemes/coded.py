@@ -1,4 +1,4 @@
-"""The paper's allocation for a code with real weights: every child's task mixes several parts of its parent's."""
+"""The paper's allocation for a code with real weights: a child's task is a mixture of several parts of its parent's."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from codedreduce.topology import Tree
 
 @dataclass(frozen=True)
 class Coded:
-    """A parent keeps its part of its task and cuts the rest by the rows of a code; weights multiply down the tree.
+    """A parent computes its part of its task and cuts the rest by the rows of a code; weights multiply down the tree.
 
-    Task and node are one: each worker has a single task, named by itself.
+    Each worker has a single task, which has the number of the worker.
     """
 
     tree: Tree
@@ -41,7 +41,7 @@ class Coded:
             )
 
     def group(self, node: int) -> range:
-        """Nobody can stand in for another: each child's message is a mixture of its own."""
+        """Only the node itself: each child's message is a different mixture, which no other child can send."""
         return range(node, node + 1)
 
     def order(self, node: int, parent_task: int) -> tuple[int, ...]:
@@ -65,24 +65,24 @@ class Coded:
         return (0,) * self.tree.level(task)
 
     def size(self, task: int) -> int:
-        """How many samples a task holds."""
+        """The number of samples in a task."""
         return samples_in((self.task(task),))
 
     def _weight(self, node: int) -> Fraction:
-        """What a subtree can hold, in units of one worker's load: itself and its children's over s+1."""
+        """The capacity of a subtree, in loads of one worker: 1 for its top, and the children's weights over s+1."""
         children = self.tree.children(node)
         below = self._equal_weight(self.tree.level(node) + 1) * len(children) if children else Fraction(0)
         return (1 if node else 0) + below / (self.stragglers + 1)
 
     def _equal_weight(self, level: int) -> Fraction:
-        """The weight of a subtree of a level, taking each of its parents to have the average number of children."""
+        """The weight of a subtree of a level, if each of its parents has the average number of children."""
         weight = Fraction(1)
         for above in range(self.tree.depth - 1, level - 1, -1):
             weight = 1 + weight * Fraction(self.tree.sizes[above + 1], self.tree.sizes[above]) / (self.stragglers + 1)
         return weight
 
     def _split(self, node: int) -> tuple[Piece, Piece]:
-        """A node's task, as its own part and the rest."""
+        """The two parts of a node's task: its own, and the rest."""
         if node not in self._splits:
             task = self.task(node)
             total = samples_in((task,))
@@ -91,7 +91,7 @@ class Coded:
         return self._splits[node]
 
     def task(self, node: int) -> Piece:
-        """The weighted ranges whose gradient sum the node's subtree must deliver."""
+        """The weighted ranges of the gradient sum that the node's subtree must deliver."""
         if node == 0:
             return (Range(0, self.samples),)
         parent = self.tree.parent(node)

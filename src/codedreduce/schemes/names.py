@@ -1,4 +1,4 @@
-"""Trees and schemes as people write them: 4x2, 50/4, gradient-coding."""
+"""Parse trees and schemes from text: 4x2, 50/4, gradient-coding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from codedreduce.topology import Tree
 SCHEMES = ("coded-reduce", "master-worker", "ring", "gradient-coding", "live-compensation", "striped")
 
 
-#: Workers that are started when nothing is said.
+#: The default number of workers.
 DEFAULT_WORKERS = 6
 
 
@@ -45,14 +45,14 @@ def parse_scheme(
     name: str, *, tree: Tree, stragglers: int, code: str = "repetition", order: str = "progressive",
     units: int | None = None,
 ) -> Scheme:  # fmt: skip
-    """The scheme of that name over as many workers as the tree has; `units` is for stripes.
+    """The scheme of that name over as many workers as the tree has; only stripes accept `units`.
 
     >>> str(parse_scheme("gradient-coding", tree=parse_tree("4x2"), stragglers=3))
     'gradient-coding S=3 over 20 workers'
     """
     workers = tree.workers
     if units is not None and name != "striped":
-        raise UsageError(f"the units of {name} follow from its workers; a number of units is for striped")
+        raise UsageError(f"{name} accepts no number of units: they follow from its workers; use striped")
     match name:
         case "coded-reduce":
             return CodedReduce(tree, stragglers, code=cast(CodeName, code), order=cast(Order, order))
@@ -70,7 +70,7 @@ def parse_scheme(
 
 
 def default_scheme(workers: int = DEFAULT_WORKERS, stragglers: int = 1) -> Scheme:
-    """What is done when nothing is said: CodedReduce over a balanced tree with fan-outs up to 4.
+    """The default scheme: CodedReduce over a balanced tree with fan-outs up to 4.
 
     >>> str(default_scheme(6)), str(default_scheme(1))
     ('coded-reduce progressive s=1 over a tree 2x2', 'coded-reduce progressive s=0 over a tree 1x1')

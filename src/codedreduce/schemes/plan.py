@@ -1,4 +1,4 @@
-"""What every plan can be asked, whatever it is laid over."""
+"""The interface of every plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Gradients = Array | Callable[[Piece], Array]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One task of a node: its name, its path (share index at each level) and what the node itself computes for it."""
+    """One task of a node: its name, its path (share index at each level), and the pieces that the node computes."""
 
     task: int
     path: tuple[int, ...]
@@ -33,13 +33,13 @@ class Unit:
 
     @property
     def samples(self) -> int:
-        """How many samples the node itself computes."""
+        """The number of samples that the node itself computes."""
         return samples_in(self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeWork:
-    """Everything a plan says of one worker."""
+    """The part of a plan that concerns one worker."""
 
     node: int
     group: range
@@ -50,7 +50,7 @@ class NodeWork:
 
 
 class Copies(NamedTuple):
-    """How many workers hold a sample: the least held one, the mean, the most held."""
+    """The number of workers that hold a sample: the minimum over all samples, the mean, the maximum."""
 
     least: int
     mean: float
@@ -58,9 +58,9 @@ class Copies(NamedTuple):
 
 
 class Plan(ABC):
-    """A scheme laid over its workers and d samples. Immutable; says who computes what, and what the root gets.
+    """A scheme laid over its workers and d samples: what each node computes, and what the root gets. Immutable.
 
-    `first_node` is the number of the node that a run begins with: the root or rank 0, or on a ring the first worker, 1.
+    `first_node` is the number of the first node of a run: 0 for the root or rank 0, 1 for the first worker of a ring.
     """
 
     first_node: ClassVar[int] = 0
@@ -86,22 +86,22 @@ class Plan(ABC):
 
     @abstractmethod
     def group(self, node: int) -> range:
-        """The workers any one of which can stand in for the node, itself among them."""
+        """The workers that can do the node's task, including itself."""
 
     @abstractmethod
     def units(self, node: int) -> Iterator[Unit]:
-        """A worker's units in the order it works through them."""
+        """A worker's units in the order in which it computes them."""
 
     def calm_units(self, node: int) -> Iterator[Unit]:
-        """What a calm round asks of a worker."""
+        """The units that a worker computes in a fault-free round."""
         return islice(self.units(node), 1)
 
     def held(self, node: int) -> Iterator[Unit]:
-        """Everything a worker may be asked to compute."""
+        """All units that a worker may have to compute."""
         return self.units(node)
 
     def holds(self, node: int) -> list[range]:
-        """The samples a worker may be asked to compute, in order."""
+        """The samples that a worker may have to compute, in order."""
         parts = sorted({(part.start, part.stop) for unit in self.held(node) for piece in unit.pieces for part in piece})
         merged: list[range] = []
         for start, stop in parts:
@@ -112,7 +112,7 @@ class Plan(ABC):
         return merged
 
     def copies(self) -> Copies:
-        """How many workers hold a sample, and so can be asked for it. Goes through everything all workers hold.
+        """The number of workers that hold a sample, and so can compute it. Visits the data of all workers.
 
         >>> from codedreduce import CodedReduce, Tree
         >>> CodedReduce(Tree.regular(fanout=4, depth=2), stragglers=1).plan(samples=6300).copies()
@@ -138,10 +138,10 @@ class Plan(ABC):
 
     @abstractmethod
     def reference(self, gradients: Gradients, stragglers: Collection[int] = ()) -> Array:
-        """What the root gets, evaluated directly."""
+        """The sum that the root gets, evaluated directly."""
 
     def work(self, node: int) -> NodeWork:
-        """All that concerns one worker."""
+        """The part of the plan that concerns one worker."""
         units = tuple(self.units(node))
         return NodeWork(
             node=node,
@@ -153,11 +153,11 @@ class Plan(ABC):
         )
 
     def calm_load(self, node: int) -> int:
-        """Samples a worker computes when nobody straggles."""
+        """The number of samples that a worker computes in a fault-free round."""
         return sum(unit.samples for unit in self.calm_units(node))
 
     def load(self, node: int) -> int:
-        """Samples a worker computes at most."""
+        """The largest number of samples that a worker computes."""
         return sum(unit.samples for unit in self.units(node))
 
 

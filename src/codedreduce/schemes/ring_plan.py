@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class RingPlan(Plan):
     """N workers, N equal ranges, N segments of the vector.
 
-    In step t of 0..N-2 a worker adds its part to a segment and passes it on; in the N-1 steps after that the
+    In each of steps 0..N-2 a worker adds its part to a segment and passes the segment on. In the next N-1 steps the
     finished segments go round. Segment c starts at worker c+1 and is finished at worker c.
     """
 
@@ -33,7 +33,7 @@ class RingPlan(Plan):
         return self.scheme.ring
 
     def group(self, node: int) -> range:
-        """Nobody can stand in for another."""
+        """Only the node itself: no worker can do the task of another."""
         return range(node, node + 1)
 
     def units(self, node: int) -> Iterator[Unit]:
@@ -43,7 +43,7 @@ class RingPlan(Plan):
         return iter((self.unit(node),))
 
     def unit(self, node: int) -> Unit:
-        """What a worker computes: the node-th of N equal ranges."""
+        """The computation of a worker: the node-th of N equal ranges."""
         start, stop = ((place * self.samples) // self.workers for place in (node - 1, node))
         return Unit(node, (0,), ((Range(start, stop),),))
 
@@ -52,15 +52,15 @@ class RingPlan(Plan):
         return Needs((NeededTask(task, (self.ring.previous(node),)),))
 
     def segments(self, length: int) -> tuple[range, ...]:
-        """The parts of a vector that go round; segment c is reduced along workers c+1, c+2, ..., c (as 1..N)."""
+        """The segments of a vector; workers c+1, c+2, ..., c (as 1..N) reduce segment c in this order."""
         return split_evenly(length, self.workers)
 
     def tolerates(self, stragglers: Collection[int]) -> bool:
-        """A ring waits for all."""
+        """True only without stragglers: a ring waits for all workers."""
         return not stragglers
 
     def reference(self, gradients: Gradients, stragglers: Collection[int] = ()) -> Array:
-        """The sum over the batch, each segment added in the order it goes round the ring."""
+        """The sum over the batch; each segment is added in the order in which it goes round the ring."""
         if stragglers:
             raise TooManyStragglers(missing=stragglers, tolerance=0, among="workers")
         parts = [evaluate(gradients, self.unit(node).pieces[0]) for node in range(1, self.workers + 1)]

@@ -1,4 +1,4 @@
-"""The schemes: a tree, a code, an order of work, and a rule for late results; and two that are not trees."""
+"""The schemes: a tree with a code, an order of work and a rule for late results; and two without a tree."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Scheme(ABC):
 
     @property
     def expression(self) -> str:
-        """What the bits of its sums follow from, in words: of two that say the same each can go on for the other."""
+        """A text of all that determines the bits of its sums. Runs with equal texts can resume each other."""
         return str(self)
 
     def __str__(self) -> str:
@@ -61,23 +61,23 @@ class Scheme(ABC):
 class TreeScheme(Scheme):
     """A scheme over a tree."""
 
-    if TYPE_CHECKING:  # what every tree scheme has, as a field or as a consequence of its fields
+    if TYPE_CHECKING:  # in every tree scheme a field, or derived from its fields
 
         @property
         def tree(self) -> Tree:
-            """Who sends to whom."""
+            """The tree; each node sends to its parent."""
 
         @property
         def stragglers(self) -> int:
-            """How many stragglers are tolerated under each parent."""
+            """The number of stragglers that are tolerated under each parent."""
 
         @property
         def order(self) -> Order:
-            """Whether redundant work is done at once or only while it is needed."""
+            """Whether workers do redundant work at once or only while it is needed."""
 
         @property
         def bit_identical(self) -> bool:
-            """Whether the root's sum has the same bits whoever straggles."""
+            """Whether the root's sum is bit-identical for any stragglers."""
 
     def plan(self, *, samples: int) -> TreePlan:
         """Lay the scheme over a batch of this many samples."""
@@ -88,14 +88,14 @@ class TreeScheme(Scheme):
     def _allocate(self, samples: int) -> Allocation: ...
 
     def suffices(self, plan: TreePlan, parent: int, silent: set[int]) -> bool:
-        """Whether a parent can do its task without the silent ones among its children."""
+        """Whether a parent can do its task without its silent children."""
         task = next(plan.tasks(parent))
         needs = plan.needs(parent, task)
         lost = sum(all(provider in silent for provider in share.providers) for share in needs.shares)
         return lost <= self.stragglers if needs.code else lost == 0
 
     def scale(self, plan: TreePlan, total: Array, silent: set[int]) -> Array:
-        """What the root makes of the sum: nothing, unless the scheme leaves some of it out."""
+        """The root's result for a sum: the sum itself, unless the scheme omits samples and scales the rest."""
         return total
 
 
@@ -106,7 +106,7 @@ def _check_workers(workers: int) -> None:
 
 @dataclass(frozen=True)
 class MasterWorker(TreeScheme):
-    """Uncoded master-worker, or parameter server: everyone sends to the root, and the root waits for all.
+    """Uncoded master-worker, or parameter server: every worker sends to the root, and the root waits for all.
 
     >>> MasterWorker(4).plan(samples=100).work(2).units
     (Unit(task=2, path=(0,), pieces=((Range(start=25, stop=50, weight=1.0),),)),)
@@ -124,7 +124,7 @@ class MasterWorker(TreeScheme):
 
     @cached_property
     def tree(self) -> Tree:
-        """Every worker a child of the root."""
+        """The tree with every worker as a child of the root."""
         return Tree.regular(fanout=self.workers, depth=1)
 
     def _allocate(self, samples: int) -> Allocation:
@@ -132,7 +132,7 @@ class MasterWorker(TreeScheme):
 
     @property
     def expression(self) -> str:
-        """With who is given how much."""
+        """With the capacities."""
         return str(self) + _shares(self.capacity)
 
 
@@ -158,12 +158,12 @@ class GradientCoding(TreeScheme):
 
     @cached_property
     def tree(self) -> Tree:
-        """Every worker a child of the root."""
+        """The tree with every worker as a child of the root."""
         return Tree.regular(fanout=self.workers, depth=1)
 
     @property
     def bit_identical(self) -> bool:
-        """Only repetition adds the same numbers whoever straggles."""
+        """Only repetition adds the same numbers for any stragglers."""
         return self.code == "repetition"
 
     def _allocate(self, samples: int) -> Allocation:
@@ -176,7 +176,7 @@ class GradientCoding(TreeScheme):
 
     @property
     def expression(self) -> str:
-        """With how the code was drawn."""
+        """With the seed of the code."""
         return str(self) + _drawn(self.seed)
 
 
@@ -184,8 +184,8 @@ class GradientCoding(TreeScheme):
 class LiveCompensation(TreeScheme):
     """Live Gradient Compensation (Xu et al. 2021): take the first K workers, and the others one step late.
 
-    Workers go block by block. The root goes on when K workers are done and scales what it has to the whole
-    batch. A worker that was late delivers the blocks it finished with the next round, one step old. Not exact.
+    Workers compute block by block. The root continues when K workers are done, and scales its sum to the whole
+    batch. A late worker delivers the blocks that it finished in the next round, one step old. Not exact.
     """
 
     workers: int
@@ -204,23 +204,23 @@ class LiveCompensation(TreeScheme):
 
     @property
     def stragglers(self) -> int:
-        """How many workers the root does not wait for."""
+        """The number of workers that the root does not wait for."""
         return self.workers - self.wait_for
 
     @cached_property
     def tree(self) -> Tree:
-        """Every worker a child of the root."""
+        """The tree with every worker as a child of the root."""
         return Tree.regular(fanout=self.workers, depth=1)
 
     def _allocate(self, samples: int) -> Allocation:
         return Owned(self.tree, 0, samples, blocks=self.blocks)
 
     def suffices(self, plan: TreePlan, parent: int, silent: set[int]) -> bool:
-        """K workers are enough."""
+        """Whether K workers are left."""
         return len(silent) <= self.stragglers
 
     def scale(self, plan: TreePlan, total: Array, silent: set[int]) -> Array:
-        """The mean over what arrived stands for the whole batch."""
+        """The sum over the samples that arrived, scaled to the whole batch."""
         missing = sum(samples_in(plan.unit(worker, worker).pieces) for worker in silent)
         return np.asarray(total * total.dtype.type(plan.samples / (plan.samples - missing)))
 
@@ -239,8 +239,8 @@ class LiveCompensation(TreeScheme):
 class CodedReduce(TreeScheme):
     """CodedReduce (Reisizadeh et al. 2021): coded sums over a tree; every parent needs only some of its children.
 
-    `order="eager"` is the paper's: every worker computes all its redundant work at once. `order="progressive"`, ours,
-    computes it only as long as somebody else has not.
+    `order="eager"` is the paper's: every worker computes all its redundant work at once. `order="progressive"` is ours:
+    a worker computes it only while no other worker has done so.
 
     >>> tree = Tree.regular(fanout=4, depth=2)
     >>> plan = CodedReduce(tree, stragglers=1).plan(samples=6300)
@@ -298,7 +298,7 @@ class CodedReduce(TreeScheme):
 
     @property
     def bit_identical(self) -> bool:
-        """Only repetition adds the same numbers whoever straggles."""
+        """Only repetition adds the same numbers for any stragglers."""
         return self.code == "repetition"
 
     def _allocate(self, samples: int) -> Allocation:
@@ -317,13 +317,13 @@ class CodedReduce(TreeScheme):
 
     @property
     def expression(self) -> str:
-        """With who is given how much, and how the code was drawn."""
+        """With the capacities, and the seed of the code."""
         return str(self) + _shares(self.capacity) + _drawn(self.seed)
 
 
 @dataclass(frozen=True)
 class RingAllReduce(Scheme):
-    """Ring all-reduce (Patarasuk, Yuan 2009): everyone sends to a neighbour, and everyone waits for everyone.
+    """Ring all-reduce (Patarasuk, Yuan 2009): every worker sends to a neighbour, and all wait for all.
 
     >>> RingAllReduce(3).plan(samples=10).work(3).units[0].pieces
     ((Range(start=6, stop=10, weight=1.0),),)
@@ -353,13 +353,15 @@ class RingAllReduce(Scheme):
 
 @dataclass(frozen=True)
 class Striped(Scheme):
-    """Every rank computes, keeps a stripe of the sum for all, and steps; late work is handed to whoever is idle.
+    """Every rank computes, reduces a stripe of the sum for all, and steps; the leader assigns late work to idle ranks.
 
-    As many numbers go over each link as on a ring, and nobody is waited for. `reach`: who can read a unit's samples,
-    and so be asked for it: all ranks, or groups of so many. `blocks`: into how many parts a unit of work is cut; 4 or
-    8, by the samples it has, if nothing is said. `stripes`: how many ranks keep one; all of them, unless stripes would
-    be so short that messages cost more than bytes. `units`: into how many the samples are cut; one a rank, if nothing
-    is said. The bits of the sum follow from the units, not from the ranks: 4 ranks with 6 units have those of 6 ranks.
+    Each link carries as many numbers as in a ring, and no rank waits for a late one.
+
+    `reach`: the ranks that can read a unit's samples, and so compute it: all ranks, or groups of this size. `blocks`:
+    the number of blocks of a unit; by default 4 or 8, depending on its samples. `stripes`: the number of reducers; by
+    default all ranks, unless stripes would be so short that messages cost more than bytes. `units`: the number of
+    units; by default one for each rank. The units determine the bits of the sum, the ranks do not: 4 ranks with 6 units
+    are bit-identical to 6 ranks.
 
     >>> Striped(3).plan(samples=24).unit(2).pieces[0]
     (Range(start=16, stop=18, weight=1.0),)
@@ -378,17 +380,17 @@ class Striped(Scheme):
     def __post_init__(self) -> None:
         _check_workers(self.ranks)
         if self.reach != "all" and not 1 <= self.reach <= self.ranks:
-            raise SchemeError(f"a unit can be read by 1 to {self.ranks} ranks, or by 'all'; got reach={self.reach!r}")
+            raise SchemeError(f"reach must be 1 to {self.ranks}, the number of ranks, or 'all'; got {self.reach!r}")
         if self.blocks is not None and self.blocks < 1:
-            raise SchemeError(f"a unit has at least one block, got blocks={self.blocks}")
+            raise SchemeError(f"blocks of a unit must be at least 1, got {self.blocks}")
         if self.stripes is not None and not 1 <= self.stripes <= self.ranks:
-            raise SchemeError(f"1 to {self.ranks} ranks can keep a stripe, got stripes={self.stripes}")
+            raise SchemeError(f"stripes must be 1 to {self.ranks}, the number of ranks; got {self.stripes}")
         if self.units is not None and self.units < self.ranks:
-            raise SchemeError(f"every rank has a unit of its own: {self.ranks} ranks need as many, got {self.units}")
+            raise SchemeError(f"units must be at least {self.ranks}, one for each rank; got {self.units}")
 
     @property
     def workers(self) -> int:
-        """N: every rank works."""
+        """N: every rank is a worker."""
         return self.ranks
 
     def plan(self, *, samples: int) -> StripedPlan:
@@ -405,7 +407,7 @@ class Striped(Scheme):
 
     @property
     def label(self) -> str:
-        """With what differs from the default."""
+        """With all values that differ from the default."""
         reach = "" if self.reach == "all" else f" in groups of {self.reach}"
         blocks = "" if self.blocks is None else f" by {self.blocks} blocks"
         stripes = "" if self.stripes is None else f" with {self.stripes} stripes"
@@ -437,7 +439,7 @@ def _eager(tree: Tree, stragglers: int, samples: int, code: CodeName, seed: int 
 def _check_tolerance(stragglers: int, children: int) -> None:
     if not 0 <= stragglers < children:
         raise SchemeError(
-            f"a parent of {children} children can do without 0 to {children - 1} of them, got stragglers={stragglers}"
+            f"a parent with {children} children tolerates 0 to {children - 1} stragglers, got stragglers={stragglers}"
         )
 
 

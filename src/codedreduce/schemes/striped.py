@@ -1,12 +1,12 @@
-"""A plan without a root: every rank computes, keeps a stripe of the sum, and steps a replica of the model.
+"""A plan without a root: every rank computes, reduces a stripe of the sum, and steps a replica of the model.
 
-The samples are cut into *units*, as many as there are ranks unless another number is said, and a unit into *blocks*.
-The sum is one fixed expression: units in order, and within a unit blocks in order, each added to the sum so far. So a
-unit is its first blocks' sum, by whoever did them in one go, plus the others one by one, by whoever did these: the bits
-are the same. They are also the same for any number of ranks that have as many units between them.
+The samples are cut into *units*, one for each rank by default, and a unit into *blocks*. The sum is one fixed
+expression: units in order, and within a unit blocks in order, each added to the sum so far. One rank may compute the
+sum of a unit's first blocks at once; any ranks may compute the others, which are added one by one. The result is
+bit-identical. It is also bit-identical for any number of ranks with the same number of units.
 
-The vector is cut into *stripes* of whole chunks, one for each keeper. Who keeps how much may change from round to
-round, and does not change bits.
+The vector is cut into *stripes* of whole chunks, one for each reducer. The sizes of the stripes may change from round
+to round; they do not change bits.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ from codedreduce.schemes.work import NeededTask, Needs, Piece, Range
 if TYPE_CHECKING:
     from codedreduce.schemes.scheme import Striped
 
-#: Bytes that a link carries while a node handles a message: 1 Gbit/s, 50 microseconds.
+#: Bytes that a link carries while a rank handles a message: 1 Gbit/s, 50 microseconds.
 BYTES_A_MESSAGE = 125e6 * 50e-6
 
-#: Blocks of a unit, by the samples it has at least: small blocks are handed out finely, and computed less efficiently.
+#: Blocks of a unit with at least `SAMPLES_FOR_MANY` samples, and of a smaller unit. Small blocks balance the load
+#: better, but ranks compute them less efficiently.
 MANY_BLOCKS, FEW_BLOCKS = 8, 4
 SAMPLES_FOR_MANY = 128
 
-#: What a rank's stripe weighs when nothing is said of it.
+#: The default weight of a rank's stripe.
 FULL_WEIGHT = 16
 
 
 class Costs(NamedTuple):
-    """What the number of keepers follows from.
+    """The costs that determine the number of reducers.
 
-    Bytes that are carried, or added up, while a node handles a message; and how many keepers can be at work at a time.
+    `message_bytes`: bytes that a rank sends, or adds, in the time of one message. `most_keepers`: the largest number
+    of reducers that can work at the same time.
     """
 
     message_bytes: float
@@ -50,9 +52,9 @@ OVER_A_NETWORK = Costs(BYTES_A_MESSAGE, sys.maxsize)
 
 
 class Part(NamedTuple):
-    """Blocks first..last-1 of a unit: a sum that one rank computes and sends as one vector.
+    """Blocks first..last-1 of a unit: a partial sum that one rank computes and sends as one vector.
 
-    What follows a unit's first blocks is added one by one, so a part has one block unless it begins with the first.
+    The blocks after a unit's first ones are added one by one, so a part has one block unless it begins with the first.
     """
 
     unit: int
@@ -61,7 +63,7 @@ class Part(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """How many blocks it has."""
+        """The number of blocks."""
         return self.last - self.first
 
 
@@ -94,7 +96,7 @@ class StripedPlan(Plan):
         return self._group_of[node]
 
     def owner(self, unit: int) -> int:
-        """Whose a unit is: that rank computes it, unless another is quicker."""
+        """The rank that computes a unit, unless another is quicker."""
         return unit * self.workers // len(self.all_units)
 
     def own(self, rank: int) -> range:
@@ -113,11 +115,11 @@ class StripedPlan(Plan):
         return (self.unit(unit) for unit in self.own(node))
 
     def calm_units(self, node: int) -> Iterator[Unit]:
-        """All of its own."""
+        """All of the rank's own units."""
         return self.units(node)
 
     def unit(self, number: int) -> Unit:
-        """One of as many equal ranges, block by block."""
+        """A unit: one of the equal ranges of the batch, block by block."""
         if number not in self.all_units:
             raise PlanError(f"there is no unit {number} in this plan: they are 0..{len(self.all_units) - 1}")
         start, stop = ((place * self.samples) // len(self.all_units) for place in (number, number + 1))
@@ -125,24 +127,24 @@ class StripedPlan(Plan):
         return Unit(number, (0,), tuple((Range(start + one.start, start + one.stop),) for one in blocks))
 
     def held(self, node: int) -> Iterator[Unit]:
-        """Its own units, and those it may be asked for."""
+        """The units of all ranks in the rank's group: its own, and those it may have to compute."""
         return (self.unit(unit) for other in self.group(node) for unit in self.own(other))
 
     def pieces(self, part: Part) -> tuple[Piece, ...]:
-        """What is computed for a part, piece by piece."""
+        """The pieces of a part."""
         return self.unit(part.unit).pieces[part.first : part.last]
 
     def is_part(self, part: Part) -> bool:
-        """Whether there is such a part."""
+        """Whether a part with these bounds exists in this plan."""
         first, last = part.first, part.last
         return part.unit in self.all_units and 0 <= first < last <= self.blocks and (first == 0 or last == first + 1)
 
     def needs(self, node: int, task: int) -> Needs:
-        """A keeper needs every unit, from whoever computed it."""
+        """A reducer needs every unit, from any rank that can read its samples."""
         return Needs(tuple(NeededTask(unit, tuple(self.readers(unit))) for unit in self.all_units))
 
     def tolerates(self, stragglers: Collection[int]) -> bool:
-        """Of those that can read a unit's samples one must be there; whoever leads can be another."""
+        """Whether at least one rank of each group is left; any rank can be the leader."""
         return all(any(one not in stragglers for one in group) for group in self._groups)
 
     def reference(self, gradients: Gradients, stragglers: Collection[int] = ()) -> Array:
@@ -165,10 +167,10 @@ class StripedPlan(Plan):
     # -- stripes
 
     def keepers(self, length: int, itemsize: int, costs: Costs = OVER_A_NETWORK) -> int:
-        """How many ranks keep a stripe: all of them, unless stripes would be so short that messages cost more.
+        """The number of reducers: all ranks, unless stripes would be so short that messages cost more than bytes.
 
-        With k keepers a keeper's link carries N V / k each way, and everyone handles k messages each way; the sum of
-        both is least at k = sqrt(N V / b), where b bytes take as long as a message.
+        With k reducers, a reducer's link carries N V / k each way, and every rank handles k messages each way. The sum
+        of both is smallest at k = sqrt(N V / b), where b bytes take as long as a message.
 
         >>> from codedreduce import Striped
         >>> plan = Striped(84).plan(samples=8400)
@@ -181,13 +183,13 @@ class StripedPlan(Plan):
         return max(1, min(self.workers, costs.most_keepers, best, length))
 
     def chunk(self, length: int, itemsize: int, about: float, costs: Costs = OVER_A_NETWORK) -> int:
-        """Numbers in a chunk of about so many bytes, such that stripes of one weight have as many chunks each."""
+        """Numbers in a chunk of about this many bytes, such that stripes of equal weight have equally many chunks."""
         keepers = self.keepers(length, itemsize, costs)
         each = max(1, round(length * itemsize / keepers / about))
         return -(-length // (keepers * each))
 
     def weights(self, keepers: int, exceptions: Mapping[int, int]) -> list[int]:
-        """What each rank's stripe weighs: 0 for those that keep none, as said or in between."""
+        """The weight of each rank's stripe: from `exceptions`, else the default for reducers, 0 for other ranks."""
         weights = [0] * self.workers
         for place in range(keepers):
             weights[place * self.workers // keepers] = FULL_WEIGHT
@@ -197,7 +199,7 @@ class StripedPlan(Plan):
         return weights
 
     def stripes(self, chunks: int, weights: list[int]) -> tuple[range, ...]:
-        """Which chunks each rank keeps; rank 0, which learns from them how long vectors take, no fewer than others.
+        """The chunks of each rank's stripe. Rank 0 measures transfer times on its chunks, so rounding favors it.
 
         >>> from codedreduce import Striped
         >>> plan = Striped(4).plan(samples=400)
@@ -207,7 +209,7 @@ class StripedPlan(Plan):
         total = sum(weights) or 1
         bounds = [0, *(-(-reached * chunks // total) for reached in accumulate(weights))]
         if not sum(weights):
-            bounds = [0] + [chunks] * self.workers  # somebody must
+            bounds = [0] + [chunks] * self.workers  # one rank must reduce: rank 0
         return tuple(range(one, other) for one, other in pairwise(bounds))
 
 

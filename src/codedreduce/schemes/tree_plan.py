@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TreePlan(Plan):
-    """Who computes what on a tree, which tasks in which order, and what each parent waits for."""
+    """For each node of a tree: its tasks in their order, its computation, and what it waits for."""
 
     scheme: TreeScheme
 
@@ -33,11 +33,11 @@ class TreePlan(Plan):
         return self.scheme.tree
 
     def group(self, node: int) -> range:
-        """The siblings any one of which can stand in for the node, itself among them."""
+        """The siblings that can do the node's task, including itself."""
         return self.allocation.group(node)
 
     def order(self, node: int, parent_task: int) -> tuple[int, ...]:
-        """The tasks a worker goes through while its parent works on `parent_task`."""
+        """The tasks of a worker, in order, while its parent works on `parent_task`."""
         return self.allocation.order(node, parent_task)
 
     @property
@@ -47,36 +47,36 @@ class TreePlan(Plan):
 
     @property
     def wait_for(self) -> int | None:
-        """How many workers are enough, if late ones join the next round; None if every round is whole."""
+        """The number of workers that suffice, if late work counts in the next round; None if every sum is complete."""
         return getattr(self.scheme, "wait_for", None)
 
     def is_worker(self, node: int) -> bool:
-        """Whether there is a worker of this number."""
+        """Whether a worker has this number."""
         return 1 <= node <= self.workers
 
     def is_delegated(self, task: int) -> bool:
-        """Whether a task is the one unit of a parent, done by a child in its place, and so needs nobody below."""
+        """Whether a task is a parent's own unit, which a child computes instead; it then needs no children."""
         return task > self.workers
 
     def may_be_asked(self, node: int, task: int) -> bool:
-        """Whether a worker can be asked for a task."""
+        """Whether a worker may have to do a task."""
         if self.is_delegated(task):
             parent = self.tree.parent(node)
             return parent > 0 and self.has_redundancy and task - self.workers in self.tasks(parent)
         return task in self.tasks(node)
 
     def unit(self, node: int, task: int) -> Unit:
-        """What a worker itself computes for a task, or for its parent in place of the parent."""
+        """The computation of a worker itself for a task, or in place of its parent."""
         if self.is_delegated(task):
             owner = task - self.workers
             return Unit(task, self.allocation.path(owner), self.allocation.pieces(self.tree.parent(node), owner))
         return Unit(task, self.allocation.path(task), self.allocation.pieces(node, task))
 
     def delegated(self, task: int) -> int:
-        """The name of the one unit that the owner of a task computes itself, when a child computes it instead.
+        """The name of the owner's own unit of a task, when a child of the owner computes that unit instead.
 
-        A parent can be slow at computing and yet quick at passing on. Then its own unit alone is late, and an idle
-        child can do it: in the progressive order every child also holds what its parent may have to compute.
+        A parent can compute slowly and still forward quickly. Then only its own unit is late, and an idle child can
+        compute it: in the progressive order every child also holds the samples that its parent may have to compute.
         """
         return self.workers + task
 
@@ -85,11 +85,11 @@ class TreePlan(Plan):
         return self.allocation.needs(node, task)
 
     def size(self, task: int) -> int:
-        """How many samples a task holds."""
+        """The number of samples in a task."""
         return self.allocation.size(task)
 
     def tasks(self, node: int) -> Iterator[int]:
-        """Every task a node may be asked for, in the order it would come to them."""
+        """Every task that a node may have to do, in the order in which it would do them."""
         if node == 0:
             yield 0
             return
@@ -97,13 +97,13 @@ class TreePlan(Plan):
             yield from self.order(node, parent_task)
 
     def units(self, node: int) -> Iterator[Unit]:
-        """A worker's units in the order it works through them, one at a time."""
+        """A worker's units in the order in which it computes them, one at a time."""
         if node == 0:
             raise PlanError("the root, node 0, has no data and computes nothing; ask for a worker, 1 or above")
         return (self.unit(node, task) for task in self.tasks(node))
 
     def held(self, node: int) -> Iterator[Unit]:
-        """Everything a worker may be asked to compute: its units, and in the progressive order its parent's."""
+        """All units that a worker may have to compute: its own, and in the progressive order its parent's."""
         yield from self.units(node)
         parent = self.tree.parent(node)
         if parent and self.has_redundancy:
@@ -115,7 +115,7 @@ class TreePlan(Plan):
         return 0 not in self.cut_off(stragglers)
 
     def cut_off(self, stragglers: Collection[int]) -> set[int]:
-        """The nodes that cannot deliver: stragglers, and parents that miss too many children."""
+        """The nodes that cannot deliver: stragglers, and parents with too many missing children."""
         silent = set(stragglers)
         strangers = sorted(node for node in silent if not 1 <= node <= self.workers)
         if strangers:
@@ -128,7 +128,7 @@ class TreePlan(Plan):
         return silent
 
     def reference(self, gradients: Gradients, stragglers: Collection[int] = ()) -> Array:
-        """What the root gets, evaluated directly: the sum over the batch, in the order the tree takes it.
+        """The sum that the root gets, evaluated directly: the sum over the batch, in the order of the tree.
 
         >>> from codedreduce import CodedReduce, Tree
         >>> plan = CodedReduce(Tree.regular(fanout=2, depth=2), stragglers=1).plan(samples=12)

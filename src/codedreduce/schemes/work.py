@@ -1,4 +1,4 @@
-"""The words in which a plan speaks: ranges, pieces, shares, needs."""
+"""The data types of a plan: ranges, pieces, shares, needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from codedreduce.codes import GradientCode
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Samples start..stop-1 of the batch, each weighted alike."""
+    """Samples start..stop-1 of the batch, all with the same weight."""
 
     start: int
     stop: int
@@ -20,18 +20,18 @@ class Range:
         return self.stop - self.start
 
 
-#: What one pass over the model computes: the weighted gradient sum over these ranges, in this order.
+#: One pass over the model: the weighted gradient sum over these ranges, in this order.
 Piece = tuple[Range, ...]
 
 
 def samples_in(pieces: Sequence[Piece]) -> int:
-    """How many samples the pieces hold together."""
+    """The number of samples in all pieces."""
     return sum(len(part) for piece in pieces for part in piece)
 
 
 @dataclass(frozen=True, slots=True)
 class NeededTask:
-    """Something a parent needs one copy of, and the children that can deliver it."""
+    """A task of which a parent needs one copy, and the children that can deliver it."""
 
     task: int
     providers: tuple[int, ...]

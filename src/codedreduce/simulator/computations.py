@@ -1,4 +1,4 @@
-"""Who computes what until when: stalls and slowness, cores that are shared, and what is left of a computation."""
+"""Simulated computations: stalls and slowness, shared cores, and the result of an interrupted computation."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from codedreduce.simulator.nodes import Nodes
 from codedreduce.simulator.wrong import Digests, Wrongs
 from codedreduce.vectors import Vector
 
-#: Rounds whose delays are kept: late workers may still be at one of the last.
+#: Rounds for which delays are kept: late workers may still compute for an earlier one.
 ROUNDS_KEPT = 5
 
-#: Samples that a piece may lack and count as done: what is left of rounding when times are turned into samples.
+#: Samples that a finished piece may lack: the rounding error when times are converted to samples.
 ROUNDING = 1e-6
 
 
 class Computation(NamedTuple):
-    """What a node computes, since when, and how long a sample takes it."""
+    """A node's computation, its start, and the seconds that a sample takes."""
 
     action: Compute
     began: float
@@ -32,7 +32,7 @@ class Computation(NamedTuple):
 
 
 class Computations:
-    """The computations of all nodes, one a node at a time."""
+    """The computations of all nodes, at most one per node at a time."""
 
     def __init__(
         self, nodes: Nodes, gradients: Wrongs, delays: Delays, sample_seconds: float, cores: Cores | None
@@ -44,22 +44,22 @@ class Computations:
         self._sample_seconds = sample_seconds
         self._cores = cores
         self._running: dict[int, Computation] = {}
-        self._stalls: dict[int, tuple[int, float]] = {}  # the round whose start-up delay was met, and when it ends
-        self._broken: Counter[int] = Counter()  # nodes at which every computation fails, and how often that was asked
-        self._samples = 0.0  # computed since last asked
+        self._stalls: dict[int, tuple[int, float]] = {}  # by node: the round of the start-up delay, and its end
+        self._broken: Counter[int] = Counter()  # by node: active faults that make computations fail
+        self._samples = 0.0  # computed since the last call of `take_samples`
         self._first = nodes.plan.computing.start
 
     def take_samples(self) -> float:
-        """How many samples were computed since this was last asked."""
+        """The number of samples computed since the last call."""
         samples, self._samples = self._samples, 0.0
         return samples
 
     def start(self, node: int, action: Compute) -> None:
-        """Compute this, in place of whatever the node computes."""
+        """Start a computation, in place of the node's current one."""
         self.stop(node)
         now = self._kernel.now
         begin, slowness, samples = now, 1.0, samples_in(action.pieces)
-        if node >= self._first:  # a root that does what workers would is as they are when they are calm
+        if node >= self._first:  # a root in place of workers computes without faults
             draw = self._draw(action.round)
             if self._stalls.get(node, (0, 0.0))[0] != action.round:
                 self._stalls[node] = (action.round, now + float(draw.startup[node - self._first]))
@@ -74,7 +74,7 @@ class Computations:
             self._kernel.at(begin, self._share_cores, self._cores, node, running, due)
 
     def _watch(self, node: int, running: Computation, pieces: int) -> None:
-        """Let the node know when so many pieces are done, and so on with every one but the last."""
+        """Report to the node when this many pieces are done, then each further piece but the last."""
         if pieces < len(running.action.pieces):
             samples = samples_in(running.action.pieces[:pieces])
             self._kernel.at(running.began + samples * running.sample_seconds, self._advanced, node, running, pieces)
@@ -86,7 +86,7 @@ class Computations:
             self._watch(node, running, pieces + 1)
 
     def _share_cores(self, cores: Cores, node: int, running: Computation, due: float) -> None:
-        """On shared cores a worker computes as long as it is said to, or longer, until a core has done it."""
+        """On shared cores a computation takes its specified time, or longer if a core finishes it later."""
         if self._running.get(node) is running:
             done = cores.calculated_at(self._kernel.now, running.samples)
             self._kernel.at(max(due, done), self._done, node, running)
@@ -104,7 +104,7 @@ class Computations:
         self._report(node, Computed(round=action.round, task=action.task, vector=vector), digests)
 
     def stop(self, node: int, _: Cancel | None = None) -> None:
-        """Interrupt a computation: what was done of it counts as work, and is reported if it is to be salvaged."""
+        """Interrupt a computation: its finished part counts as work, and is reported if it is to be salvaged."""
         running = self._running.pop(node, None)
         if running is None:
             return
@@ -120,7 +120,7 @@ class Computations:
             self._kernel.at(self._kernel.now, self._report, node, event, digests)
 
     def _report(self, node: int, computed: Computed, digests: Digests) -> None:
-        """Let the node know what it has computed, and of pieces that are audited the digests ahead of it."""
+        """Report a result to the node, after the digests of audited pieces."""
         for piece, digest in digests:
             self._nodes.dispatch(
                 node, Digested(round=computed.round, task=computed.task, piece=piece, digest=digest)
@@ -131,15 +131,15 @@ class Computations:
         return self._gradients.of_pieces(node, action.round, pieces, action.model, action.audited)
 
     def break_down(self, node: int) -> None:
-        """Let whatever a node computes fail, when it would be done."""
+        """Let every computation of a node fail at its end."""
         self._broken[node] += 1
 
     def mend(self, node: int) -> None:
-        """End one such time."""
+        """End one such fault."""
         self._broken[node] -= 1
 
     def lose(self, node: int) -> None:
-        """The process that computed is gone, and its computation with it."""
+        """Drop the computation of a process that is gone."""
         self._running.pop(node, None)
 
     def _count(self, node: int, kind: str, running: Computation, samples: float) -> None:
@@ -149,7 +149,7 @@ class Computations:
 
 
 def _finished(pieces: tuple[Piece, ...], samples: float) -> tuple[Piece, ...]:
-    """The pieces, from the first one on, that are done when so many samples are."""
+    """The pieces, from the first one on, that are done after this many samples."""
     for place, piece in enumerate(pieces):
         samples -= samples_in((piece,))
         if samples < -ROUNDING:

@@ -1,4 +1,4 @@
-"""What can go wrong, at a given node in a given round, and who makes it happen."""
+"""Faults at a given node in a given round, and their injection."""
 
 from __future__ import annotations
 
@@ -21,24 +21,27 @@ Kind = Literal[
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-#: What nodes of a tree are drawn to meet, and ranks.
+#: The kinds of random faults for nodes of a tree, and for ranks.
 OF_TREES, OF_RANKS = KINDS[:9], (*KINDS[:7], KINDS[9])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """From `after` seconds into a round, for `seconds`, a node or the link to its parent is not what it should be.
+    """A fault of a node or of the link to its parent, from `after` seconds into a round, for `seconds`.
 
-    crash: the process is gone, and a new one comes up in its place; a root's goes on from its last checkpoint. pause:
-    nothing moves. cut: what goes over the link is lost. slow: the interface is `factor` times slower. duplicate,
-    reorder, corrupt: the node's messages arrive twice, late and out of order, or damaged. fail: whatever the node
-    computes raises an error. leave: the node is told to go after its round, and a new one comes up in its place.
-    partition, of ranks: the node and `others` cannot reach the rest, nor the rest them, and all of them are told so.
-    one-way, of ranks: what the node says does not reach `others`; what they say reaches it. late, of ranks: the node is
-    not there when the run begins, and comes then. damage: about every third chunk of a gradient that the node sends has
-    a bit that is not as it should be, and nobody can tell by looking at it.
+    - crash: the process is gone, and a new one takes its place; a root's continues from its last checkpoint.
+    - pause: the node handles nothing.
+    - cut: the link loses everything.
+    - slow: the interface is `factor` times slower.
+    - duplicate, reorder, corrupt: the node's messages arrive twice, late and out of order, or damaged.
+    - fail: every computation of the node raises an error.
+    - leave: the node is asked to leave after its round, and a new process takes its place.
+    - partition, of ranks: the node and `others` cannot reach the rest, nor the rest them; all lose these connections.
+    - one-way, of ranks: the node's messages do not reach `others`; their messages reach it.
+    - late, of ranks: the node is absent when the run begins, and joins at the time of the fault.
+    - damage: about every third gradient chunk that the node sends has a flipped bit, which no receiver can detect.
 
-    Of ranks that are paused or cut off for longer than `known_after` seconds the others are told that they are lost.
+    If a rank is paused or cut off for longer than `known_after` seconds, the others lose their connections to it.
     """
 
     kind: Kind
@@ -47,7 +50,7 @@ class Fault:
     after: float = 0.0
     seconds: float = float("inf")
     factor: float = 20.0
-    known_after: float = 1e9  # never, as runs go
+    known_after: float = 1e9  # longer than any run: never
     others: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -58,7 +61,7 @@ class Fault:
 
 
 def fail_at(node: int, round_: int, kind: Kind = "crash") -> Fault:
-    """A node fails at the start of a round, for good.
+    """A node fails at the start of a round, permanently.
 
     >>> fail_at(3, 10).kind
     'crash'
@@ -66,12 +69,12 @@ def fail_at(node: int, round_: int, kind: Kind = "crash") -> Fault:
     return Fault(kind=kind, node=node, round=round_)
 
 
-#: Seconds after which it is known of a rank that is silent that it is lost.
+#: Seconds after which a silent rank counts as lost.
 KNOWN_AFTER = 5.0
 
 
 def random_rank_faults(ranks: int, rounds: int, unit: float, seed: int) -> list[Fault]:
-    """A schedule of faults for ranks, any of which may be the one that leads."""
+    """A random schedule of faults for ranks; any of them may be the leader."""
     random = np.random.default_rng([seed, 78])
     faults = []
     for _ in range(int(random.integers(0, 2 * rounds))):
@@ -94,7 +97,7 @@ def random_rank_faults(ranks: int, rounds: int, unit: float, seed: int) -> list[
 def random_faults(
     workers: int, rounds: int, unit: float, seed: int, kinds: Sequence[Kind] = OF_TREES
 ) -> list[Fault]:  # fmt: skip
-    """A schedule of faults: a few nodes, now and then, for a fraction of a round up to several."""
+    """A random schedule of faults: each lasts a fraction of a round up to several rounds."""
     random = np.random.default_rng([seed, 77])
     faults = []
     for _ in range(int(random.integers(0, 2 * rounds))):
@@ -112,7 +115,7 @@ def random_faults(
 
 
 def random_faults_of_the_root(rounds: int, unit: float, seed: int) -> list[Fault]:
-    """In some schedules a root that is killed and started again, once or twice, or stopped for a while."""
+    """A random schedule for the root: none, one or two faults; it is killed and restarted, or paused."""
     random = np.random.default_rng([seed, 78])
     return [
         Fault(
@@ -124,7 +127,7 @@ def random_faults_of_the_root(rounds: int, unit: float, seed: int) -> list[Fault
 
 
 class FaultInjector:
-    """Asks those whom faults befall to fail, so long after their round began, and to recover when it is time."""
+    """Begins each fault at its time after the begin of its round, and ends it when its seconds are over."""
 
     def __init__(
         self, faults: Sequence[Fault], nodes: Nodes, computing: Computations, network: Network, tampering: Tampering
@@ -141,9 +144,9 @@ class FaultInjector:
                 nodes.stay_away(fault.node)
 
     def round_begins(self, round_: int) -> None:
-        """Let this round's faults come."""
+        """Schedule this round's faults."""
         if round_ <= self._reached:
-            return  # it is repeated, by a root that was started again
+            return  # a restarted root repeats it
         self._reached = round_
         for fault in self._faults:
             if fault.round == round_:
@@ -194,6 +197,6 @@ class FaultInjector:
             self._kernel.at(self._kernel.now + fault.seconds, end, priority=0)
 
     def _make_known(self, fault: Fault) -> None:
-        """After a while the others are told that a rank is lost, and it that they are."""
+        """After `known_after` seconds a rank and all others lose their connections to each other."""
         if fault.seconds > fault.known_after:
             self._kernel.at(self._kernel.now + fault.known_after, self._nodes.lose, fault.node, priority=0)

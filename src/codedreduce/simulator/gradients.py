@@ -1,7 +1,7 @@
 """Gradients for the simulation: real vectors that depend on the samples and on the model, and are cheap to sum.
 
-Sample i has the loss 1/2 sum_j G_ij w_j^2, so its gradient is G_i * w, element by element. A sum over samples is that
-of the rows of G, which is kept, times the model, which is not: a stale or torn model shows in the result.
+Sample i has the loss 1/2 sum_j G_ij w_j^2, so its gradient is G_i * w, element by element. A sum over samples is the
+sum of rows of G times the model. Row sums are cached, the model is not: a stale or torn model shows in the result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from codedreduce.vectors import Vector
 #: Models of consecutive rounds differ, and the four values are exact in float32.
 LEVELS = (1.0, 0.75, 1.25, 0.5)
 
-#: Row sums are kept up to this many bytes.
+#: Row sums are cached up to this many bytes.
 KEPT_BYTES = 256 << 20
 
 
@@ -51,7 +51,7 @@ class Gradients:
         return total
 
     def truth(self, round_: int) -> npt.NDArray[np.float64]:
-        """The batch gradient of a round, independently, in float64."""
+        """The batch gradient of a round, computed independently in float64."""
         return self._total * LEVELS[round_ % len(LEVELS)]
 
     def _row_sum(self, piece: Piece) -> Vector:

@@ -1,4 +1,4 @@
-"""Virtual time: a heap of things to do, ordered by (time, priority, sequence), and so always in the same order."""
+"""Virtual time: a heap of callbacks, ordered by (time, priority, sequence), so that runs are reproducible."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Kernel:
         self._sequence = 0
 
     def at(self, time: float, callback: Callable[..., None], *arguments: Any, priority: int = 1) -> None:
-        """Call back at a time; among equal times, lower priorities first, then in the order asked for."""
+        """Schedule a callback at a time; among equal times, lower priorities first, then in the order of the calls."""
         self._sequence += 1
         heapq.heappush(self._heap, (max(time, self.now), priority, self._sequence, callback, arguments))
 
     def step(self) -> bool:
-        """Do the next thing; whether there was one."""
+        """Run the next callback. Return whether there was one."""
         if not self._heap:
             return False
         self.now, _, _, callback, arguments = heapq.heappop(self._heap)
@@ -39,6 +39,6 @@ class Kernel:
         return True
 
     def run(self, until: Callable[[], bool] | None = None, *, latest: float = float("inf")) -> None:
-        """Go on until a condition holds, nothing is left to do, or a time is past."""
+        """Run until the condition holds, no callback is left, or a time is past."""
         while not (until is not None and until()) and self._heap and self._heap[0][0] <= latest:
             self.step()

@@ -1,7 +1,7 @@
 """A model of the network: each node has one interface, which carries one chunk at a time each way.
 
-A chunk leaves when the sender's interface has finished those before it, needs `latency` to cross, and takes the
-receiver's interface for its length; both lengths overlap when nothing else is in the way. Small messages travel beside
+A chunk leaves when the sender's interface has finished those before it. It needs `latency` to cross, and occupies the
+receiver's interface for its length. Both lengths overlap if no other chunk is in the way. Small messages travel beside
 the chunks and never wait behind them.
 """
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from codedreduce.errors import UsageError
 from codedreduce.simulator.kernel import Kernel
 
-#: What a small message weighs on the wire, headers included.
+#: Bytes of a small message on the wire, headers included.
 SMALL_BYTES = 100
 
 
@@ -26,8 +26,8 @@ SMALL_BYTES = 100
 class Link:
     """Bytes per second out of and into a node, and seconds to cross.
 
-    `turn`: bytes of a chunk that are sent before the next chunk has its turn, the rest of it after those that wait; as
-    ZeroMQ does, which fills a buffer of 8 KiB from each connection first. 0: a chunk is sent in one go.
+    `turn`: bytes of a chunk that are sent before the next chunk has its turn; the rest follows after the chunks that
+    wait. ZeroMQ does so: it first fills a buffer of 8 KiB from each connection. 0: a chunk is sent as a whole.
 
     >>> Link(rate=60e6 / 8, latency=0.0005).rate
     7500000.0
@@ -48,10 +48,10 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """One machine that carries all nodes: its cores, and how long one of them is busy with a message, or a sample.
+    """One host for all nodes: its cores, and the seconds that a core is busy with a message or a sample.
 
-    Without it every node has a machine of its own, and messages cost nothing but their time on the wire. What a core
-    spends on samples is within what a worker is said to take for them, unless many want the cores at once.
+    Without it every node has a host of its own, and messages cost only their time on the wire. The core time of samples
+    is a part of the worker's specified compute time, unless too many nodes need the cores at once.
     """
 
     cores: int
@@ -60,11 +60,11 @@ class Host:
 
     def __post_init__(self) -> None:
         if self.cores < 1 or not self.message_seconds >= 0 or not self.arithmetic_seconds >= 0:
-            raise UsageError(f"a host has a core at least, and nothing takes negative time; got {self}")
+            raise UsageError(f"a host needs at least one core, and no time can be negative; got {self}")
 
 
 class Cores:
-    """The cores of a host, each with one thing at a time, first come first served."""
+    """The cores of a host: each does one thing at a time, first come, first served."""
 
     def __init__(self, host: Host) -> None:
         self._free = [0.0] * host.cores
@@ -75,7 +75,7 @@ class Cores:
         return self._busy(now, self._host.message_seconds)
 
     def calculated_at(self, now: float, samples: int) -> float:
-        """When the arithmetic of so many samples, begun now, will be done."""
+        """When the arithmetic of this many samples, begun now, will be done."""
         return self._busy(now, samples * self._host.arithmetic_seconds)
 
     def _busy(self, now: float, seconds: float) -> float:
@@ -113,7 +113,7 @@ class Network:
     def chunk(
         self, sender: int, receiver: int, size: int, deliver: Callable[..., None], *arguments: Any
     ) -> tuple[float, float]:
-        """Deliver a chunk; when it begins and ends to leave the sender."""
+        """Deliver a chunk. Return when it begins and ends to leave the sender."""
         self.messages += 1
         size += SMALL_BYTES
         self.bytes_out[sender] += size
@@ -133,7 +133,7 @@ class Network:
         self._kernel.at(end + self._latency, self._arrive, receiver, size, deliver, arguments)
 
     def _leave(self, sender: int, size: int) -> tuple[float, float]:
-        """Take the sender's interface, when it is free, for so many bytes."""
+        """Occupy the sender's interface, when it is free, for this many bytes."""
         begin = max(self._kernel.now, self._out_free[sender])
         end = begin + size * self._seconds_per_byte[sender]
         self._out_free[sender] = end

@@ -1,4 +1,4 @@
-"""The nodes of a simulated cluster: each has a machine, handles events while it lives, and has its actions done."""
+"""The nodes of a simulated cluster: each has a state machine that handles events, and its actions are performed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from codedreduce.simulator.kernel import Kernel
 from codedreduce.simulator.obedience import Obedience
 from codedreduce.simulator.record import Recorder
 
-#: How many times longer than a message takes it is until a process that has left is seen to be gone.
+#: Message latencies until the others see that a process which has left is gone.
 AFTER_LAST_WORDS = 3.0
 
 
 class SimulatedNode:
-    """What the world keeps of a node beside its machine."""
+    """The simulator's state of a node beside its machine."""
 
     __slots__ = (
         "alive",
@@ -50,30 +50,30 @@ class SimulatedNode:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.alive = True
-        self.epoch = 0  # of its connections: another one with every process that goes or comes
+        self.epoch = 0  # of its connections: grows with every process that ends or starts
         self.pauses = 0
-        self.is_lost = False  # the others have counted it as lost during a pause, and another is not over
-        self.held: list[tuple[Event, int]] = []  # events that came during a pause
+        self.is_lost = False  # counted as lost by the others during a pause, while another pause goes on
+        self.held: list[tuple[Event, int]] = []  # events that arrived during a pause
         self.cuts = 0
-        self.going = False  # its machine has left, and what it said last is under way
-        self.leaves = self.returns = False  # it was told to go; and another comes in its place as soon as it has
-        self.timers: dict[str, int] = {}  # the token of the timer that counts
-        self.tokens = 0  # only grows, also when a process takes another's place
+        self.going = False  # its machine has left, and its last messages are on their way
+        self.leaves = self.returns = False  # it was asked to leave; then another process takes its place
+        self.timers: dict[str, int] = {}  # by name: the token of the timer that is valid
+        self.tokens = 0  # only grows, also when a new process takes over
 
 
 class Ways:
-    """From whom what is said does not reach whom; when that is noticed, nothing goes the other way, either."""
+    """Pairs of sender and receiver without delivery; after `notice` nothing goes the other way either."""
 
     def __init__(self, sender: int, receivers: Iterable[int]) -> None:
         self.pairs = {(sender, receiver) for receiver in receivers if receiver != sender}
 
     def notice(self) -> None:
-        """Both ends of every connection count it as lost."""
+        """Both ends count each of these connections as lost."""
         self.pairs |= {(receiver, sender) for sender, receiver in self.pairs}
 
 
 class Nodes:
-    """All nodes of a plan; what happens to them, whether by the protocol or by a fault, happens here."""
+    """All nodes of a plan, and everything that the protocol or a fault does to them."""
 
     def __init__(
         self,
@@ -91,15 +91,15 @@ class Nodes:
         self.recorder = recorder
         self.rooted = isinstance(plan, TreePlan)
         self.numbers = plan.nodes
-        self.checkpoint = settings.after  # the round after which a root that is started again goes on
+        self.checkpoint = settings.after  # the round after which a restarted root continues
         self._settings = settings
         self._root_computes = root_computes
         self._latency = latency
         self._checking = checking
         self._nodes = {number: SimulatedNode(self._machine(number, 1)) for number in self.numbers}
-        self.joined: set[int] = set()  # nodes that have said so
+        self.joined: set[int] = set()  # nodes that have reported `EveryoneIn`
         self._parted: list[frozenset[int]] = []  # groups of nodes that cannot reach the others
-        self._mute: list[Ways] = []  # from whom nothing reaches whom
+        self._mute: list[Ways] = []  # one-way cuts
         self._obedience = Obedience() if checking and isinstance(plan, StripedPlan) else None
         self._performers: dict[type, Callable[[int, Any], None]] = {
             SetTimer: self._set_timer,
@@ -116,7 +116,7 @@ class Nodes:
         return machine_for(number, self.plan, settings, computes=self._root_computes)
 
     def have_done(self, performers: Mapping[type, Callable[[int, Any], None]]) -> None:
-        """Who does actions of these types."""
+        """Set the functions that perform actions of these types."""
         self._performers.update(performers)
 
     def machine(self, number: int) -> Machine:
@@ -124,7 +124,7 @@ class Nodes:
         return self._nodes[number].machine
 
     def dispatch(self, number: int, event: Event, drained: int = -1) -> None:
-        """Let a machine handle an event, and do what it says; then acknowledge it to `drained`, if somebody asked."""
+        """Let a machine handle an event, and perform its actions; then acknowledge it to `drained`, unless it is -1."""
         node = self._nodes[number]
         if not node.alive:
             return
@@ -147,7 +147,7 @@ class Nodes:
         if drained >= 0:
             self.kernel.at(now + self._latency, self.dispatch, drained, Drained(peer=number))
 
-    # -- what machines ask for
+    # -- actions of machines
 
     def _set_timer(self, number: int, action: SetTimer) -> None:
         node = self._nodes[number]
@@ -163,13 +163,13 @@ class Nodes:
         self.joined.add(number)
 
     def note(self, number: int, action: Note) -> None:
-        """A node has something to tell."""
+        """A node reports something."""
         self.recorder.note(self.kernel.now, number, action)
 
     def finished(self, number: int) -> None:
-        """The process of a node that has left ends; one that was told to go may come back."""
+        """End the process of a node that has left; another may take its place if the node was asked to leave."""
         node = self._nodes[number]
-        if node.leaves and isinstance(self.plan, StripedPlan):  # what it said last arrives before it is gone
+        if node.leaves and isinstance(self.plan, StripedPlan):  # its last messages arrive before it is gone
             node.alive, node.going = False, True
             self.kernel.at(self.kernel.now + AFTER_LAST_WORDS * self._latency, self._is_gone, number)
             return
@@ -179,11 +179,11 @@ class Nodes:
                 self.kernel.at(self.kernel.now, self.come_back, number, left)
             return
         node.alive = False
-        if isinstance(self.plan, StripedPlan):  # what it said last arrives before that
+        if isinstance(self.plan, StripedPlan):  # its last messages arrive before that
             self.kernel.at(self.kernel.now + AFTER_LAST_WORDS * self._latency, self._tell_dead, number, node.epoch)
 
     def _is_gone(self, number: int) -> None:
-        """The process of a rank that was told to go has ended; another may come in its place."""
+        """The process of a rank that was asked to leave has ended; another may take its place."""
         node = self._nodes[number]
         node.alive, node.going = True, False
         left = self.crash(number)
@@ -193,11 +193,11 @@ class Nodes:
     # -- connections
 
     def connection(self, one: int, other: int) -> tuple[int, int]:
-        """The connection that two nodes have now; it ends with either of their processes."""
+        """The current connection of two nodes; it ends with either of their processes."""
         return self._nodes[one].epoch, self._nodes[other].epoch
 
     def carries(self, connection: tuple[int, int], sender: int, receiver: int) -> bool:
-        """Whether what was sent over a connection arrives: it is the one they still have, and is not cut."""
+        """Whether a message sent over a connection arrives: the connection is still current, and is not cut."""
         one, other = self._nodes[sender], self._nodes[receiver]
         if one.epoch != connection[0] or other.epoch != connection[1]:
             return False
@@ -213,7 +213,7 @@ class Nodes:
         return not self._nodes[child].cuts
 
     def _neighbours(self, number: int) -> list[int]:
-        """A node's parent, then its children; of a rank all others, rank 0 first."""
+        """A node's parent, then its children; for a rank all others, rank 0 first."""
         if isinstance(self.plan, StripedPlan):
             return [peer for peer in self.numbers if peer != number]
         return [*self._above(number), *self._below(number)]
@@ -224,15 +224,15 @@ class Nodes:
         return [self.plan.tree.parent(number)] if number else []
 
     def _below(self, number: int) -> list[int]:
-        """A node's children; of a rank all others but rank 0."""
+        """A node's children; for a rank all others but rank 0."""
         if isinstance(self.plan, TreePlan):
             return list(self.plan.tree.children(number))
         return self._neighbours(number)[1:]
 
-    # -- what faults do
+    # -- faults
 
     def crash(self, number: int) -> int | None:
-        """Take a process away; which crash of it this was, or None if there was no process."""
+        """End a process. Return the number of this crash, or None if there was no process."""
         node = self._nodes[number]
         if not node.alive:
             return None
@@ -246,7 +246,7 @@ class Nodes:
         return node.epoch
 
     def _tell_dead(self, number: int, epoch: int) -> None:
-        """All that can reach a rank's machine see that its process is gone; the others only lose it."""
+        """Ranks that can reach a rank's host see that its process is gone; the others only lose the connection."""
         for peer in self._neighbours(number):
             self.dispatch(peer, PeerLost(peer=number, dead=self._can_reach(peer, number)))
 
@@ -259,7 +259,7 @@ class Nodes:
         return not any((one in group) != (other in group) for group in self._parted)
 
     def come_back(self, number: int, crash: int) -> None:
-        """Start a new process in place of one that is gone, unless one has been since that crash."""
+        """Start a new process in place of one that is gone, unless another was started since that crash."""
         node = self._nodes[number]
         if node.epoch != crash:
             return
@@ -279,11 +279,11 @@ class Nodes:
                 self.dispatch(number, PeerLost(peer=peer, dead=self._can_reach(number, peer)))
             elif not self._can_reach(number, peer):
                 self.dispatch(number, PeerLost(peer=peer))
-            else:  # not before it has heard that the old process is lost
+            else:  # after the peer has lost the old process
                 self.kernel.at(self.kernel.now + self._latency, self._meet, peer, number)
 
     def stay_away(self, number: int) -> None:
-        """A rank is not there when the run begins."""
+        """A rank is absent when the run begins."""
         self._nodes[number].alive = False
 
     def present(self) -> list[int]:
@@ -291,24 +291,24 @@ class Nodes:
         return [number for number in self.numbers if self._nodes[number].alive]
 
     def come(self, number: int) -> None:
-        """A rank comes that was not there, unless it has come."""
+        """An absent rank joins, unless it has joined already."""
         if not self._nodes[number].alive:
             self.come_back(number, self._nodes[number].epoch)
 
     def mute(self, number: int, others: Iterable[int]) -> Ways:
-        """What a rank says does not reach others; what they say reaches it."""
+        """A rank's messages do not reach `others`; their messages reach it."""
         ways = Ways(number, others)
         self._mute.append(ways)
         return ways
 
     def lose_ways(self, ways: Ways) -> None:
-        """It is noticed, at both ends."""
+        """Both ends notice that the connections are lost."""
         ways.notice()
         for one, other in sorted(ways.pairs):
             self.dispatch(one, PeerLost(peer=other))
 
     def unmute(self, ways: Ways) -> None:
-        """Both can be heard again, and have a new connection."""
+        """Both directions work again, over new connections."""
         self._mute.remove(ways)
         ways.notice()
         for one, other in sorted(ways.pairs):
@@ -316,23 +316,23 @@ class Nodes:
                 self._meet(one, other)
 
     def _meet(self, one: int, other: int) -> None:
-        """One rank finds another, if it is there and can be reached."""
+        """One rank finds another, if that has a process and can be reached."""
         if self._nodes[other].alive and self._can_reach(one, other):
             self.dispatch(one, PeerFound(peer=other))
 
     def leave(self, number: int) -> None:
-        """Tell a node to go after its round; a rank, when others have taken what it does for all."""
+        """Ask a node to leave after its round; a rank leaves when others have taken over its duties."""
         self._nodes[number].leaves = True
-        reason = "somebody wants its machine"
+        reason = "its host is needed elsewhere"
         self.dispatch(number, HandOver(reason=reason) if isinstance(self.plan, StripedPlan) else Leave(reason=reason))
 
     def stay(self) -> None:
-        """Nobody who is there has to go any more: all end together."""
+        """Cancel the requests to leave: all present nodes end together."""
         for node in self._nodes.values():
             node.leaves = node.leaves and not node.alive
 
     def return_(self, number: int) -> None:
-        """Start a new process in place of one that has left, or will have."""
+        """Start a new process in place of one that has left or is about to leave."""
         node = self._nodes[number]
         if node.alive or node.going:
             node.returns = node.leaves
@@ -344,23 +344,23 @@ class Nodes:
         return self._nodes[number].alive
 
     def pause(self, number: int) -> None:
-        """Let a node handle nothing for now."""
+        """Begin a pause: the node handles nothing."""
         self._nodes[number].pauses += 1
 
     def lose(self, number: int) -> None:
-        """A rank and all others count each other as lost."""
+        """A paused or cut rank and all others count each other as lost."""
         for peer in self._neighbours(number):
             if self._nodes[number].pauses or self._nodes[number].cuts:
                 self.dispatch(peer, PeerLost(peer=number))
                 self.dispatch(number, PeerLost(peer=peer))
 
     def part(self, apart: frozenset[int]) -> None:
-        """Some ranks cannot reach the others any more, and all are told so."""
+        """Some ranks cannot reach the others any more, and all lose those connections."""
         self._parted.append(apart)
         self._across(apart, lambda one, other: self.dispatch(one, PeerLost(peer=other)))
 
     def join(self, apart: frozenset[int]) -> None:
-        """They can again."""
+        """These ranks and the others can reach each other again."""
         self._parted.remove(apart)
         self._across(apart, self._meet)
 
@@ -371,7 +371,7 @@ class Nodes:
                     self.kernel.at(self.kernel.now + self._latency, then, one, other)
 
     def resume(self, number: int, *, is_known: bool = False) -> None:
-        """End one pause; after the last, the node handles what came meanwhile, and finds all others if it was lost."""
+        """End a pause; after the last, the node handles the held events, and finds all others if it was lost."""
         node = self._nodes[number]
         node.pauses -= 1
         node.is_lost = node.is_lost or is_known
@@ -384,11 +384,11 @@ class Nodes:
                 self._find_all(number)
 
     def cut(self, number: int) -> None:
-        """Lose whatever goes over the link to a node's parent."""
+        """Lose all messages over the link to a node's parent."""
         self._nodes[number].cuts += 1
 
     def mend(self, number: int) -> None:
-        """End one cut; after the last, the node finds its parent again, or a rank all others."""
+        """End a cut; after the last, the node finds its parent again, or a rank all others."""
         node = self._nodes[number]
         node.cuts -= 1
         if node.cuts or not node.alive:
@@ -399,7 +399,7 @@ class Nodes:
         self._find_all(number)
 
     def _find_all(self, number: int) -> None:
-        """A rank and all that it can reach have new connections."""
+        """A rank and all ranks that it can reach have new connections."""
         for peer in self._neighbours(number):
             if self._nodes[number].alive and self._nodes[peer].alive and self._can_reach(number, peer):
                 self.dispatch(peer, PeerFound(peer=number))

@@ -1,4 +1,4 @@
-"""Looks at all ranks of a simulated run at once: two that lead must never both be obeyed."""
+"""Checks all ranks of a simulated run together: ranks must never follow two leaders at once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from codedreduce.protocol.core.rank_table import RankState
 
 
 class Obedience:
-    """What each process has followed so far, and who has led.
+    """The generations that each process has followed so far, and their leaders.
 
     - A process never goes back to an earlier generation, nor takes a round from one.
     - A generation is led by one process at a time.
-    - Whoever comes to lead is followed by at least half of those whose word counts, by what they know themselves.
+    - At least half of the voters follow a new leader; voters are the ranks that count themselves as such.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class Obedience:
         self._led_by: dict[int, tuple[int, int]] = {}
 
     def check(self, number: int, alive: Mapping[int, Machine], processes: Mapping[int, int]) -> None:
-        """Look at a rank to which something has happened; `processes` is which process of each this is."""
+        """Check a rank after an event; `processes` are the numbers of the ranks' current processes."""
         machine = alive.get(number)
         if not isinstance(machine, Rank):
             return
@@ -30,7 +30,7 @@ class Obedience:
             raise AssertionError(f"rank {number} went back to generation {generation}")
         self._followed[of] = generation
         if machine.begun_in > generation:
-            raise AssertionError(f"rank {number} obeys generation {machine.begun_in}, and follows {generation}")
+            raise AssertionError(f"rank {number} obeys generation {machine.begun_in}, but follows {generation}")
         if machine.leads and generation and generation not in self._led_by:
             self._check_following(number, generation, alive, processes)
         if machine.leads and self._led_by.setdefault(generation, of) != of and generation:
@@ -41,7 +41,7 @@ class Obedience:
     def _check_following(
         self, number: int, generation: int, alive: Mapping[int, Machine], processes: Mapping[int, int]
     ) -> None:
-        """Some that followed may be dead by now, or have left."""
+        """Check the votes for a new leader; ranks that followed it may have failed or left by now."""
         out = (RankState.JOINING, RankState.LEFT)
         ranks = {one: machine for one, machine in alive.items() if isinstance(machine, Rank)}
         there = {one for one, machine in ranks.items() if machine.state not in out and not _is_new(machine)}
@@ -49,9 +49,9 @@ class Obedience:
         followed = {of for of, latest in self._followed.items() if latest >= generation}
         following = {(one, its) for one, its in followed if processes.get(one) != its or one in voters}
         if 2 * len(following) < len(there & voters):
-            raise AssertionError(f"rank {number} leads generation {generation}, and only {following} follow")
+            raise AssertionError(f"rank {number} leads generation {generation}, but only {following} follow")
 
 
 def _is_new(machine: Rank) -> bool:
-    """Whether a process would lead a run, has not begun one, and does not know yet that one is on without it."""
+    """Whether a process would lead a run, has not begun one, and does not know yet of a run without it."""
     return machine.leads and not machine.begun and machine.state is RankState.RESTING

@@ -1,4 +1,4 @@
-"""The oracle: knows the true gradient of every round, and the bits that a calm round gives."""
+"""The oracle: it knows the true gradient of every round, and the exact result of a fault-free round."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from codedreduce.vectors import Vector
 
 
 class Oracle:
-    """Judges gradients; `checking`, also that nobody writes into one after its round."""
+    """Compares gradients with the true ones; with `checking`, also checks that none changes after its round."""
 
     def __init__(self, plan: Plan, gradients: Gradients, *, checking: bool) -> None:
         self._plan = plan
@@ -23,7 +23,7 @@ class Oracle:
         self._last: dict[int, tuple[Vector, int]] = {}
 
     def judge(self, action: Aggregated, node: int = 0) -> tuple[float, bool]:
-        """How far a gradient is from the true one, relatively, and whether it has the bits of a calm round."""
+        """The relative error of a gradient, and whether it is bit-identical to that of a fault-free round."""
         last = self._last.get(node)
         if last is not None and zlib.crc32(last[0].data) != last[1]:
             raise AssertionError(f"the gradient of round {action.round - 1} changed after the round was over")
@@ -34,7 +34,7 @@ class Oracle:
         return error, action.vector.tobytes() == self._calm_bits(action.round)
 
     def _calm_bits(self, round_: int) -> bytes:
-        """Models repeat, and so do calm gradients."""
+        """The bits of a fault-free round; cached, since models repeat."""
         level = round_ % len(LEVELS)
         if level not in self._calm:
             model = self._gradients.model(round_)

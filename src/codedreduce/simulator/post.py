@@ -1,4 +1,4 @@
-"""Messages under way: over the network, through the hands of nodes that tamper with them, onto shared cores."""
+"""Message delivery: over the network, with tampering by faulty nodes, onto shared cores."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from codedreduce.simulator.network import Cores, Network
 from codedreduce.simulator.nodes import Nodes
 from codedreduce.vectors import Vector
 
-#: Which part of a node's chunks is damaged where nobody notices.
+#: The part of a node's chunks that is damaged without detection.
 DAMAGED = 0.3
 
 
 class Letter(NamedTuple):
-    """A message under way, over the connection that its nodes had when it was sent."""
+    """A message on its way, over the connection that its nodes had when it was sent."""
 
     sender: int
     receiver: int
@@ -38,7 +38,7 @@ class Letter(NamedTuple):
 
 
 class Tampering:
-    """Which nodes send their messages twice, late or damaged."""
+    """The nodes that send their messages twice, late or damaged."""
 
     def __init__(self, settings: Settings, *, latency: float, seed: int) -> None:
         self._settings = settings
@@ -48,17 +48,17 @@ class Tampering:
         self.kinds: dict[int, Counter[str]] = {}
 
     def begin(self, node: int, kind: str) -> None:
-        """A node's messages are no longer what they should be."""
+        """Begin a fault of this kind in a node's messages."""
         self.kinds.setdefault(node, Counter())[kind] += 1
 
     def end(self, node: int, kind: str) -> None:
-        """One fault of that kind is over."""
+        """End one fault of this kind."""
         self.kinds[node][kind] -= 1
         if not +self.kinds[node]:
             del self.kinds[node]
 
     def copies(self, letter: Letter) -> tuple[float, ...]:
-        """How much later than it should each copy of a message arrives; none, if it is damaged."""
+        """The extra delay of each copy of a message; no copy, if it is damaged."""
         kinds = self.kinds[letter.sender]
         if kinds["corrupt"] and self._random.random() < 0.3:
             self._damage(letter)
@@ -67,7 +67,7 @@ class Tampering:
         return (extra, extra / 2) if kinds["duplicate"] else (extra,)
 
     def damaged(self, letter: Letter) -> Letter:
-        """Change one bit of some gradients on their way, where nobody notices: in memory, or in a switch."""
+        """Flip one bit of some gradients on their way, without detection: as in memory, or in a switch."""
         if letter.data is None or not isinstance(letter.message, ShareChunk | PartChunk):
             return letter
         if not self.kinds[letter.sender]["damage"] or self._flips.random() > DAMAGED:
@@ -75,14 +75,14 @@ class Tampering:
         return letter._replace(data=flipped(letter.data, self._flips.randrange(1 << 20)))
 
     def _damage(self, letter: Letter) -> None:
-        """Change one bit on the wire; whoever reads it must notice."""
+        """Flip one bit on the wire; the receiver must detect it."""
         header = bytearray(encode(letter.message))
         header[self._random.randrange(len(header))] ^= 1 << self._random.randrange(8)
         try:
             decode(bytes(header), letter.size, self._settings.chunk_bytes)
         except WireError:
             return
-        raise CodedReduceError(f"a damaged {type(letter.message).__name__} was taken for a good one")
+        raise CodedReduceError(f"a damaged {type(letter.message).__name__} was accepted as valid")
 
 
 class Post:
@@ -96,7 +96,7 @@ class Post:
         self._cores = cores
 
     def transmit(self, sender: int, action: Transmit) -> None:
-        """Send a message over the connection that the nodes have now."""
+        """Send a message over the nodes' current connection."""
         receiver, message, data = action.to, action.message, action.data
         if receiver == sender:
             raise AssertionError(f"node {sender} sent itself {type(message).__name__}: it has no connection to itself")

@@ -1,4 +1,4 @@
-"""What a simulated run leaves behind: its journal, the oracle's verdict, and a trace of every event."""
+"""The record of a simulated run: its journal, the oracle's verdict, and a trace of every event."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from codedreduce.schemes.work import samples_in
 
 
 class Recorder(Journal):
-    """The journal of a simulated run, and what only a simulation can know."""
+    """The journal of a simulated run, with data that only a simulation has."""
 
     def __init__(self, *readers: Reader, timeline: Container[int] = (), trace: IO[str] | None = None) -> None:
         super().__init__(*readers, timeline=timeline)
         self.max_error = 0.0
         self.identical = True
-        self.different: set[int] = set()  # rounds whose gradient had other bits, on some node
-        self.troubles: tuple[Trouble, ...] = ()  # who failed at what nobody could do, and why
-        self.damage: list[tuple[int, int, int]] = []  # round, sender and receiver of chunks that changed on their way
+        self.different: set[int] = set()  # rounds with a gradient that was not bit-identical, on some node
+        self.troubles: tuple[Trouble, ...] = ()  # the failures that ended the run
+        self.damage: list[tuple[int, int, int]] = []  # round, sender and receiver of damaged chunks
         self.busiest_bytes = 0
         self.steps = 0
         self._trace = trace
 
     @property
     def tracing(self) -> bool:
-        """Whether every event is to be written down."""
+        """Whether every event is traced."""
         return self._trace is not None
 
     def round_over(self, log: RoundLog) -> None:
@@ -52,23 +52,23 @@ class Recorder(Journal):
         self.add(log)
 
     def judged(self, round_: int, error: float, identical: bool) -> None:
-        """The oracle has looked at a gradient."""
+        """The oracle has checked a gradient."""
         if not identical:
             self.different.add(round_)
         self.max_error = max(self.max_error, error)
         self.identical = self.identical and identical
 
     def damaged(self, round_: int, sender: int, receiver: int) -> None:
-        """A chunk is not on its arrival what it was, and nobody can tell by looking at it."""
+        """A chunk has changed on its way, and the receiver cannot detect it."""
         self.damage.append((round_, sender, receiver))
 
     def run_over(self, *, busiest_bytes: int, steps: int) -> None:
-        """The run is over: the most bytes that any interface carried, and the steps it took to simulate."""
+        """The run is over: record the most bytes that any interface carried, and the steps of the simulation."""
         self.busiest_bytes = busiest_bytes
         self.steps = steps
 
     def trace(self, now: float, node: int, event: Event, actions: Sequence[AnyAction]) -> None:
-        """Write down an event and what came of it, a line each."""
+        """Write an event and its actions to the trace, one line each."""
         assert self._trace is not None
         self._trace.write(f"{now!r} node {node} {describe(event)}\n")
         for action in actions:
@@ -80,7 +80,7 @@ class Recorder(Journal):
 
 
 def describe(thing: Event | AnyAction) -> str:
-    """An event or action in a line, vectors as their first number."""
+    """An event or action on one line, with vectors as their first number."""
     match thing:
         case Received(sender=sender, message=message, data=data):
             return f"received from {sender}: {message}{'' if data is None else f' with {data[0]!r}...'}"

@@ -1,4 +1,4 @@
-"""A simulated run as a few words and numbers: what the command line takes, a trace begins with, a test draws."""
+"""The configuration of a simulated run: from the command line, in the first line of a trace, or drawn by a test."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from codedreduce.simulator.record import Recorder
 from codedreduce.simulator.simulated_cluster import Conditions, SimulatedCluster
 from codedreduce.simulator.wrong import Wrong
 
-#: Longer than any run: a fault that lasts so long is one that nothing may wait for.
+#: Longer than any run, in seconds: nothing may wait for the end of such a fault.
 ENDLESS = 1e6
 
-#: Which part of random scenarios is striped.
+#: The part of random scenarios that is striped.
 STRIPED_ONES = 0.2
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that decides a simulated run; two runs of one scenario are the same to the byte."""
+    """The complete configuration of a simulated run; two runs of one scenario are identical to the byte."""
 
     tree: str = "4x3"
     stragglers: int = 1
     scheme: str = "coded-reduce"
     order: str = "progressive"
     code: str = "repetition"
-    tolerance: int | None = None  # gradient coding's S, or how many live compensation does not wait for
+    tolerance: int | None = None  # gradient coding's S, or the workers that live compensation does not wait for
     delays: str = "calm"
     rate: float = 60e6 / 8
     latency: float = 0.0005
@@ -55,23 +55,23 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     chunk: int = 1 << 18
     head_start: float = 0.2
-    say_waiting_after: float = 30.0  # that a round which cannot end is silent about whom it waits for
+    say_waiting_after: float = 30.0  # seconds until a round reports missing workers
     on_excess: str = "wait"
     faults: tuple[Fault, ...] = ()
     least_head_start: float = 0.0
-    cores: int = 0  # of one machine that carries all nodes; 0: each has its own
+    cores: int = 0  # of one host for all nodes; 0: each has its own
     turn: int = 0  # bytes an interface sends for one receiver before the next one's turn; 0: whole chunks
-    message_seconds: float = 0.0  # that such a core is busy with a message
-    arithmetic_seconds: float = 0.0  # that such a core is busy with a sample, whatever a worker is said to take for it
+    message_seconds: float = 0.0  # core time of a message on such a host
+    arithmetic_seconds: float = 0.0  # core time of a sample on such a host, whatever `compute` is
     announce: bool = True  # offer a pushed sum ahead of its bytes
     reach: int = 0  # striped: how many ranks can read a unit's samples; 0: all
-    blocks: int | None = None  # striped: into how many a unit is cut
-    units: int | None = None  # striped: how many; one a rank, if nothing is said
-    stripes: int | None = None  # striped: how many ranks keep one
-    replan_after: float = 0.0  # seconds until a root does what nobody is there to do; 0: it cannot
-    checkpoint_every: int = 1  # rounds between two checkpoints of a root, from which one that was killed goes on
-    audit: float = 0.0  # which part of all gradients is computed twice, and compared
-    quarantine: int = QUARANTINE  # findings after which a node is not used any more
+    blocks: int | None = None  # striped: blocks per unit
+    units: int | None = None  # striped: number of units; default: one per rank
+    stripes: int | None = None  # striped: how many ranks are reducers
+    replan_after: float = 0.0  # seconds until a root stands in for missing workers; 0: it cannot
+    checkpoint_every: int = 1  # rounds between two checkpoints of a root, for its restart
+    audit: float = 0.0  # the part of all gradients that is computed twice and compared
+    quarantine: int = QUARANTINE  # verdicts against a node until it is quarantined
     wrongs: tuple[Wrong, ...] = ()  # nodes that compute wrongly
 
     def __post_init__(self) -> None:
@@ -83,11 +83,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def workers(self) -> int:
-        """How many compute."""
+        """The number of workers."""
         return parse_tree(self.tree, self.stragglers).workers
 
     def parsed_scheme(self) -> Scheme:
-        """The scheme that is named, with its tolerance."""
+        """The scheme with this name and tolerance."""
         if self.scheme == Striped.name:
             return Striped(
                 self.workers, reach=self.reach or "all", blocks=self.blocks, stripes=self.stripes, units=self.units
@@ -99,11 +99,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
     def plan(self) -> Plan:
-        """Who computes what."""
+        """The plan: which node computes which samples."""
         return self.parsed_scheme().plan(samples=self.samples)
 
     def delay_model(self) -> Delays:
-        """How late workers are."""
+        """The delays of the workers."""
         return parse_delays(self.delays, workers=self.workers, unit=self.compute / self.workers, seed=self.seed)
 
     def cluster(
@@ -115,7 +115,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             if fault.node not in plan.nodes:
                 raise UsageError(f"a fault at node {fault.node}, but the plan has nodes up to {plan.nodes.stop - 1}")
             if isinstance(plan, TreePlan) and fault.node == 0 and fault.kind in ("cut", "fail", "leave"):
-                raise UsageError(f"{fault.kind!r} cannot befall node 0: a root computes nothing and has no parent")
+                raise UsageError(f"{fault.kind!r} is no fault for node 0: a root computes nothing and has no parent")
         conditions = Conditions(
             link=Link(rate=self.rate, latency=self.latency, turn=self.turn), delays=self.delay_model(),
             sample_seconds=self.compute / self.samples, faults=self.faults, seed=self.seed, host=self._host(),
@@ -143,12 +143,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         return Host(cores=self.cores, message_seconds=self.message_seconds, arithmetic_seconds=self.arithmetic_seconds)
 
     def to_json(self) -> str:
-        """One line that says it all."""
+        """The scenario as one line of JSON."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Scenario:
-        """The scenario of such a line."""
+        """The scenario from such a line."""
         try:
             return msgspec.json.decode(text, type=cls)
         except msgspec.MsgspecError as error:
@@ -156,15 +156,15 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_trace(scenario: Scenario, file: IO[str], *, checking: bool = False, latest: float = float("inf")) -> Recorder:
-    """Run a scenario and write down everything that happened; the first line is the scenario."""
+    """Run a scenario and write a trace of all events; the first line is the scenario."""
     file.write(scenario.to_json() + "\n")
     return scenario.cluster(recorder=Recorder(trace=file), checking=checking).run(scenario.rounds, latest=latest)
 
 
 def random_scenario(seed: int) -> Scenario:
-    """A small tree, any scheme, some delays, and faults that are short or as good as endless.
+    """A small tree, any scheme, some delays, and faults that are short or practically endless.
 
-    Numbers are drawn in the order in which they stand here: in another order a seed would mean another scenario.
+    The order of the draws must not change: otherwise a seed would give another scenario.
     """
     if np.random.default_rng([seed, 6]).random() < STRIPED_ONES:
         return random_striped(seed)
@@ -186,7 +186,7 @@ def random_scenario(seed: int) -> Scenario:
 
 
 def random_striped(seed: int) -> Scenario:
-    """Few ranks, that can read everything or some of it; all or some keep a stripe; delays and faults as elsewhere."""
+    """Few ranks that can read all samples or some; all or some ranks are reducers; delays and faults as elsewhere."""
     random = np.random.default_rng([seed, 8])
     ranks = 1 + int(random.integers(0, 9))
     rounds = int(random.integers(3, 12))
@@ -233,7 +233,7 @@ def random_failing_ranks(seed: int) -> Scenario:
 
 
 def random_leaving_ranks(seed: int) -> Scenario:
-    """The same, with ranks that are told to go between two rounds, and most of them come back."""
+    """The same, with ranks that are asked to leave between two rounds; most of them come back."""
     scenario = random_striped(seed)
     random = np.random.default_rng([seed, 80])
     unit = scenario.compute / scenario.workers
@@ -249,9 +249,9 @@ def random_leaving_ranks(seed: int) -> Scenario:
 
 
 def random_late_ranks(seed: int) -> Scenario:
-    """The same, with ranks that are not there when the run begins, and come later.
+    """The same, with ranks that are absent when the run begins, and join later.
 
-    In the first round, where others cannot read their samples: it does not end without them.
+    They join in the first round if others cannot read their samples: the round does not end without them.
     """
     scenario = random_striped(seed)
     random = np.random.default_rng([seed, 81])
@@ -269,9 +269,9 @@ def random_late_ranks(seed: int) -> Scenario:
 
 
 def random_audits(seed: int) -> Scenario:
-    """The same, with at least three that can read each sample, and a few that compute wrongly what is audited.
+    """The same, with at least three ranks that can read each sample, and a few that compute audited pieces wrongly.
 
-    Where everything is, chunks are damaged on their way, too.
+    If everything is audited, some scenarios also damage chunks on their way.
     """
     scenario = random_striped(seed)
     random = np.random.default_rng([seed, 83])
@@ -297,7 +297,7 @@ def random_audits(seed: int) -> Scenario:
 
 
 def random_wrong_ranks(seed: int) -> Scenario:
-    """The same, with ranks that compute everything wrongly, and go and come back, also in rounds that are audited."""
+    """The same, with ranks that compute everything wrongly, leave and come back, also in audited rounds."""
     scenario = random_audits(seed)
     random = np.random.default_rng([seed, 84])
     ranks, unit = scenario.workers, scenario.compute / scenario.workers
@@ -320,7 +320,7 @@ def random_wrong_ranks(seed: int) -> Scenario:
 
 
 def random_one_way_cuts(seed: int) -> Scenario:
-    """The same, with ranks whose words do not reach some others, which they hear."""
+    """The same, with ranks that receive messages of some others, but cannot send to them."""
     scenario = random_striped(seed)
     random = np.random.default_rng([seed, 82])
     ranks, unit = scenario.workers, scenario.compute / scenario.workers
@@ -343,7 +343,7 @@ def random_one_way_cuts(seed: int) -> Scenario:
 
 
 def _random_scheme(random: np.random.Generator) -> Scenario:
-    """A scenario of which the tree and the scheme are chosen."""
+    """A scenario with a random tree and scheme."""
     fanout, depth = [(2, 1), (3, 1), (5, 1), (2, 2), (3, 2), (4, 2), (5, 2), (2, 3)][int(random.integers(8))]
     stragglers = int(random.integers(0, min(fanout, 3)))
     scheme, order, code = (
@@ -364,7 +364,7 @@ def _random_scheme(random: np.random.Generator) -> Scenario:
 
 
 def _random_conditions(random: np.random.Generator, workers: int) -> dict[str, Any]:
-    """Delays, links, sizes, and what parents do about lateness."""
+    """Delays, links, sizes, and how parents handle late children."""
     return {
         "delays": ("calm", "exponential", "bursty", "sticky")[int(random.integers(4))],
         "rate": float(random.choice([1e4, 1e6])),

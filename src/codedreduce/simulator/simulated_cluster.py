@@ -1,4 +1,4 @@
-"""The simulated world: the protocol's machines over virtual time, with real vectors, and an oracle looking on."""
+"""The simulated cluster: the protocol's state machines over virtual time, with real vectors and an oracle."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ OnSum = Callable[[Aggregated], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What the simulated machines and wires are like."""
+    """The properties of the simulated hosts and links."""
 
     link: Link = field(default_factory=Link)
     sample_seconds: float = 0.003
     delays: Delays
     faults: tuple[Fault, ...] = ()
     seed: int = 0
-    host: Host | None = None  # what all nodes share, if they do
-    root_computes: bool = False  # what those would that are missing
+    host: Host | None = None  # the host of all nodes, if they share one
+    root_computes: bool = False  # whether the root stands in for missing workers
     checkpoint_every: int = 1  # rounds between two checkpoints of a root
     wrongs: tuple[Wrong, ...] = ()  # nodes that compute wrongly
 
 
 class SimulatedCluster:
-    """All nodes of a plan, their network, and virtual time: puts the rooms together, and leads through the rounds."""
+    """All nodes of a plan, their network, and virtual time: connects these parts and drives the rounds."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class SimulatedCluster:
         self._oracle = Oracle(plan, gradients, checking=checking)
         self._rounds = 0
         self._round_began = 0.0
-        self._sums: Counter[int] = Counter()  # on a ring: how many have the sum of a round
+        self._sums: Counter[int] = Counter()  # on a ring: how many nodes have the sum of a round
         self._on_sum: OnSum | None = None
         self._ending = False
         self._begun = False
@@ -111,11 +111,11 @@ class SimulatedCluster:
 
     @property
     def slips(self) -> list[Slip]:
-        """What was computed wrongly so far."""
+        """The pieces that were computed wrongly so far."""
         return self._wrongs.slips
 
     def _leading(self) -> dict[type, Callable[..., None]]:
-        """Who does what leads from round to round, by the kind of plan."""
+        """The functions for the actions that drive the rounds, by the kind of plan."""
         if isinstance(self.plan, StripedPlan):
             return {
                 Aggregated: self._aggregated_by_rank, EveryoneIn: self._joined, Renewed: self._renewed,
@@ -126,11 +126,11 @@ class SimulatedCluster:
         return {Aggregated: self._aggregated_by_one}
 
     def run(self, rounds: int, *, latest: float = float("inf"), on_sum: OnSum | None = None) -> Recorder:
-        """Run this many rounds, or until nothing more can happen; `on_sum` is called with every gradient."""
+        """Run this many rounds, or until no event is left; call `on_sum` with every gradient."""
         self._rounds = rounds
         self._on_sum = on_sum
         enabled = gc.isenabled()
-        gc.disable()  # events make no cycles; looking for some among 100,000 machines takes half the time
+        gc.disable()  # events make no cycles; a search for cycles in 100,000 machines takes half the time
         try:
             self._start()
             kernel, done = self._kernel, self.recorder.rounds
@@ -143,7 +143,7 @@ class SimulatedCluster:
         return self.recorder
 
     def _start(self) -> None:
-        """Bring all nodes up, and begin the first round when they have met."""
+        """Start all nodes, and begin the first round when they have joined."""
         present = self._nodes.present()
         for node in present:
             self._nodes.dispatch(node, Started())
@@ -169,14 +169,14 @@ class SimulatedCluster:
         return Begin(round=round_, model=self._gradients.model(round_))
 
     def _enough_are_in(self, node: int, _: EveryoneIn) -> None:
-        """A root may begin; one that was started again goes on where its checkpoint was."""
+        """A root may begin; a restarted root continues from its checkpoint."""
         self._nodes.joined.add(node)
         if self._begun:
             self._kernel.at(self._kernel.now, self._begin_round, self._nodes.machine(node).round + 1)
 
     def _aggregated(self, _: int, action: Aggregated) -> None:
         """The root has a sum: the round is over, and the next one begins."""
-        is_repeated = action.round <= len(self.recorder.rounds)  # by a root that was started again
+        is_repeated = action.round <= len(self.recorder.rounds)  # by a restarted root
         if not is_repeated or not action.residual:
             self._judge(action)
         if not is_repeated:
@@ -187,7 +187,7 @@ class SimulatedCluster:
             self._kernel.at(self._kernel.now, self._begin_round, action.round + 1)
 
     def _aggregated_by_one(self, node: int, action: Aggregated) -> None:
-        """One node of a ring has the sum and goes on by itself; the round is over when the last one has it."""
+        """One node of a ring has the sum and continues by itself; the round is over when the last node has it."""
         self._judge(action, node)
         self._sums[action.round] += 1
         if self._sums[action.round] == len(self._nodes.numbers):
@@ -199,9 +199,9 @@ class SimulatedCluster:
             self._kernel.at(self._kernel.now, self._nodes.dispatch, node, self._begin(action.round + 1))
 
     def _aggregated_by_rank(self, node: int, action: Aggregated) -> None:
-        """A rank has the sum and goes on by itself; the round is over when one that leads has it.
+        """A rank has the sum and continues by itself; the round is over when a leader has it.
 
-        Who takes over may be further than the one before it was, or go through a round again.
+        A new leader may be further than the leader before it, or repeat a round.
         """
         self._judge(action, node)
         machine = self._nodes.machine(node)
@@ -210,7 +210,7 @@ class SimulatedCluster:
         self._begin_at(node, action.round + 1)
 
     def _noted(self, node: int, action: Note) -> None:
-        """Who comes to lead has had rounds, perhaps, that the one before it had not."""
+        """Take a note; a new leader may have completed rounds that the leader before it had not."""
         self._nodes.note(node, action)
         machine = self._nodes.machine(node)
         if action.kind == "leads" and isinstance(machine, Rank):
@@ -224,14 +224,14 @@ class SimulatedCluster:
                 self._injector.round_begins(round_ + 1)
 
     def _begin_at(self, node: int, round_: int) -> None:
-        """Let a rank's script begin a round, in no time; or leave its loop, if it has had its rounds and a run ends."""
+        """Let a rank's script begin a round at once; or leave its loop, if all rounds are done and the run ends."""
         if round_ <= self._rounds:
             self._kernel.at(self._kernel.now, self._nodes.dispatch, node, self._begin(round_))
         elif self._ending:
             self._leave(node)
 
     def end(self, latest: float = float("inf")) -> None:
-        """Let the scripts of all ranks leave their loops after the last round; until all that live have left."""
+        """Let the scripts of all ranks leave their loops after the last round; run until all live ranks have left."""
         self._ending = True
         self._nodes.stay()
         for node in self._nodes.numbers:
@@ -240,7 +240,7 @@ class SimulatedCluster:
         self._kernel.run(lambda: not any(map(self._nodes.is_alive, self._nodes.numbers)), latest=latest)
 
     def wait(self, until: float) -> None:
-        """Let time go by."""
+        """Run until a virtual time."""
         self._kernel.run(latest=until)
 
     @property
@@ -260,13 +260,13 @@ class SimulatedCluster:
         self._kernel.at(self._kernel.now, self._nodes.dispatch, node, Leave(reason="all rounds are done"))
 
     def _joined(self, node: int, action: EveryoneIn) -> None:
-        """A rank is in; one that comes later than the others begins by itself."""
+        """A rank has joined; a rank that joins later than the others begins by itself."""
         self._nodes.joined.add(node)
         if self._begun:
             self._begin_at(node, self._nodes.machine(node).round + 1)
 
     def _pack(self, node: int, action: Pack) -> None:
-        """The state of a simulated rank is the round it is in, or would be if there was another, in several pieces."""
+        """Pack the state of a simulated rank: the number of its next round, as a vector of several pieces."""
         machine = self._nodes.machine(node)
         assert isinstance(machine, Rank)
         round_ = machine.through + 1
@@ -280,16 +280,16 @@ class SimulatedCluster:
         return state
 
     def _renewed(self, node: int, action: Renewed) -> None:
-        """A rank has another's state and goes on from there."""
+        """A rank has another rank's state and continues from there."""
         machine = self._nodes.machine(node)
         if action.state is None and isinstance(machine, Rank) and machine.leads:
-            pass  # nobody could give it another
+            pass  # no rank could send it another state
         elif action.state is None or action.state.tobytes() != self._state(action.round + 1).tobytes():
-            raise AssertionError(f"rank {node} took a state that nobody had after round {action.round}")
+            raise AssertionError(f"rank {node} took a state that no rank had after round {action.round}")
         self._begin_at(node, action.round + 1)
 
     def _finished(self, node: int, action: Finished) -> None:
-        """A node has left; the root maybe because nobody could compute a round."""
+        """A node has left; the root perhaps because no worker could compute a round."""
         self._nodes.finished(node)
         self.recorder.troubles += action.troubles
 

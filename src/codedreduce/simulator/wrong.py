@@ -1,4 +1,4 @@
-"""Nodes that compute wrongly and do not know it: a bit of what they computed is another."""
+"""Nodes that compute wrongly without detecting it: one bit of a result is flipped."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from codedreduce.vectors import Vector
 
 
 class Wrong(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that computes such a part of all pieces wrongly, in these rounds.
+    """A node that computes the given part of all pieces wrongly, in rounds `first` to `last`.
 
-    `sticky`: the same pieces whenever they are computed, and in the same way; else now and then, another one each time.
-    `where_audited`: only pieces that are looked at.
+    `sticky`: the same pieces in the same way whenever they are computed; else other pieces each time.
+    `where_audited`: only audited pieces.
     """
 
     node: int
@@ -33,15 +33,15 @@ class Wrong(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not 0 < self.part <= 1:
-            raise UsageError(f"above 0 and up to 1 of what a node computes can be wrong, got {self.part}")
+            raise UsageError(f"the wrong part of a node's results must be above 0 and at most 1, got {self.part}")
 
 
-#: Of pieces of a computation, by place.
+#: Digests of pieces of a computation, each with the piece's position.
 Digests = tuple[tuple[int, bytes], ...]
 
 
 class Slip(NamedTuple):
-    """A piece that was computed wrongly: by whom, and in which round."""
+    """A piece that was computed wrongly, with its node and round."""
 
     node: int
     round: int
@@ -49,7 +49,7 @@ class Slip(NamedTuple):
 
 
 class Wrongs:
-    """What nodes compute, right or wrong; `slips` has what was wrong."""
+    """The results of nodes, right or wrong; `slips` lists the wrong ones."""
 
     def __init__(self, gradients: Gradients, wrongs: tuple[Wrong, ...] = ()) -> None:
         self._gradients = gradients
@@ -60,7 +60,7 @@ class Wrongs:
     def of_pieces(
         self, node: int, round_: int, pieces: tuple[Piece, ...], model: Vector, audited: tuple[int, ...] = ()
     ) -> tuple[Vector, Digests]:  # fmt: skip
-        """The sum over pieces, as the node has it, and the digests of some of them, by place."""
+        """The sum over pieces, as the node computes it, and the digests of the audited ones, by position."""
         if not audited and node not in self._wrongs:
             return self._gradients.of_pieces(pieces, model), ()
         total, digests = None, []

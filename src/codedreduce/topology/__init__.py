@@ -1,4 +1,4 @@
-"""Who talks to whom."""
+"""Topologies: which nodes exchange messages."""
 
 from codedreduce.topology.ring import Ring
 from codedreduce.topology.tree import Tree

@@ -67,7 +67,7 @@ def _even_fanout(workers: int, depth: int) -> float:
 
 
 def _partly_filled(workers: int, most: int, least: int, depth: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """A complete tree of one level less, some of whose leaves get children."""
+    """A complete tree with one level less, in which some leaves get children."""
     for above in range(_full(most, depth - 1), _full(least, depth - 1) - 1, -1):
         left = workers - above
         sizes = _complete(above, most, least, depth - 1)

@@ -23,9 +23,9 @@ class Ring:
             raise TreeError(f"a ring needs at least one worker, got {self.workers}")
 
     def next(self, node: int) -> int:
-        """Whom a node sends to."""
+        """The node that receives from `node`."""
         return node % self.workers + 1
 
     def previous(self, node: int) -> int:
-        """Whom a node receives from."""
+        """The node that sends to `node`."""
         return (node - 2) % self.workers + 1

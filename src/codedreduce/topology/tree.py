@@ -1,10 +1,10 @@
 """Trees of workers, described by the sizes of their levels.
 
-Nodes are numbered level by level from the root, node 0, so the children of a node and the descendants of a node on
-any level are neighbours in number. If `inner` nodes of a level have children and the next level has `size` nodes,
-then the p-th of them has the children from floor(p size / inner) to floor((p+1) size / inner) of the next level: as
-even as can be, and in a regular tree exactly n p .. n p + n - 1. Everything about a node follows from the level
-sizes by arithmetic, in time proportional to the depth; a tree of a million workers is a handful of integers.
+Nodes are numbered level by level from the root, node 0. So the children of a node have consecutive numbers, and so
+have its descendants on any level. Let `inner` nodes of a level have children, and the next level have `size` nodes.
+Then the p-th inner node has the children from floor(p size / inner) to floor((p+1) size / inner) of the next level.
+This is as even as possible, and in a regular tree exactly n p .. n p + n - 1. Everything about a node follows from
+the level sizes by arithmetic, in time proportional to the depth. A tree of a million workers is a few integers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import accumulate
 
 from codedreduce.errors import TreeError
 
-#: Of any tree: more are a slip of the finger.
+#: The limits of any tree: larger numbers are typing errors.
 MOST_WORKERS, MOST_LEVELS = 10**12, 1000
 
 
@@ -25,8 +25,8 @@ MOST_WORKERS, MOST_LEVELS = 10**12, 1000
 class Tree:
     """A tree of workers below a root.
 
-    `sizes[l]` is the number of nodes on level l (sizes[0] = 1, the root), and `inner[l]` how many of them, the first
-    ones, have children. Made by `Tree.regular` or `Tree.balanced`.
+    `sizes[l]` is the number of nodes on level l (sizes[0] = 1, the root). The first `inner[l]` of them have children.
+    `Tree.regular` and `Tree.balanced` make trees.
 
     >>> tree = Tree.regular(fanout=4, depth=2)
     >>> tree.workers, tree.children(0), tree.children(2), tree.parent(12), tree.level(12), tree.subtree_size(2)
@@ -108,7 +108,7 @@ class Tree:
         return tuple(accumulate(self.sizes, initial=0))
 
     def level(self, node: int) -> int:
-        """How far below the root a node is."""
+        """The level of a node: 0 for the root."""
         self._check(node)
         return bisect_right(self._first, node) - 1
 
@@ -151,12 +151,12 @@ class Tree:
         return line[::-1]
 
     def subtree_size(self, node: int) -> int:
-        """How many nodes a subtree has, its own root counted."""
+        """The number of nodes of a subtree, including its own root."""
         level = self.level(node)
         return self._interval_size(level, node - self._first[level], node - self._first[level] + 1)
 
     def preorder(self, node: int) -> int:
-        """A worker's place among all workers when each subtree is counted as a whole, from 0.
+        """A worker's position, from 0, among all workers in preorder.
 
         >>> tree = Tree.regular(fanout=2, depth=2)
         >>> [tree.preorder(node) for node in range(1, 7)]
@@ -177,7 +177,7 @@ class Tree:
         return range(first + min(start, inner) * size // inner, first + min(stop, inner) * size // inner)
 
     def _interval_size(self, level: int, start: int, stop: int) -> int:
-        """How many nodes there are at and below positions start..stop-1 of a level."""
+        """The number of nodes at and below positions start..stop-1 of a level."""
         total = stop - start
         while level < self.depth and start < stop:
             below = self._below(level, start, stop)

@@ -10,18 +10,18 @@
         for step in cluster.train(model, dataset, losses, batch_size=1024, steps=1000):
             optimizer.step()                       # on every rank: .grad is the exact mean gradient of the batch
 
-Started by `codedreduce run`, torchrun, mpiexec or srun. docs/pytorch.md tells more.
+Start it with `codedreduce run`, torchrun, mpiexec or srun. See docs/pytorch.md.
 
-`cluster` is what a script uses, `step` what its loop body is given, `epochs` groups steps by epoch. `training` has what
-is trained, `layout` a model as a vector, `model_replica` a model and its optimizer as bytes, `seeding` random
-generators. `broadcast` copies an object from one rank to all; `launch_function` starts processes from a notebook,
-`live_table` shows rounds there.
+`cluster` is the interface for scripts, `argument_checks` checks its arguments, `epochs` groups steps by epoch.
+`broadcast` copies an object from one rank to all; `launch_function` starts processes from a notebook, `live_table`
+shows rounds there. The rooms, lowest first:
 
-- `data/`: batches, from a dataset or a `DataLoader`
-- `gradient/`: the gradient of a unit
-- `checks/`: what is checked before the first round
-- `rounds/`: the trainings of one run, and which round is for which of them
 - `device/`: vectors that stay on a GPU
+- `model/`: a model as a vector
+- `data/`: batches, from a dataset or a `DataLoader`
+- `training/`: what is trained, and the rehearsal before the first round
+- `gradient/`: the gradient of a unit
+- `rounds/`: the trainings of one run, and which round is for which of them
 """
 
 from codedreduce._extras import require
@@ -31,7 +31,7 @@ require("torch", extra="torch")
 from codedreduce.torch.cluster import Cluster, join  # noqa: E402
 from codedreduce.torch.epochs import by_epoch  # noqa: E402
 from codedreduce.torch.launch_function import launch  # noqa: E402
-from codedreduce.torch.step import Step  # noqa: E402
+from codedreduce.torch.rounds.step import Step  # noqa: E402
 from codedreduce.training.batches import batch_indices  # noqa: E402
 from codedreduce.training.samplers import Sequential, Shuffled, Weighted, WithReplacement  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""What one rank knows, on all of them: a training of one round, in which all take the state of the one that leads."""
+"""Broadcasts the leader's object to all ranks, by a training of one round with a state transfer from the leader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from codedreduce.torch.cluster import Cluster
 
 
 class _Held:
-    """Something to be taken along: numbers, text, tensors, lists and dictionaries of these."""
+    """Holds the object to send: numbers, text, tensors, or lists and dictionaries of these."""
 
     def __init__(self, thing: Any) -> None:
         self.thing = thing
@@ -23,9 +23,10 @@ class _Held:
 
 
 def share(cluster: Cluster, thing: Any) -> Any:
-    """What the rank that leads has, when it has come here; all ranks must come that are still in the run.
+    """Return the leader's object on all ranks; every member of the run must call this.
 
-    Parameters that differ before the first round are taken from it, with everything in `state`: so let them differ.
+    If parameters differ before the first round, all ranks take them from the leader, together with `state`. So each
+    rank starts with another parameter on purpose.
     """
     if cluster.size == 1:
         return thing

@@ -1,4 +1,4 @@
-"""What a script sees: join a run, and train in it."""
+"""The interface that a script uses: join a run, and train in it."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from codedreduce.run.trainings import trainings_of
 from codedreduce.run.world import World, leads
 from codedreduce.schemes import MasterWorker, Plan, Scheme, Striped
 from codedreduce.schemes.choice import choose_to_replicate
-from codedreduce.torch.checks.argument_checks import Loops, check_not_wrapped, device_of, noticing_loops
+from codedreduce.torch.argument_checks import Loops, check_not_wrapped, device_of, noticing_loops
 from codedreduce.torch.data.prefetch import Prefetch
-from codedreduce.torch.gradient.loss_output import Losses
-from codedreduce.torch.layout import Layout
-from codedreduce.torch.model_replica import TorchReplica
+from codedreduce.torch.model.layout import Layout
+from codedreduce.torch.model.loss_output import Losses
+from codedreduce.torch.rounds.model_replica import TorchReplica
 from codedreduce.torch.rounds.roles import AtWorker, role_of
 from codedreduce.torch.rounds.run_trainings import RunTraining, RunTrainings
 from codedreduce.torch.rounds.shared_run import SharedRun
-from codedreduce.torch.step import Step
-from codedreduce.torch.training import Training
+from codedreduce.torch.rounds.step import Step
+from codedreduce.torch.training.training import Training
 from codedreduce.training.batches import Function
 from codedreduce.training.checkpoints import Saving, saving_to
 from codedreduce.training.samplers import Sampler
 
 log = logging.getLogger("codedreduce")
 
-#: Rounds that are remembered, to learn how late the late ones were.
+#: The number of rounds that the journal remembers, to compute how late the late workers were.
 REMEMBERED = 64
 
 
@@ -59,16 +59,21 @@ def join(
 ) -> Cluster:
     """Join the run that a launcher has started this process for.
 
-    Rank, size and the address of rank 0 come from the environment, as `codedreduce run` and torchrun set them; mpiexec
-    and srun set the first two, and MASTER_ADDR and MASTER_PORT must be set beside them. `scheme` is `Striped` by
-    default: every process computes and steps. Over a tree (`CodedReduce`, the default beyond 300 processes) rank 0 is
-    the root, which alone steps, and `stragglers` are tolerated under each parent. `inject` makes workers late on
-    purpose, to try it out. With `on_excess="approximate"` a round over a tree goes on with the best approximation when
-    more are late than tolerated, instead of waiting; stripes refuse it. `on_note` is told what a person should hear of
-    (logged by default). With `audit=0.02` that part of all gradients is computed by a second worker, and compared to
-    the bit before it is used; who was wrong is named, and not used any more after `quarantine` times (2). Without a
-    launcher this process is alone, and computes everything itself; with `Striped(4)`, or CODEDREDUCE_UNITS=4, as 4
-    ranks would, to the bit.
+    The environment gives the rank, the size and the address of rank 0. `codedreduce run` and torchrun set all of them.
+    mpiexec and srun set only rank and size; set MASTER_ADDR and MASTER_PORT as well.
+
+    `scheme` is `Striped` by default: every process computes and steps. Over a tree (`CodedReduce`, the default beyond
+    300 processes) only rank 0, the root, steps. Each parent then tolerates `stragglers` late children.
+
+    `inject` delays workers on purpose, for experiments. With `on_excess="approximate"`, a round over a tree that has
+    too many stragglers continues with the best approximation instead of waiting; stripes refuse this option. `on_note`
+    is called with each note for the user; by default notes are logged.
+
+    With `audit=0.02` a second worker recomputes 2 % of all gradients, and the results must be bit-identical before they
+    are used. The verdict names the faulty worker, which is excluded after `quarantine` verdicts (default 2).
+
+    Without a launcher this process is alone and computes everything. With `Striped(4)` or CODEDREDUCE_UNITS=4 its
+    results are bit-identical to those of 4 ranks.
     """
     speak_plainly()
     membership = read_membership(os.environ if environment is None else environment)
@@ -98,38 +103,38 @@ def join(
 
 
 class Cluster:
-    """This process's place in a run. Use it in a `with` block; when rank 0 leaves it, the run ends for everyone."""
+    """This process's place in a run. Use it in a `with` block; when rank 0 leaves it, the run ends on all ranks."""
 
     def __init__(self, membership: Membership | None, scheme: Scheme, on_note: OnNote) -> None:
         self._membership = membership
         self._scheme = scheme
         self._on_note = on_note
         self.loops = Loops()
-        self._made: list[weakref.ref[RunTraining]] = []  # trainings whose first round has not been asked for
-        self._trainings = 0  # that were made so far
+        self._made: list[weakref.ref[RunTraining]] = []  # trainings without a requested round so far
+        self._trainings = 0  # count of trainings made so far
         self._running: SharedRun | None = None
         self._world: World | None = None
-        self._led_last: bool | None = None  # whether the last run was led from here
+        self._led_last: bool | None = None  # whether this rank was the leader at the end of the last run
         self._left_alone: str | None = None  # why this rank may not leave its loop by itself
 
     @property
     def rank(self) -> int:
-        """0 coordinates, or is the root of a tree."""
+        """This process's rank. Rank 0 is the first leader, or the root of a tree."""
         return self._membership.rank if self._membership else 0
 
     @property
     def size(self) -> int:
-        """Processes in the run."""
+        """The number of processes in the run."""
         return self._membership.size if self._membership else 1
 
     @property
     def scheme(self) -> Scheme:
-        """Who computes what, and who steps."""
+        """The scheme: which rank computes which units, and which ranks step."""
         return self._scheme
 
     @property
     def is_root(self) -> bool:
-        """Whether the run is led from here: where to print and save. Rank 0 at first; of ranks, another if it dies."""
+        """Whether this rank is the leader, which should print and save: rank 0; in stripes, after it fails, another."""
         if self._world is not None:
             return leads(self._world)
         return self.rank == 0 if self._led_last is None else self._led_last
@@ -141,7 +146,7 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._running is not None:
-            with contextlib.suppress(*(() if kind is None else (UsageError,))):  # there is an error already
+            with contextlib.suppress(*(() if kind is None else (UsageError,))):  # the first error matters more
                 self._running.close(kind, error, trace)
         if self._left_alone is not None and kind is None:
             raise UsageError(self._left_alone)
@@ -177,39 +182,42 @@ class Cluster:
     ) -> Iterator[Step]:
         """Yield once a round, with the mean gradient of its batch in every parameter's `.grad`.
 
-        With `Striped` that is on every rank: each takes the same step of its own, as with DDP, and begins with the
-        model of rank 0. Random generators are seeded anew each time, alike on all ranks. A `break` on the
-        rank that leads (`is_root`) ends the run on all after the same round; one elsewhere alone is an error. `state`:
-        whatever else a step changes and has `state_dict` (the optimizer, a scheduler, an average of the model), for a
-        rank that fell so far behind that it must take it from another. Over a tree only rank 0 yields, and the others
-        serve until the run is over. How long it is trained is said by `steps`, or by `epochs`.
+        With `Striped` every rank yields: each takes the same step, as with DDP, and starts with the model of rank 0.
+        Before each step all ranks seed their random generators alike. A `break` on the leader (`is_root`) ends the run
+        on all ranks after the same round; a `break` on another rank alone is an error. Over a tree only rank 0 yields,
+        and the others serve until the run is over. `steps` or `epochs` sets the length of the training.
 
-        `losses(model, batch)` gives one loss per sample; or (sums, weights), for the mean sum(sums) / sum(weights) over
-        the batch; or (losses, weights or None, metrics), a dictionary of numbers for each sample, whose means are in
-        `step.metrics`. By a third parameter it is told the step: its round and epoch. Which samples a batch has follows
-        from the seed (`batch_indices`): all of them in a new random order in every epoch, whose last batch, if it is
-        not full, is left out (`drop_last=False` keeps it). `sampler` draws otherwise: `Sequential()`,
-        `WithReplacement()`, `Weighted(weights)`, or a function of (seed, round) that gives the samples of the round's
-        batch. `micro_batch` bounds how many samples go through the model at once. `num_workers` processes load the
-        samples of the next rounds, `prefetch` ahead at most, while this one computes. `device` is where the model and
-        the batches are moved. `wire="bfloat16"` halves what travels: it is rounded on the way, in the same way whoever
-        straggles.
+        `state` lists whatever else a step changes and has `state_dict`: the optimizer, a scheduler, an average of the
+        model. A rank that fell too far behind takes it from another rank by state transfer.
 
-        With `checkpoint`, a folder, the rank that leads writes the model and `state` there every so many rounds
-        (`every=100`) or seconds (`"60s"`), when the loop body is through, and after the last round; `resume=True` goes
-        on from the last one, on all ranks. Who keeps files of his own says where they end: `first_round=101` draws and
-        counts as if 100 rounds had been.
+        `losses(model, batch)` returns one loss per sample; or (sums, weights), for the mean sum(sums) / sum(weights)
+        over the batch; or (losses, weights or None, metrics), where `metrics` is a dictionary with a number for each
+        sample. `step.metrics` has their means. A third parameter receives the step: its round and epoch.
 
-        An error in `losses`, or a gradient that is not finite, is tried on another worker; the run ends if it repeats
-        there. With `nonfinite="pass"` gradients that are not finite are summed like others, for those who scale losses.
+        The seed determines the samples of each batch (`batch_indices`). An epoch has all samples in a new random order.
+        Its last batch is left out if it is not full; `drop_last=False` keeps it. `sampler` sets another order:
+        `Sequential()`, `WithReplacement()`, `Weighted(weights)`, or a function of (seed, round) that returns the
+        samples of the round's batch.
 
-        Several trainings that are made before the first round of any share a run, and take turns as the script asks
-        for their steps: `zip(d_steps, g_steps)`, or `next(g_steps)` in the other's loop; not over a tree.
+        At most `micro_batch` samples go through the model at once. `num_workers` processes load the samples of at most
+        `prefetch` further rounds while this process computes. The model and the batches are moved to `device`.
+        `wire="bfloat16"` halves the bytes sent: numbers are rounded on the way, alike whichever ranks are late.
 
-        What cannot work (BatchNorm in training mode, a loss that is not per sample, a dataset without indices, another
-        model or other data on another node) raises here, on every node, before the first round. So does a loss that
-        depends on the samples beside it, found by a rehearsal; if it is meant, `coupled="micro-batch"` computes whole
-        micro-batches of `micro_batch` samples, the same whoever does.
+        `checkpoint` is a folder. The leader writes the model and `state` there every so many rounds (`every=100`) or
+        seconds (`"60s"`), after the loop body, and after the last round. `resume=True` continues from the latest
+        checkpoint on all ranks. For checkpoints of your own, set the next round: `first_round=101` draws and counts as
+        if 100 rounds were over.
+
+        After an error in `losses`, or a gradient that is not finite, another worker retries; if it fails as well, the
+        run ends. With `nonfinite="pass"`, gradients that are not finite are summed like others, for scaled losses.
+
+        Trainings that are made before the first round of any of them share a run, except over a tree. Their rounds
+        follow the order of the script's requests: `zip(d_steps, g_steps)`, or `next(g_steps)` in the other's loop.
+
+        Errors are raised here, on every rank, before the first round: BatchNorm in training mode, a loss that is not
+        per sample, a dataset without indices, a model or data that differ between ranks. A rehearsal also finds a loss
+        that depends on the other samples of a batch. If that is intended, `coupled="micro-batch"` computes whole
+        micro-batches of `micro_batch` samples, with the same result on any rank.
         """
         said = self._membership.nonfinite if self._membership is not None else REFUSE
         check_not_wrapped(model)
@@ -223,7 +231,7 @@ class Cluster:
         )  # fmt: skip
         layout = Layout(model, training.form)
         if wire is not None and layout.dtype != np.float32:
-            raise UsageError(f"wire={wire!r} would lose what float64 parameters are for; leave it out")
+            raise UsageError(f"wire={wire!r} would lose the precision of float64 parameters; leave it out")
         if self.rank == 0:
             for warning in training.rehearsal.warnings:
                 log.warning(warning)
@@ -242,9 +250,9 @@ class Cluster:
         return self._train(run_training)
 
     def _train(self, run_training: RunTraining) -> Iterator[Step]:
-        """When its first round is asked for, a training shares a run with all that were made by then."""
+        """Start or join a run at the first request: the training shares it with all trainings made by then."""
         if self._running is not None and self._running.is_left:
-            self._running.close()  # by an error that the script has caught
+            self._running.close()  # after an error that the script has caught
         if run_training.run is None:
             made = [one for one in (made() for made in self._made) if one is not None]
             made, self._made = made if run_training in made else [run_training], []
@@ -264,25 +272,25 @@ class Cluster:
         return Journal(listening(on_note=self._on_note), remember=REMEMBERED)
 
     def _saving(self, checkpoint: str | Path | None, every: int | str, resume: bool) -> Saving | None:
-        """Where and when checkpoints are written. A process in the place of one that died goes on from them."""
+        """Where and when checkpoints are written. A process that replaces a failed one resumes from them."""
         saving, membership = saving_to(checkpoint, every, resume=resume), self._membership
         if saving is None or membership is None:
             return saving
         return replace(saving, resume=resume or bool(membership.restarted), run=membership.meeting.run)
 
     def _watch(self, stack: contextlib.ExitStack, world: World) -> None:
-        """Ask this world who leads, as long as it is entered."""
+        """Take the leader from this world, until it is left."""
         self._world = world
         stack.callback(self._part_from, world)
         stack.callback(self._forget_world)
 
     def _part_from(self, world: World) -> None:
-        """A training, or what was trained so far, is over: how many were in."""
+        """Record how many members the run has, and its generation, when a training or its part so far ends."""
         if self._membership is not None and isinstance(world, Node):
             trainings_of(self._membership.meeting.run).part(world.reached, world.generation)
 
     def _forget_world(self) -> None:
-        """The run is over; who led it last is still asked where to save."""
+        """Keep, after the end of the run, whether this rank was its last leader: scripts save after the loop."""
         self._led_last = self._world is not None and leads(self._world)
         self._world = None
 
@@ -303,13 +311,15 @@ def _planned(scheme: Scheme, training: Training) -> Plan:
 
 
 def _scheme_for(scheme: Scheme, wire: str | None, device: torch.device) -> Scheme:
-    """How a unit is cut, if nobody said so.
+    """Choose how many blocks a unit has, if the scheme does not specify it: one with `wire` or on a GPU.
 
-    Numbers that are rounded on their way are so once a unit: it then travels whole, whoever computes it. A GPU takes
-    about as long for a quarter of a small unit as for all of it.
+    Numbers that are rounded on the way are rounded once per unit, so a unit must travel whole. A GPU takes about as
+    long for a quarter of a small unit as for all of it.
     """
     if not isinstance(scheme, Striped) or (wire is None and (device.type != "cuda" or scheme.blocks is not None)):
         return scheme
     if scheme.blocks not in (None, 1):
-        raise UsageError(f"with wire={wire!r} a unit is computed in one block, and the scheme says {scheme.blocks}")
+        raise UsageError(
+            f"blocks={scheme.blocks} in the scheme: with wire={wire!r} a unit is one block; leave blocks= out"
+        )
     return replace(scheme, blocks=1)

@@ -1,4 +1,4 @@
-"""Steps, epoch by epoch: for scripts that have a function for one, and evaluate after it."""
+"""Steps grouped by epoch: for scripts that train one epoch in a function and evaluate after it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from codedreduce.torch.step import Step
+    from codedreduce.torch.rounds.step import Step
 
 
 def by_epoch(steps: Iterable[Step]) -> Iterator[tuple[int, Iterator[Step]]]:
-    """The steps of a training by epoch, as `for epoch, steps in by_epoch(cluster.train(...))`.
+    """Group the steps of a training by epoch: `for epoch, steps in by_epoch(cluster.train(...))`.
 
-    What follows the steps of an epoch belongs to the body of its last one: the next round begins after it. On a rank
-    that fell behind and takes another's state the end of an epoch may be among the rounds it does not see; its steps
-    then go on into the next epoch, and what follows them is done once, as it is in that state.
+    Code after the steps of an epoch belongs to the body of the last step: the next round begins after it. A rank that
+    catches up by state transfer may skip the end of an epoch. Its steps then continue into the next epoch, and the code
+    after them runs once, with the transferred state.
 
     >>> from collections import namedtuple
     >>> Step = namedtuple("Step", "round epoch ends_epoch")

@@ -1,4 +1,4 @@
-"""`launch`: a function in several processes, from a notebook's cell or a script, with a table of how it goes."""
+"""`launch`: run a function in several processes, from a notebook's cell or a script, with a table of the rounds."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ def launch(
     output: str = "root",
     variables: dict[str, str] | None = None,
 ) -> T:
-    """Call a function in so many processes that train together, and return what it returns on rank 0.
+    """Call a function in `workers` processes that train together, and return the result of rank 0.
 
-    The function calls `join` and `train` as a script does; it may be defined in a notebook's cell. It and its arguments
-    are copied to every process (with cloudpickle), and so is what it uses of the notebook. Each process is told RANK,
-    LOCAL_RANK and so on, as by torchrun. `inject` makes some late on purpose. A table shows the latest rounds, unless
-    `live` is False; what rank 0 prints is shown, or with `output="all"` what all print. An error in one process ends
-    all of them and is raised here; so does an interrupt.
+    The function calls `join` and `train` as a script does, and may be defined in a notebook's cell. cloudpickle copies
+    the function, its arguments and the notebook's objects that it uses to every process. The environment of each
+    process has RANK, LOCAL_RANK and so on, as with torchrun. `inject` delays some processes on purpose.
 
-    In a script call it below `if __name__ == "__main__":`.
+    A table shows the latest rounds, unless `live` is False. The output of rank 0 is shown, or that of all ranks with
+    `output="all"`. An error in one process ends all of them and is raised here; so does an interrupt.
+
+    In a script, call it below `if __name__ == "__main__":`.
     """
     cloudpickle = require("cloudpickle", extra="torch")
     if workers < 1:
-        raise UsageError(f"a function is launched in 1 process or more, got workers={workers}")
+        raise UsageError(f"workers={workers}: launch() needs at least 1 process")
     if output not in ("root", "all"):
-        raise UsageError(f"output must be 'root' or 'all', got {output!r}")
+        raise UsageError(f"output={output!r}: use 'root' or 'all'")
     if inject is not None:
         parse_delays(inject, workers=workers, unit=1.0, seed=0)
     with tempfile.TemporaryDirectory(prefix="codedreduce-") as folder:
@@ -60,6 +61,6 @@ def launch(
         with watching(live) as watch:
             start(what, EveryLine(watch.say) if output == "all" else OnlyFirst(watch.write, watch.say), watch.hear)
         if not returned.exists():
-            raise CodedReduceError("rank 0 was lost, and with it what the function returns; the run went on without it")
+            raise CodedReduceError("rank 0 failed, so the result of the function is lost; the other ranks finished")
         result: T = cloudpickle.loads(returned.read_bytes())
         return result

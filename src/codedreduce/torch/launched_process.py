@@ -1,4 +1,4 @@
-"""One process of `launch`: calls the function that lies in a file, and on rank 0 leaves what it returns in another."""
+"""One process of `launch`: calls the function from a file; rank 0 writes the result to another file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from codedreduce.process.telling import What, Word, own_rank, tell
 
 
 def main(given: str, returned: str) -> int:
-    """The exit code."""
+    """Run the function; return the exit code."""
     speak_plainly()
     function, args = cloudpickle.loads(Path(given).read_bytes())
     try:
@@ -25,7 +25,7 @@ def main(given: str, returned: str) -> int:
         if is_plain(error):
             say(error, where)
             return USAGE if isinstance(error, UsageError) else 1
-        trace = error.__traceback__.tb_next if error.__traceback__ is not None else None  # from the function on
+        trace = error.__traceback__.tb_next if error.__traceback__ is not None else None  # starts in the function
         traceback.print_exception(type(error), error, trace)
         tell(Word(own_rank(), What.ERRS, f"{type(error).__name__}: {error}", where, about=own_rank()))
         return 1
@@ -35,7 +35,7 @@ def main(given: str, returned: str) -> int:
 
 
 def _leave(result: bytes, path: str) -> None:
-    """All of it, or nothing. What is there already is memory of whoever started this, who waits for its end."""
+    """Write all of the result or nothing. An existing path is memory of the launcher, which waits for this process."""
     if os.path.exists(path):
         Path(path).write_bytes(result)
         return

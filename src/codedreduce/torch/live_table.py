@@ -1,4 +1,4 @@
-"""A table of the latest rounds, while they are: in a notebook's cell, or on a terminal; elsewhere there is none."""
+"""A live table of the latest rounds, in a notebook's cell or on a terminal; elsewhere there is none."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from rich.table import Table
 
 from codedreduce.process.telling import STEPS, What, Word, own_rank, tell
 
-#: Rounds that are seen; seconds between two that are told, at least: nobody reads faster.
+#: The number of rounds in the table, and the fewest seconds between two reports: no reader is faster.
 ROWS = 8
 TOLD_EVERY = 0.1
 
-#: What is shown of a round.
+#: The columns of the table.
 HEADS = ("round", "loss", "seconds", "late ranks", "saved so far")
 
 
 class StepLike(Protocol):
-    """What is told of a step (`cluster.Step`)."""
+    """The fields of a step (`cluster.Step`) that are reported."""
 
     @property
     def round(self) -> int:
-        """Counted from 1."""
+        """The round, counted from 1."""
 
     @property
     def loss(self) -> float:
-        """Over its batch."""
+        """The mean loss of its batch."""
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Its duration."""
 
     @property
     def late(self) -> tuple[int, ...]:
-        """Whose work others did."""
+        """The ranks that other ranks replaced."""
 
     @property
     def saved(self) -> float:
-        """Seconds, so far."""
+        """The seconds saved so far."""
 
 
 class TellsSteps:
-    """Tells the launcher of steps, if it wants to know: now and then, and of the last."""
+    """Reports steps to the launcher, if it requests that: some steps, and always the last."""
 
     def __init__(self) -> None:
         self._wants = os.environ.get(STEPS) == "1"
@@ -58,7 +58,7 @@ class TellsSteps:
         self._untold: StepLike | None = None
 
     def over(self, step: StepLike, *, leads: bool) -> None:
-        """A step is there."""
+        """Report a step, if this rank is the leader and the last report is not too recent."""
         if not self._wants or not leads:
             return
         self._untold = step
@@ -66,7 +66,7 @@ class TellsSteps:
             self.rest()
 
     def rest(self) -> None:
-        """Tell what was not told."""
+        """Report the latest step, if it was not reported yet."""
         step, self._untold = self._untold, None
         if step is not None:
             self._last = time.monotonic()
@@ -75,31 +75,31 @@ class TellsSteps:
 
 
 class Watch:
-    """Hears of steps, and shows the latest."""
+    """Receives reports of steps, and shows the latest."""
 
     def __init__(self) -> None:
         self._rows: deque[dict[str, Any]] = deque(maxlen=ROWS)
 
     def hear(self, word: Word) -> None:
-        """Of what a process tells, take the steps."""
+        """Take reports of steps from a process's messages."""
         if word.what is What.STEPS:
             self._rows.append(dict(word.step))
             self.draw()
 
     def draw(self) -> None:
-        """Show the table as it is now: nowhere, if there is no place for it."""
+        """Show the current table; this base class has no place for it."""
 
     def write(self, text: str) -> None:
-        """Show what a process printed."""
+        """Show the output of a process."""
         sys.stdout.write(text)
         sys.stdout.flush()
 
     def say(self, rank: int, line: str) -> None:
-        """Show a line of a rank's."""
+        """Show a line of a rank's output."""
         self.write(f"[{rank}] {line}\n")
 
     def rows(self) -> list[tuple[str, ...]]:
-        """The latest rounds, in words: what `HEADS` says of each."""
+        """Return the latest rounds as text, in the columns of `HEADS`."""
         return [
             (
                 f"{row['round']:.0f}", f"{row['loss']:.4f}", f"{row['seconds']:.3f}",
@@ -109,7 +109,7 @@ class Watch:
         ]  # fmt: skip
 
     def table(self) -> Table:
-        """The same for a terminal."""
+        """Return the table for a terminal."""
         table = Table(*HEADS)
         for column in table.columns:
             column.justify = "right"
@@ -119,7 +119,7 @@ class Watch:
 
 
 class InNotebook(Watch):
-    """Below the cell, drawn anew in its place."""
+    """Shows the table below the cell, and updates it in place."""
 
     def __init__(self, display: Any) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class InNotebook(Watch):
         self._handle: Any = None
 
     def draw(self) -> None:
-        """As a table of a browser's, whose columns hold in any font; and as text, where there is none."""
+        """Show an HTML table, which has aligned columns in any font, with plain text as a fallback."""
         console = Console(file=io.StringIO(), record=True, width=100, force_jupyter=False, force_terminal=False)
         console.print(self.table())
         shown = {"text/html": _html(self.rows()), "text/plain": console.export_text()}
@@ -138,7 +138,7 @@ class InNotebook(Watch):
 
 
 def _html(rows: list[tuple[str, ...]]) -> str:
-    """Rounds in which somebody was late stand out."""
+    """Return the table as HTML, with rounds that had late ranks in bold."""
     heads = "".join(f'<th style="text-align:right">{head}</th>' for head in HEADS)
     lines = [f"<tr>{heads}</tr>"]
     for row in rows:
@@ -150,20 +150,20 @@ def _html(rows: list[tuple[str, ...]]) -> str:
 
 
 class OnTerminal(Watch):
-    """At the foot of the terminal; what processes print goes by above it."""
+    """Shows the table at the foot of the terminal, below the output of processes."""
 
     def __init__(self, live: Live) -> None:
         super().__init__()
         self._live = live
 
     def draw(self) -> None:
-        """Anew, in its place."""
+        """Update the table in place."""
         self._live.update(self.table())
 
 
 @contextlib.contextmanager
 def watching(live: bool) -> Iterator[Watch]:
-    """Somebody who looks on, wherever this is."""
+    """Yield the live table for this environment: a notebook, a terminal, or none."""
     display = _notebooks_display() if live else None
     console = Console()
     if display is not None:
@@ -176,11 +176,11 @@ def watching(live: bool) -> Iterator[Watch]:
 
 
 def _notebooks_display() -> Any:
-    """How a notebook shows things, if this is one."""
+    """Return the display function of the notebook, if this is one."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None or not hasattr(shell, "kernel"):
         return None
-    from IPython.display import display  # only where it is loaded already
+    from IPython.display import display  # imported only if IPython is loaded already
 
     return display

@@ -1,8 +1,8 @@
 """Training on the root: objectives in NumPy, optimizers, data, and the loop.
 
-`rounds` is the loop, `loop` a job and its world, `gradient` computes an objective of `objectives` over some samples,
-`optimizers` step, `replica` packs what every rank has. `batches`, `samplers` and `permutation` say which samples a
-round has, `data` and `files` read them. `checkpoints` writes files, `kept` decides when.
+`rounds` is the loop; `loop` runs a job in its world. `gradient` computes an objective of `objectives` over samples.
+`optimizers` take steps; `replica` packs the state of a rank. `batches`, `samplers` and `permutation` draw the samples
+of a round; `data` and `files` read them. `checkpoints` writes files; `kept` decides when.
 """
 
 from codedreduce.run.journal import RoundLog

@@ -1,4 +1,4 @@
-"""Which samples a round's batch has: a function of the seed and the round, the same on every node."""
+"""The samples of a round's batch: a function of the seed and the round, the same on every node."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from codedreduce.errors import UsageError
 from codedreduce.training.permutation import MOST, Indices
 from codedreduce.training.samplers import Sampler, Shuffled
 
-#: A sampler of a user's: (seed, round) -> the samples of that round's batch.
+#: A user's sampler: (seed, round) -> the samples of that round's batch.
 Function = Callable[[int, int], Any]
 
-#: Places that are asked of a sampler at a time, and how many of these are kept: a few cost nearly what one does.
+#: The number of places in one call of a sampler, and of calls that are cached. A call for a few places costs nearly as
+#: little as a call for one.
 TOGETHER, KEPT = 256, 256
 
-#: Rounds that a function is tried with, before the first.
+#: The number of rounds with which a function is tested before the first round.
 TRIED = 4
 
 
@@ -30,12 +31,12 @@ class _Batch(NamedTuple):
 
 
 class Batches:
-    """The batches of a training, one a round. What is asked of it is what it costs, however much data there is.
+    """The batches of a training, one per round. The cost depends on the requested samples, not on the size of the data.
 
-    By default an epoch goes through the data in a new random order and leaves out what does not fill a batch, as a
-    `DataLoader` with `shuffle=True, drop_last=True`; with `drop_last=False` its last batch is a smaller one. `sampler`:
-    another `Sampler`, or a function of the seed and the round that gives the samples of the round's batch, as many as
-    `batch_size` or fewer.
+    By default an epoch goes through the data in a new random order and drops an incomplete last batch, as a
+    `DataLoader` with `shuffle=True, drop_last=True`. With `drop_last=False` the last batch is smaller. `sampler`:
+    another `Sampler`, or a function of the seed and the round that returns the samples of the round's batch, at most
+    `batch_size`.
 
     >>> batches = Batches(10, 4)
     >>> batches.indices(1).tolist(), batches.indices(2).tolist()
@@ -52,7 +53,7 @@ class Batches:
         drop_last: bool = True,
     ) -> None:  # fmt: skip
         if not 1 <= samples <= MOST:
-            raise UsageError(f"a dataset has 1 to 2^62 samples, this one {samples}")
+            raise UsageError(f"a dataset must have 1 to 2^62 samples, got {samples}")
         self._samples = samples
         self._batch_size = batch_size
         self._seed = seed
@@ -66,18 +67,18 @@ class Batches:
         self._tried = self._try() if not isinstance(self._sampler, Sampler) else ""
 
     def __str__(self) -> str:
-        """How batches are drawn, in words; two that draw differently say so."""
+        """A text that describes how batches are drawn; it differs if they are drawn differently."""
         if not isinstance(self._sampler, Sampler):
             return f"by {_name(self._sampler)}, digest {self._tried}"
         kept = self._sampler.has_epochs and not self._drop_last
         return f"{self._sampler}{', the last batch kept' if kept else ''}"
 
     def size(self, round_: int) -> int:
-        """How many samples a round's batch has. Rounds are counted from 1."""
+        """The number of samples in a round's batch. Rounds are counted from 1."""
         return self._at(round_).size
 
     def epoch(self, round_: int) -> int:
-        """The epoch of a round, counted from 1; of draws with replacement, that of the first of them."""
+        """The epoch of a round, counted from 1; for draws with replacement, the epoch of the round's first draw."""
         if round_ < 1:
             raise UsageError(f"rounds are counted from 1, got {round_}")
         return 1 + (
@@ -85,15 +86,15 @@ class Batches:
         )
 
     def ends_epoch(self, round_: int) -> bool:
-        """Whether the next round is of another epoch."""
+        """Whether the next round is in another epoch."""
         return self.epoch(round_ + 1) > self.epoch(round_)
 
     def rounds(self, epochs: int) -> int:
-        """How many rounds so many epochs have."""
+        """The number of rounds in this number of epochs."""
         return epochs * self._of_epoch if self._has_epochs else -(-epochs * self._samples // self._batch_size)
 
     def indices(self, round_: int, start: int = 0, stop: int | None = None) -> Indices:
-        """The samples of a round's batch, or those at start..stop-1 of it."""
+        """The samples of a round's batch, or of its places start..stop-1."""
         at = self._at(round_)
         stop = at.size if stop is None else min(stop, at.size)
         if not isinstance(self._sampler, Sampler):
@@ -127,14 +128,14 @@ class Batches:
         return _Batch(epoch, first, min(self._batch_size, self._samples - first))
 
     def _pick(self, epoch: int, chunk: int) -> Indices:
-        """Some places next to each other; not beyond the end of an epoch."""
+        """The samples at consecutive places, up to the end of an epoch."""
         assert isinstance(self._sampler, Sampler)
         first, end = chunk * TOGETHER, (chunk + 1) * TOGETHER
         if self._sampler.has_epochs:
             end = min(end, self._samples)
         return self._sampler.pick(self._samples, self._seed, epoch, np.arange(first, end, dtype=np.intp))
 
-    # -- functions of a user's
+    # -- a user's function
 
     def _ask(self, round_: int) -> Indices:
         assert not isinstance(self._sampler, Sampler)
@@ -142,26 +143,26 @@ class Batches:
         found = np.asarray(self._sampler(self._seed, round_))
         if found.ndim != 1 or found.dtype.kind not in "iu" or not 1 <= len(found) <= self._batch_size:
             raise UsageError(
-                f"sampler={name} must give the numbers of 1 to {self._batch_size} samples (batch_size); for round "
-                f"{round_} it gave the shape {found.shape} of {found.dtype}"
+                f"sampler={name} must return the numbers of 1 to {self._batch_size} samples (batch_size); for round "
+                f"{round_} it returned the shape {found.shape} of {found.dtype}"
             )
         if found.min() < 0 or found.max() >= self._samples:
             raise UsageError(
-                f"sampler={name} gave sample {found.min() if found.min() < 0 else found.max()} for round {round_}; "
-                f"they are 0 to {self._samples - 1}"
+                f"sampler={name} returned sample {found.min() if found.min() < 0 else found.max()} for round {round_}; "
+                f"samples are 0 to {self._samples - 1}"
             )
         return found.astype(np.intp)
 
     def _try(self) -> str:
-        """A digest of its first rounds; refuse a function that does not give the same again."""
+        """A digest of the function's first rounds; raise `UsageError` if it does not return the same samples again."""
         rounds = range(1, TRIED + 1)
         found, again = ([self._ask(round_) for round_ in order] for order in (rounds, reversed(rounds)))
         for round_, one, other in zip(rounds, found, reversed(again), strict=True):
             if not np.array_equal(one, other):
                 raise UsageError(
-                    f"sampler={_name(self._sampler)} gave other samples for round {round_} when it was asked again; "
-                    "every process asks for itself, so they must follow from the seed and the round alone: make a "
-                    "generator of them, as np.random.default_rng([seed, round])"
+                    f"sampler={_name(self._sampler)} returned other samples for round {round_} in a second call; every "
+                    "process calls it, so the samples must depend on the seed and the round only: draw them from "
+                    "np.random.default_rng([seed, round])"
                 )
         return digest(np.concatenate(found)).hex()[:8]
 
@@ -175,15 +176,14 @@ def _checked(sampler: Any, samples: int) -> Sampler | Function:
         return Shuffled()
     if isinstance(sampler, Sampler):
         if sampler.samples not in (None, samples):
-            raise UsageError(f"there are {sampler.samples} weights for {samples} samples; one is needed for each")
+            raise UsageError(f"there are {sampler.samples} weights for {samples} samples; give one for each")
         return sampler
     if isinstance(sampler, type) and issubclass(sampler, Sampler):
         raise UsageError(f"sampler={sampler.__name__} is a class; write {sampler.__name__}(...)")
     if not callable(sampler) or hasattr(sampler, "__iter__"):
         raise UsageError(
-            f"sampler={type(sampler).__name__} cannot be asked for the samples of any round, as every process must by "
-            "itself; give Shuffled(), Sequential(), WithReplacement(), Weighted(weights), or a function of (seed, "
-            "round)"
+            f"sampler={type(sampler).__name__} cannot compute the samples of any round, as every process must; give "
+            "Shuffled(), Sequential(), WithReplacement(), Weighted(weights), or a function of (seed, round)"
         )
     return sampler  # type: ignore[no-any-return]
 

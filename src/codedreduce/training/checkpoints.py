@@ -1,13 +1,13 @@
-"""Checkpoints: a training as it is after a round, in files that outlive it.
+"""Checkpoints: files with the state of a training after a round.
 
-A checkpoint is two files. `round-00000120.npz` (or `.pt`) is the state as it was packed; `round-00000120.json` says
-what it is of, how long it is and what its digest is. Each is written beside, synced and renamed, the second after the
-first: so a checkpoint is there, whole, from one moment on. One whose length or digest differs is damaged: it is
-renamed, and the one before it is used. One that cannot be read, for want of a permission or a descriptor, may be whole:
-that is an error, and no file is changed. Only old ones are removed, when a newer one has been written.
+A checkpoint is two files. `round-00000120.npz` (or `.pt`) is the packed state. `round-00000120.json` is the manifest:
+the subject, length and digest of the state. Each file is written under a temporary name, synced and renamed, the
+manifest last, so a checkpoint appears atomically. A checkpoint with another length or digest is damaged: it is renamed,
+and the one before it is used. A checkpoint that cannot be read, without permission or a free descriptor, may be
+undamaged: that is an error, and no file is changed. Only old checkpoints are removed, after a newer one is written.
 
-Files are written by a thread of their own. The state is packed before the next round begins, and what is then written
-cannot change; while one is being written, a newer one waits in place of any that waited before.
+A separate thread writes the files. The state is copied before the next round begins, so it cannot change while it is
+written. While the thread writes one checkpoint, one other can wait; a newer one replaces it.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from codedreduce.errors import UsageError
 from codedreduce.units import seconds
 from codedreduce.vectors import Vector
 
-#: Of the files' format. Older ones are read; newer ones are refused.
+#: The version of the files' format. Older formats are read; newer ones are refused.
 VERSION = 1
 
-#: Checkpoints that are kept, if nothing is said.
+#: The default number of checkpoints to keep.
 KEPT = 3
 
-#: What a training is, by what may differ: the model, the data, the seed, ...
+#: The identity of a training, by property: the model, the data, the seed, ...
 Subject = Mapping[str, str]
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the second file says."""
+    """The content of the manifest file."""
 
     version: int
     round: int
@@ -57,7 +57,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class When:
-    """After how many rounds, or seconds, the next checkpoint is written; after the last round one always is.
+    """The number of rounds, or seconds, between checkpoints; the last round always has one.
 
     >>> When(rounds=10).is_due(round_=30, last=20, elapsed=0.0), When(seconds=60).is_due(round_=30, last=20, elapsed=5)
     (True, False)
@@ -68,13 +68,13 @@ class When:
 
     def __post_init__(self) -> None:
         if self.rounds is not None and self.rounds < 1:
-            raise UsageError(f"a checkpoint every {self.rounds} rounds cannot be; say 1 or more")
+            raise UsageError(f"the rounds between checkpoints must be 1 or more, got {self.rounds}")
         if self.seconds is not None and not self.seconds > 0:
-            raise UsageError(f"a checkpoint every {self.seconds} seconds cannot be; say more than 0")
+            raise UsageError(f"the seconds between checkpoints must be above 0, got {self.seconds}")
 
     @classmethod
     def parse(cls, text: str | int) -> When:
-        """Every so many rounds, or seconds.
+        """Parse an interval: a number of rounds, or a time.
 
         >>> When.parse(100), When.parse("5min")
         (When(rounds=100, seconds=None), When(rounds=None, seconds=300.0))
@@ -83,20 +83,20 @@ class When:
         return cls(rounds=int(said)) if re.fullmatch(r"[0-9]{1,18}", said) else cls(seconds=seconds(said))
 
     def is_due(self, *, round_: int, last: int, elapsed: float) -> bool:
-        """Whether one is due after a round, so many seconds after the last one."""
+        """Whether a checkpoint is due after a round, `elapsed` seconds after the last one."""
         by_rounds = self.rounds is not None and round_ - last >= self.rounds
         return by_rounds or (self.seconds is not None and elapsed >= self.seconds)
 
 
-#: When one is written, if nothing is said.
+#: The default interval.
 DEFAULT = When(seconds=60.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """What is asked for: where checkpoints are written, when, how many stay, and whether to go on from the last one.
+    """The configuration of checkpoints: their folder, interval and number, and whether to resume from the last one.
 
-    `run` is the name of the run that they are of: its processes take turns at writing them.
+    `run` is the name of the run. Its processes share the folder; one at a time writes to it.
     """
 
     folder: Path
@@ -107,11 +107,11 @@ class Saving:
 
 
 class _Damaged(Exception):
-    """What is wrong with a checkpoint that was read."""
+    """A checkpoint is damaged; the text is the reason."""
 
 
 class InUse(UsageError):
-    """Another process writes to the folder; `by_own_run`: one of the same run."""
+    """Another process writes to the folder; `by_own_run`: a process of the same run."""
 
     def __init__(self, folder: Path, *, by_own_run: bool) -> None:
         super().__init__(f"another training writes its checkpoints to {folder}; give this one a folder of its own")
@@ -119,17 +119,17 @@ class InUse(UsageError):
 
 
 def saving_to(folder: str | Path | None, every: int | str, keep: int = KEPT, *, resume: bool) -> Saving | None:
-    """What is asked for by words; None if no folder is named."""
+    """The configuration from these options; None without a folder."""
     if folder is None:
         if resume:
-            raise UsageError("to resume, checkpoints must be named: the folder they are in")
+            raise UsageError("resume needs checkpoints: set their folder")
         return None
     return Saving(folder=Path(folder), when=When.parse(every), keep=keep, resume=resume)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A state that was read: after which round, and as it was packed."""
+    """A checkpoint that was read: its round, and the packed state."""
 
     round: int
     state: Vector
@@ -137,17 +137,17 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one training in one folder, which is this process's as long as it trains.
+    """The checkpoints of one training in one folder, which this process locks while it trains.
 
-    `subject` says what is trained; a folder with checkpoints of something else is refused. `say` is told, in words,
-    what a person should hear of: a checkpoint that could not be written, or one that is damaged.
+    `subject` identifies the training; a folder with checkpoints of another one is refused. `say` is called with
+    messages for the user: a checkpoint could not be written, or is damaged.
     """
 
     def __init__(
         self, saving: Saving, subject: Subject, *, suffix: str = ".npz", say: Callable[[str], None] = lambda text: None
     ) -> None:  # fmt: skip
         if saving.keep < 1:
-            raise UsageError(f"{saving.keep} checkpoints cannot be kept; say 1 or more")
+            raise UsageError(f"the number of checkpoints to keep must be 1 or more, got {saving.keep}")
         self.folder = saving.folder
         self._saving = saving
         self._subject = dict(subject)
@@ -155,13 +155,13 @@ class Checkpoints:
         self._say = say
         self._lock: IO[bytes] | None = None
         self._changed = threading.Condition()
-        self._waiting: tuple[int, Callable[[], Vector]] | None = None  # what the writing thread is to write next
+        self._waiting: tuple[int, Callable[[], Vector]] | None = None  # the next checkpoint of the writing thread
         self._over = False
         self._writer: threading.Thread | None = None
-        self._last = 0  # the round of the last one
+        self._last = 0  # the round of the last checkpoint
         self._last_at = 0.0
 
-    # -- a folder of one's own
+    # -- the lock of the folder
 
     def __enter__(self) -> Self:
         try:
@@ -188,7 +188,7 @@ class Checkpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait until all that was handed over is written."""
+        """Wait until the thread has written the waiting checkpoint."""
         with self._changed:
             self._over = True
             self._changed.notify()
@@ -205,7 +205,7 @@ class Checkpoints:
             self._lock = None
 
     def forget_lock(self) -> None:
-        """In a process that was forked: it would keep the folder when the one that has it is killed."""
+        """Close the lock in a forked process; else it would hold the folder after the owner is killed."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -213,15 +213,15 @@ class Checkpoints:
     # -- writing
 
     def is_due(self, round_: int) -> bool:
-        """Whether a checkpoint is to be written after a round."""
+        """Whether a checkpoint is due after a round."""
         return self._saving.when.is_due(round_=round_, last=self._last, elapsed=time.monotonic() - self._last_at)
 
     def write(self, round_: int, packed: Callable[[], Vector]) -> None:
-        """Have a state packed, which must not change any more, and written; this does not wait for it."""
+        """Let the thread pack and write a state, which must not change any more; return at once."""
         with self._changed:
             self._waiting = (round_, packed)
             self._changed.notify()
-        if self._writer is None:  # not before: processes are forked until the first round begins
+        if self._writer is None:  # no thread may run earlier: processes are forked until the first round begins
             self._writer = threading.Thread(target=self._write_all, name="codedreduce-checkpoints", daemon=True)
             self._writer.start()
         self._last, self._last_at = round_, time.monotonic()
@@ -236,7 +236,7 @@ class Checkpoints:
                 self._waiting = None
             try:
                 self._write_one(round_, packed())
-            except Exception as error:  # whatever it is, the training goes on
+            except Exception as error:  # the training continues after any error
                 self._say(f"the checkpoint of round {round_} could not be written to {self.folder}: {_reason(error)}")
                 continue
             try:
@@ -254,9 +254,9 @@ class Checkpoints:
         _write({self.folder / manifest.file: data, self.folder / f"{_name(round_)}.json": words})
 
     def _remove_old(self, written: int) -> None:
-        """Of those before the one that was written now, keep the newest; any after it are left alone."""
+        """Remove old checkpoints: keep the newest before the one just written, and any after it."""
         for old in sorted((one for one in self._rounds() if one < written), reverse=True)[self._saving.keep - 1 :]:
-            (self.folder / f"{_name(old)}.json").unlink(missing_ok=True)  # first what says that it is there
+            (self.folder / f"{_name(old)}.json").unlink(missing_ok=True)  # first, because it makes a checkpoint valid
             (self.folder / f"{_name(old)}{self._suffix}").unlink(missing_ok=True)
             for path in self.folder.glob(f"{_name(old)}*{BESIDE}"):
                 path.unlink(missing_ok=True)
@@ -264,7 +264,7 @@ class Checkpoints:
     # -- reading
 
     def begin(self) -> Checkpoint | None:
-        """Where the training goes on, if that is asked for; a folder with checkpoints is not begun anew in silence."""
+        """The checkpoint to resume from, if `resume` is set; else raise `UsageError` if the folder has checkpoints."""
         if self._saving.resume:
             found = self.latest()
             if found is not None:
@@ -281,24 +281,24 @@ class Checkpoints:
         return None
 
     def _rounds(self, ending: str = ".json") -> Iterator[int]:
-        """Of which there are such files. It is an error if the folder cannot be listed: it may not be empty."""
+        """The rounds that have files with this ending. `OSError` if the folder cannot be listed: it may have some."""
         for name in os.listdir(self.folder):
             number = name.removeprefix("round-").removesuffix(ending)
             if number.isdecimal() and name == f"{_name(int(number))}{ending}":
                 yield int(number)
 
     def _found(self, ending: str = ".json") -> list[int]:
-        """The same for whoever begins, newest first."""
+        """The same as a list, newest first; `UsageError` if the folder cannot be listed."""
         try:
             return sorted(self._rounds(ending), reverse=True)
         except OSError as error:
             raise UsageError(f"checkpoints in {self.folder} cannot be listed: {error.strerror}") from None
 
     def latest(self) -> Checkpoint | None:
-        """The last checkpoint that is whole. Those after it are said to be damaged, and renamed, when there is one.
+        """The last undamaged checkpoint. If there is one, the damaged ones after it are reported and renamed.
 
-        None in a folder without checkpoints. Where there are some and none is whole it is an error, and stays one: to
-        begin anew is for a person to decide.
+        None in a folder without checkpoints. If all are damaged it is an error in each attempt: only the user can
+        decide to start again.
         """
         damaged: dict[int, str] = {}
         for round_ in self._found():
@@ -315,25 +315,25 @@ class Checkpoints:
         for round_ in self._found(self._suffix):
             manifest = self.folder / f"{_name(round_)}.json"
             if _is_missing(manifest) and _is_missing(manifest.with_name(manifest.name + BESIDE)):
-                damaged[round_] = f"{manifest.name} is missing"  # else this one was being written
+                damaged[round_] = f"{manifest.name} is missing"  # else the write was interrupted
         if damaged or self._found(f".json{DAMAGED}"):
             why = "".join(f"; {reason}" for reason in damaged.values())
             raise UsageError(
-                f"{self.folder} has checkpoints, and none of them is whole{why}. Put back a copy of one, or to begin "
-                "anew at round 1 move the folder away or give another"
+                f"{self.folder} has checkpoints, but none of them is whole{why}. Restore one from a copy; or, to start "
+                "again at round 1, move the folder away or give another"
             )
         return None
 
     def _set_aside(self, round_: int) -> Path:
-        """Rename a damaged one, and leave it for whoever wants to look at it."""
+        """Rename a damaged checkpoint, so that the user can inspect it; return the new path of the manifest."""
         words = self.folder / f"{_name(round_)}.json"
         data = words.with_suffix(self._suffix)
         ending, others = DAMAGED, 1
-        while os.path.lexists(f"{words}{ending}") or os.path.lexists(f"{data}{ending}"):  # from an earlier time
+        while os.path.lexists(f"{words}{ending}") or os.path.lexists(f"{data}{ending}"):  # from an earlier run
             others += 1
             ending = f"{DAMAGED}-{others}"
         try:
-            words.rename(f"{words}{ending}")  # first what says that it is there
+            words.rename(f"{words}{ending}")  # first, because it makes a checkpoint valid
             with contextlib.suppress(FileNotFoundError):
                 data.rename(f"{data}{ending}")
         except OSError as error:
@@ -341,7 +341,7 @@ class Checkpoints:
         return Path(f"{words}{ending}")
 
     def _read(self, round_: int) -> Checkpoint:
-        """A checkpoint; an error if it cannot be read, and another one if what was read is not what was written."""
+        """Read a checkpoint; `UsageError` if it cannot be read, `_Damaged` if its content is not what was written."""
         path = self.folder / f"{_name(round_)}.json"
         text = _bytes_of(path)
         try:
@@ -358,7 +358,7 @@ class Checkpoints:
             raise _Damaged(f"{path.name} is of round {manifest.round}")
         self._check_subject(path, manifest)
         data = self.folder / Path(manifest.file).name
-        if _is_missing(data):  # it was there before its manifest was: somebody took it away
+        if _is_missing(data):  # it was written before its manifest, so it has been removed
             raise _Damaged(f"{data.name} is missing")
         state = np.frombuffer(_bytes_of(data), dtype=np.uint8)
         if state.nbytes != manifest.bytes:
@@ -376,12 +376,12 @@ class Checkpoints:
         ]
         if differing:
             raise UsageError(
-                f"{path} is of another training: {'; '.join(differing)}. Resume with what it was written by, or give "
-                "another folder"
+                f"{path} is of another training: {'; '.join(differing)}. Resume with the configuration that wrote it, "
+                "or give another folder"
             )
 
 
-#: Those that have a folder to themselves.
+#: The open checkpoints of this process, each with the lock of its folder.
 _entered: weakref.WeakSet[Checkpoints] = weakref.WeakSet()
 
 
@@ -397,10 +397,10 @@ class _Version(msgspec.Struct):
     version: int
 
 
-#: How the name of a file ends that is being written; of one that was found to be damaged.
+#: The endings of names: of a file that is being written, and of a damaged one.
 BESIDE, DAMAGED = ".writing", ".damaged"
 
-#: The file by which a training has a folder to itself.
+#: The lock file of a folder.
 LOCK = "codedreduce.lock"
 
 
@@ -419,7 +419,7 @@ def _reason(error: Exception) -> str:
 
 
 def _is_missing(path: Path) -> bool:
-    """Whether there is no such name, and not because the folder cannot be asked: reading the file tells of that."""
+    """Whether the file does not exist. False if that cannot be determined: reading the file then raises the error."""
     try:
         os.lstat(path)
     except FileNotFoundError:
@@ -430,7 +430,7 @@ def _is_missing(path: Path) -> bool:
 
 
 def _bytes_of(path: Path) -> bytes:
-    """What is in a file. That it cannot be read says nothing of what is in it, so that nothing may be done to it."""
+    """The content of a file. `UsageError` if it cannot be read; it may be undamaged, so no file is changed."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -440,9 +440,9 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _write(files: Mapping[Path, bytes | memoryview]) -> None:
-    """Write files so that each is there whole, or not at all, whenever the machine stops, in this order.
+    """Write files in this order, each atomically: complete or not at all, even if the host stops.
 
-    What is there by these names already stays until all of them have been written.
+    Existing files of these names stay until all new ones have been written.
     """
     beside = {path: path.with_name(path.name + BESIDE) for path in files}
     try:
@@ -462,7 +462,7 @@ def _write(files: Mapping[Path, bytes | memoryview]) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Have the names in a folder outlive the machine."""
+    """Sync the names in a folder to the disk, so that they survive a stop of the host."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(opened)

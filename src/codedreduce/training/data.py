@@ -1,7 +1,7 @@
-"""Where samples come from: arrays, a generator, and in files.py what is stored.
+"""Sources of samples: arrays, a generator, and in files.py files.
 
-A source is asked for rows by ranges, and reads no more than these. `loaded()` is the same data as arrays, in memory or
-mapped: a process that forks its workers loads once, and they see its pages.
+A source reads the requested ranges of rows and no others. `loaded()` returns the same data as arrays, in memory or
+mapped: a process that forks its workers loads once, and the workers share its pages.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from codedreduce.errors import UsageError
 
 Array = npt.NDArray[Any]
 
-#: How many rows go into a digest.
+#: The number of rows in a digest.
 DIGESTED = 64
 
-#: How many values are checked at a time, so that checking takes no memory to speak of.
+#: The number of values that are checked at a time, so that the check needs little memory.
 CHECKED = 1 << 20
 
 
 class Shape(NamedTuple):
-    """How much data there is."""
+    """The size of the data."""
 
     samples: int
     features: int
@@ -39,7 +39,7 @@ class Source(ABC):
 
     @abstractmethod
     def shape(self) -> Shape:
-        """How many samples, with how many features."""
+        """The number of samples and of features."""
 
     @abstractmethod
     def read(self, ranges: Sequence[range]) -> tuple[Array, Array]:
@@ -50,9 +50,9 @@ class Source(ABC):
         return Arrays(*self.read([range(self.shape().samples)]))
 
     def digest(self) -> str:
-        """What nodes with other data disagree on: the shape, and a checksum over rows spread evenly.
+        """The shape, and a checksum over evenly spread rows, by which nodes detect different data.
 
-        The same for the same numbers, whatever they are stored in.
+        It depends on the numbers only, not on how they are stored.
 
         >>> Arrays(np.eye(2), np.ones(2)).digest()
         '2 x 2, checksum dbbcbb0e'
@@ -68,7 +68,7 @@ class Source(ABC):
 
 @dataclass(frozen=True)
 class Arrays(Source):
-    """Data in memory, or in a mapped file. `name` is what errors call it."""
+    """Data in memory, or in a mapped file. `name` names the data in errors."""
 
     x: Array
     y: Array
@@ -79,7 +79,7 @@ class Arrays(Source):
         check_values(self.x, self.y, self.name)
 
     def shape(self) -> Shape:
-        """As the arrays are."""
+        """The shape of x."""
         return Shape(*self.x.shape)
 
     def read(self, ranges: Sequence[range]) -> tuple[Array, Array]:
@@ -87,7 +87,7 @@ class Arrays(Source):
         return rows_of(self.x, ranges), rows_of(self.y, ranges)
 
     def loaded(self) -> Arrays:
-        """As it is."""
+        """These arrays."""
         return self
 
 
@@ -101,7 +101,7 @@ def rows_of(values: Array, ranges: Sequence[range]) -> Array:
 
 
 class Described(Protocol):
-    """An array, or what its header says of it."""
+    """An array, or its header."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -109,20 +109,23 @@ class Described(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What it holds."""
+        """The type of its numbers."""
 
 
 def check_shapes(x: Described, y: Described, name: str) -> None:
-    """Refuse what is not samples x features of numbers, and a number for each."""
+    """Raise `UsageError` unless x is samples x features of numbers, and y has one number for each sample."""
     if len(x.shape) != 2 or len(y.shape) != 1 or x.shape[0] != y.shape[0]:
         raise UsageError(f"{name}: x must be samples x features and y one label a sample; got {x.shape} and {y.shape}")
     for what, values in (("x", x), ("y", y)):
         if values.dtype.kind not in "fiub":
-            raise UsageError(f"{name}: {what} must hold numbers, and holds {values.dtype}")
+            raise UsageError(f"{name}: {what} must hold numbers, but holds {values.dtype}")
 
 
 def check_values(x: Array, y: Array, name: str, ranges: Sequence[range] | None = None) -> None:
-    """Refuse what is not a number, and name the sample: row i of x is the i-th of the ranges, or simply sample i."""
+    """Raise `UsageError` for a value that is not finite, and name its sample.
+
+    Row i of x is the i-th sample of the ranges; without ranges it is sample i.
+    """
     step = max(1, CHECKED // max(1, x.shape[1]))
     for what, values in (("x", x), ("y", y)):
         for start in range(0, len(values), step):
@@ -140,7 +143,9 @@ def synthetic(samples: int, features: int, *, kind: str = "logistic", seed: int 
     Shape(samples=100, features=5)
     """
     if samples < 1 or features < 1 or seed < 0:
-        raise UsageError(f"data needs samples and features above zero, got {samples} and {features} (seed {seed})")
+        raise UsageError(
+            f"samples and features must be above 0 and the seed 0 or more; got {samples}, {features}, seed {seed}"
+        )
     random = np.random.default_rng([seed, samples, features])
     x = random.standard_normal((samples, features), dtype=np.float32)
     truth = random.standard_normal(features, dtype=np.float32) / np.float32(np.sqrt(features))
@@ -149,4 +154,4 @@ def synthetic(samples: int, features: int, *, kind: str = "logistic", seed: int 
         return Arrays(x, (z + 0.1 * random.standard_normal(samples, dtype=np.float32)).astype(np.float32))
     if kind == "logistic":
         return Arrays(x, (random.random(samples) < 1 / (1 + np.exp(-4 * z))).astype(np.float32))
-    raise UsageError(f"data can be made for a linear or a logistic model, not {kind!r}")
+    raise UsageError(f"kind of synthetic data must be 'linear' or 'logistic', got {kind!r}")

@@ -36,7 +36,7 @@ def open_data(path: str | Path) -> Source:
 
 
 class _File(Source):
-    """A file, and what it may hold that cannot be trained on."""
+    """A file, with checks of its values."""
 
     path: Path
 
@@ -58,8 +58,8 @@ class _File(Source):
 class NpzFile(_File):
     """An archive with x (samples x features) and y.
 
-    An x of float32 that is not compressed (`np.savez`) is mapped and read where it lies. Any other is unpacked and
-    converted, once, when a row is first asked for.
+    An uncompressed x of float32 (`np.savez`) is mapped and read in place. Any other x is unpacked and converted once,
+    at the first access to a row.
     """
 
     path: Path
@@ -95,7 +95,7 @@ class NpzFile(_File):
 
 
 class _Header(NamedTuple):
-    """What an array of an archive is like, and where its numbers begin in the file if they can be mapped."""
+    """The shape and type of an array in an archive, and the offset of its numbers in the file if they can be mapped."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -110,13 +110,13 @@ def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Header:
     if info.compress_type != zipfile.ZIP_STORED or fortran_order or dtype != np.float32 or 0 in shape:
         return _Header(shape, dtype, None)
     assert archive.fp is not None
-    archive.fp.seek(info.header_offset + 26)  # 30 bytes that end with the lengths of a name and of what else follows
+    archive.fp.seek(info.header_offset + 26)  # a header of 30 bytes ends with the lengths of the name and extra field
     lengths = np.frombuffer(archive.fp.read(4), dtype="<u2")
     return _Header(shape, dtype, info.header_offset + 30 + int(lengths.sum()) + passed)
 
 
 class _TextFile(_File):
-    """A sample a line. The file is gone through once to see where lines begin; then only those asked for are parsed."""
+    """One sample per line. One pass over the file finds the starts of lines; later only requested lines are parsed."""
 
     def shape(self) -> Shape:
         """Lines and features, counted."""
@@ -129,7 +129,7 @@ class _TextFile(_File):
         with _reading(self.path), self.path.open("rb") as file:
             for data in file:
                 line, begin, end = data.decode(errors="replace"), end, end + len(data)
-                if not begin and data.startswith(codecs.BOM_UTF8):  # no part of the first number
+                if not begin and data.startswith(codecs.BOM_UTF8):  # not part of the first number
                     line, begin = line[1:], len(codecs.BOM_UTF8)
                 if line.strip():
                     if features or not self._is_header(line):
@@ -151,20 +151,20 @@ class _TextFile(_File):
         return x, y
 
     def _is_header(self, line: str) -> bool:
-        """Whether the first line is no sample."""
+        """Whether the first line is not a sample."""
         return False
 
     @abstractmethod
     def _features(self, line: str, known: int) -> int:
-        """How many features there are, as far as a line shows."""
+        """The number of features, from one more line."""
 
     @abstractmethod
     def _parse(self, line: str, number: int, x: Array) -> float:
-        """Write the features of a sample into x; its label."""
+        """Write the features of a sample into x; return its label."""
 
 
 class _Lines(NamedTuple):
-    """What there is in a text, where each sample begins, and which state of the file this is."""
+    """The shape of the data in a text, the offset of each sample, and a stamp of the file's state."""
 
     shape: Shape
     starts: array[int]
@@ -199,7 +199,7 @@ class CsvFile(_TextFile):
 
 @dataclass(frozen=True)
 class LibsvmFile(_TextFile):
-    """`label index:value ...` lines, indices from 1, as GISETTE comes; labels -1 and +1 become 0 and 1."""
+    """`label index:value ...` lines, indices from 1, the format of GISETTE; labels -1 and +1 become 0 and 1."""
 
     path: Path
 
@@ -221,20 +221,20 @@ class LibsvmFile(_TextFile):
 
 
 def _index(cell: str) -> int:
-    """The feature of a LIBSVM cell; 0 if it is not one, which reading then refuses."""
+    """The feature index of a LIBSVM cell; 0 if the cell is invalid, which `_parse` then rejects."""
     text = cell.partition(":")[0]
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
 def _stamp(file: BinaryIO) -> tuple[int, int]:
-    """What changes when a file is written to."""
+    """The size and modification time, which change when a file is written."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Say which file it was that could not be read."""
+    """Turn read errors into a `UsageError` that names the file."""
     try:
         yield
     except UsageError:

@@ -1,4 +1,4 @@
-"""The gradient a worker computes: an objective over the rows of a batch."""
+"""The gradient that a worker computes: an objective over the rows of a batch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Array = npt.NDArray[Any]
 class BatchGradient:
     """Computes pieces of a batch for one worker; the last number of a vector is the sum of losses.
 
-    A worker's own rows are read by `prepare`, those of others when they are first asked for. What was read is kept:
-    views where the source has it in memory or mapped.
+    `prepare` reads a worker's own rows; other rows are read when they are first needed. All rows stay in memory: as
+    views, if the source has them in memory or mapped.
     """
 
     def __init__(self, objective: Objective, source: Source, plan: Plan, *, batch: int | None, seed: int) -> None:
@@ -35,10 +35,10 @@ class BatchGradient:
         self._kept: list[tuple[range, Array, Array]] = []
 
     def prepare(self, node: int) -> None:
-        """Have ready what a calm round asks of a worker; of mini-batches that is any row there is.
+        """Read the rows that a worker needs in a fault-free round; for mini-batches these are all rows.
 
-        In a mapped archive numbers begin at any byte, and linear algebra copies what does not begin at a multiple of
-        their size. What every round needs is therefore copied once, here.
+        In a mapped archive, numbers may begin at any byte. Linear algebra copies arrays that do not begin at a multiple
+        of the size of a number, so the rows of every round are copied once, here.
         """
         self._node = node
         if self._batches is not None:
@@ -71,10 +71,10 @@ class BatchGradient:
             if kept.start <= start and stop <= kept.stop:
                 place = slice(start - kept.start, stop - kept.start)
                 return x[place], y[place]
-        is_root = self._node not in self._plan.computing  # it does whatever is missing
+        is_root = self._node not in self._plan.computing  # the root may compute any missing unit
         if not is_root and not any(one.start <= start and stop <= one.stop for one in self._holds(self._node)):
             raise UsageError(
-                f"node {self._node} was asked for samples {start}..{stop - 1}, which its plan does not give it"
+                f"node {self._node} was asked for samples {start}..{stop - 1}, which its plan does not assign to it"
             )
         rows = range(start, stop)
         self._kept.append((rows, *self._source.read([rows])))
@@ -82,5 +82,5 @@ class BatchGradient:
 
 
 def _aligned(values: Array) -> Array:
-    """The same numbers where linear algebra can use them as they lie."""
+    """The same numbers, aligned so that linear algebra does not copy them."""
     return values if values.flags.aligned else values.copy()

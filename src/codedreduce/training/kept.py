@@ -1,4 +1,4 @@
-"""A training whose state is kept in checkpoints: read before the first round, written after some."""
+"""A training with checkpoints: the state is read before the first round, and written after some rounds."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from codedreduce.vectors import Vector
 
 
 class Copied(Protocol):
-    """What is kept: something that can be copied, and be made as it was."""
+    """The object in the checkpoints: it can be copied, and restored."""
 
     def copy(self) -> Callable[[], Vector]:
-        """A copy as it is between two rounds, which is packed when it is called, in another thread."""
+        """Copy the state between two rounds; the returned function packs the copy, in another thread."""
 
     def unpack(self, state: Vector) -> None:
-        """Be as it was."""
+        """Restore a packed state."""
 
 
 class Kept:
-    """A replica and its checkpoints. What a person should hear of them is told to the journal.
+    """A replica and its checkpoints. It reports problems with them to the journal.
 
-    The folder is that of whoever leads the run: this process's from the start (`is_first`), or when it comes to lead.
+    The leader locks the folder: this process from the start (`is_first`), or when it becomes the leader.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Kept:
             try:
                 self._checkpoints = self._stack.enter_context(self._make())
             except InUse as error:
-                if not error.by_own_run:  # else this process comes back, and another leads by now
+                if not error.by_own_run:  # else this process was restarted, and another rank is the leader
                     raise
         return self
 
@@ -65,14 +65,14 @@ class Kept:
     ) -> None:
         is_leaving = isinstance(error, Terminated)
         if isinstance(error, Terminated) and error.code and self._checkpoints is None:
-            self._take_over()  # the run ends with this process, which came to lead a moment ago
+            self._take_over()  # the run ends with this process, which has just become the leader
         if is_leaving and self._checkpoints is not None and self._round > self._written:
             self.after(self._round, is_last=True)
-            self._tell(f"told to leave: a checkpoint after round {self._round} is written")
+            self._tell(f"leave requested: writing a checkpoint after round {self._round}")
         self._stack.close()
 
     def resume(self) -> int:
-        """Have the replica as it was after the last checkpoint; after which round that was."""
+        """Restore the replica from the last checkpoint; return the round of it, 0 without one."""
         found = self._checkpoints.begin() if self._checkpoints is not None else None
         if found is None:
             return 0
@@ -81,11 +81,11 @@ class Kept:
         return found.round
 
     def after(self, round_: int, *, is_last: bool, leads: bool = True) -> None:
-        """A round is over, and its step taken: on whoever leads, keep the state if it is time, and after the last."""
+        """After the step of a round: the leader writes a checkpoint if it is due, or if this is the last round."""
         self._round = round_
         if not leads:
             self._checkpoints = None
-            self._stack.close()  # the folder is another's
+            self._stack.close()  # release the folder for the leader
             return
         if self._checkpoints is None:
             self._take_over()
@@ -94,7 +94,7 @@ class Kept:
             self._checkpoints.write(round_, self._replica.copy())
 
     def _take_over(self) -> None:
-        """Write where the one before wrote, as soon as its process has let go of the folder."""
+        """Lock the folder of the previous leader, if that process has released it; `after` retries in each round."""
         try:
             self._checkpoints = self._stack.enter_context(self._make())
         except UsageError as error:

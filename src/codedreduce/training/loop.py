@@ -1,4 +1,4 @@
-"""Training in NumPy: a job, the world it is run in, and what comes of it."""
+"""Training in NumPy: a job, the world that runs it, and the result."""
 
 from __future__ import annotations
 
@@ -47,27 +47,27 @@ from codedreduce.vectors import Vector, is_finite
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """The parameters and how they came about."""
+    """The parameters and the journal of the run."""
 
     parameters: Vector
     journal: Journal
     interrupted: bool = False
-    resumed_after: int = 0  # the round of the checkpoint that it began with
+    resumed_after: int = 0  # the round of the checkpoint from which the run resumed
 
     @property
     def history(self) -> tuple[RoundLog, ...]:
-        """The rounds."""
+        """The logs of the rounds."""
         return tuple(self.journal.rounds)
 
     @property
     def saved(self) -> float:
-        """Seconds saved against waiting for all, over the run."""
+        """Seconds saved in the run, compared to waiting for all nodes."""
         return self.journal.saved
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """All that a run needs, laid out: what `train` makes of its arguments."""
+    """The complete configuration of a run, which `train` makes from its arguments."""
 
     objective: Objective
     source: Source
@@ -77,16 +77,16 @@ class Job:
     batch: int | None = None
     seed: int = 0
     delays: str | None = None
-    compute: float = 0.0  # seconds the whole batch takes one worker at least; the rest is slept
+    compute: float = 0.0  # minimum seconds of one worker for the whole batch; workers sleep for the rest
     shared_memory: bool = True
     start: Vector | None = None
-    excess: Excess = WAIT_ON  # what a round does when more are late than tolerated
-    site: Site | None = None  # where the processes are, if not simply on this machine
+    excess: Excess = WAIT_ON  # the reaction of a round to more late nodes than tolerated
+    site: Site | None = None  # the nodes of the processes, if they are not all on this host
     saving: Saving | None = None  # checkpoints, if any
-    restart: bool = True  # whether processes of this one's own are started again when they are killed
-    until: Callable[[RoundLog], bool] | None = None  # asked after every round, by whoever leads, whether it is enough
-    nonfinite: str = REFUSE  # gradients that are not finite, or let them pass
-    auditing: Auditing = NO_AUDITS  # how much is computed twice, and compared
+    restart: bool = True  # whether to restart child processes that are killed
+    until: Callable[[RoundLog], bool] | None = None  # the leader calls it after every round; True ends the run
+    nonfinite: str = REFUSE  # whether to refuse gradients that are not finite, or let them pass
+    auditing: Auditing = NO_AUDITS  # the part of the gradients that is computed twice and compared
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -99,20 +99,20 @@ class Job:
 
     @cached_property
     def shape(self) -> Shape:
-        """How much data there is; looked up once."""
+        """The size of the data; read once."""
         return self.source.shape()
 
     @property
     def samples(self) -> int:
-        """Samples in a batch."""
+        """The number of samples in a batch."""
         return self.batch or self.shape.samples
 
     def plan(self) -> Plan:
-        """Who computes what."""
+        """The scheme laid over a batch."""
         return self.scheme.plan(samples=self.samples)
 
     def model(self) -> Vector:
-        """The first model."""
+        """The initial model."""
         count = self.objective.parameters(self.shape.features)
         if self.start is None:
             return np.zeros(count, dtype=FLOAT32)
@@ -121,12 +121,12 @@ class Job:
         return np.array(self.start, dtype=FLOAT32)
 
     def subject(self) -> str:
-        """What is trained, in words: all nodes must say the same."""
+        """A text that describes the training; it must be equal on all nodes."""
         batch = f"batches of {self.batch}" if self.batch else "whole batches"
         return APART.join([_called(self.objective), f"data {self.source.digest()}", batch, f"seed {self.seed}"])
 
     def kept_as(self) -> dict[str, str]:
-        """What a checkpoint of it is of: whatever the bits of its result follow from, but the number of rounds."""
+        """The subject of its checkpoints: all that determines the bits of the result, except the number of rounds."""
         start = "zeros" if self.start is None else f"digest {digest_of(self.model())}"
         return {
             "model": f"{_called(self.objective)}, {len(self.model())} parameters from {start}",
@@ -136,21 +136,21 @@ class Job:
         }  # fmt: skip
 
     def run(self, meeting: Meeting, plan: Plan, after: int = 0) -> Run:
-        """The run of this job, wherever it meets. A vector has one number more than parameters: the loss."""
+        """The run of this job at a rendezvous. A vector has one number more than parameters: the loss."""
         return Run.of(
             meeting, plan, len(self.model()) + 1, excess=self.excess, after=after, nonfinite=self.nonfinite,
             audit=self.auditing.of(self.seed),
         )  # fmt: skip
 
     def injection(self) -> Injection | None:
-        """The injected delays, drawn alike by everyone."""
+        """The injected delays; all processes draw the same ones."""
         return Injection.of(
             self.delays, workers=self.scheme.workers, seed=self.seed, compute=self.compute, samples=self.samples
         )
 
 
 def _called(one: object) -> str:
-    """What something is, in words that are the same in every process."""
+    """A description of an object that is the same in every process."""
     kind = type(one)
     return kind.__qualname__ if kind.__repr__ is object.__repr__ else repr(one)
 
@@ -181,39 +181,42 @@ def train(
     audit: float | None = None,
     quarantine: int | None = None,
 ) -> TrainingResult:
-    """Train a model on this machine: the first node here (the root of a tree, or rank 0), the others in processes.
+    """Train a model on this host. This process is the first node (the root of a tree, or rank 0); it forks the others.
 
-    `scheme` says how many workers and how they are arranged. Without it there are six, or as many processes as a
-    launcher has started, over a tree or in stripes: with memory shared a tree, else whichever is quicker for vectors of
-    that length (`choose`).
+    `scheme` sets the number of workers and their arrangement. Without it there are six, or all processes that a
+    launcher has started. The default is a tree if memory is shared, else a tree or stripes, whichever is quicker for
+    vectors of that length (`choose`).
+
     `inject` makes workers late on purpose: `stalls:0.05:0.5s` or any delay model of the simulator. `on_round` is called
-    after every round, `on_note` with what a person should hear of (logged by default). `on_excess="approximate"` goes
-    on with the best approximation when more are late than tolerated and `say_waiting_after` seconds (30) are over,
-    instead of waiting (not with `Striped`). An interrupt (Ctrl-C) ends the run with the parameters reached.
+    after every round, `on_note` with each note for the user (logged by default). If more workers are late than
+    tolerated, a round waits. With `on_excess="approximate"` it uses the best approximation after `say_waiting_after`
+    seconds (30); `Striped` does not support this. An interrupt (Ctrl-C) ends the run with the parameters reached.
 
-    An error in a gradient, or a gradient that is not finite, is tried on another worker; the run ends if it repeats
-    there. If more are missing than tolerated the root of a tree does their part itself after `replan_after` seconds
-    (10), with the same bits, until they are back. `nonfinite="pass"` sums gradients that are not finite like others.
+    After an error in a gradient, or a gradient that is not finite, another worker computes it again; the run ends if
+    that fails as well. If more workers are missing than tolerated, the root of a tree does their part itself after
+    `replan_after` seconds (10), until they are back; the result is bit-identical. `nonfinite="pass"` sums gradients
+    that are not finite like others.
 
-    With `checkpoint`, a folder, the first node writes the state there every so many rounds (`every=100`) or
-    seconds (`"60s"`), and at the end; `resume` goes on from the last one, with the bits of a run that never stopped.
-    `until` is asked after every round, where the run is led, and ends it before `rounds` when it says so.
+    `checkpoint` is a folder: the first node writes the state there every so many rounds (`every=100`) or seconds
+    (`"60s"`), and at the end. `resume` continues from the last checkpoint, bit-identical to a run without a stop. The
+    leader calls `until` after every round, and ends the run before `rounds` when it returns True.
 
-    With `audit=0.02` that part of all gradients is computed by a second worker, and compared to the bit before it is
-    used. If they differ a third decides; who was wrong is named, and not used any more after `quarantine` times (2).
+    With `audit=0.02` a second worker computes that part of all gradients again. Both results are compared to the bit
+    before they are used. If they differ, a third worker decides. The wrong worker is reported, and quarantined after
+    `quarantine` verdicts (2).
 
-    A worker that is killed is started again, and used from the next round on, unless `restart` is False.
+    A worker that is killed is restarted, and used from the next round on, unless `restart` is False.
 
-    Under a launcher (`codedreduce run`, torchrun, mpiexec) every process calls this with the same arguments: rank 0 is
-    the root and returns the result, the others serve until the run is over and return the model they began with. With
-    `Striped` all of them train, and return the same parameters.
+    Under a launcher (`codedreduce run`, torchrun, mpiexec) every process calls this with the same arguments. Rank 0 is
+    the root and returns the result. The others serve until the run is over and return the model with which they began.
+    With `Striped` all of them train, and return the same parameters.
     """
     speak_plainly()
     membership = read_membership(os.environ)
     if membership is not None:
         tell(Word(membership.rank, What.JOINS))
     if checkpoint is not None and membership is not None and membership.restarted:
-        resume = True  # this process takes the place of one that died
+        resume = True  # this process replaces one that died
     auditing = (membership.auditing if membership is not None else NO_AUDITS).or_else(audit, quarantine)
     if scheme is None:
         scheme = _default(objective, data, membership, shared_memory, auditing)
@@ -234,7 +237,7 @@ def train(
 def _default(
     objective: Objective, data: Source, membership: Membership | None, shared_memory: bool, auditing: Auditing
 ) -> Scheme:
-    """What the launcher said; else what suits the length of the vector, the number of processes and where they are."""
+    """The launcher's scheme; else a choice by the length of the vector, the number of processes and their hosts."""
     if membership is not None and membership.scheme is not None:
         return membership.scheme
     length = objective.parameters(data.shape().features) + 1
@@ -265,7 +268,7 @@ def run_job(
     membership: Membership | None = None,
     timeline: Container[int] = (),
 ) -> TrainingResult:
-    """Run a job in processes of its own, or as the process of a run that a launcher has made this one."""
+    """Run a job in child processes, or take this process's place in a run that a launcher has started."""
     journal = Journal(listening(on_round, on_note), timeline=timeline)
     plan = job.plan()
     replica = ModelReplica(job.model(), job.optimizer)
@@ -283,13 +286,13 @@ def run_job(
             elif after < job.rounds:
                 world = stack.enter_context(_processes(job, plan, replica, journal, after))
             else:
-                world = None  # all is done
+                world = None  # the checkpoint is of the last round
             if world is not None:
                 _train(job, replica, world, journal, after=after, kept=kept)
         except KeyboardInterrupt:
             interrupted = True
-        except Outlived:  # this process was started again, and the others are at the script's next training
-            logging.getLogger("codedreduce").warning("this training is over, and its result is not known here")
+        except Outlived:  # this process was restarted, and the others are at the script's next training
+            logging.getLogger("codedreduce").warning("this training is over, and this process does not have its result")
     return TrainingResult(parameters=replica.model, journal=journal, interrupted=interrupted, resumed_after=after)
 
 
@@ -297,7 +300,7 @@ def run_job(
 def _place(
     job: Job, plan: Plan, replica: ModelReplica, journal: Journal, after: int, membership: Membership
 ) -> Iterator[World | None]:
-    """This process's place in a run that a launcher has started; None when it was a worker's, and the run is over."""
+    """This process's place in a run that a launcher has started; None after the end of the run if it was a worker."""
     membership.check(plan)
     shares = job.shared_memory and membership.meeting.shared_memory
     trainings = trainings_of(membership.meeting.run)
@@ -322,9 +325,9 @@ def _place(
 
 @contextlib.contextmanager
 def _processes(job: Job, plan: Plan, replica: ModelReplica, journal: Journal, after: int) -> Iterator[World]:
-    """Processes of this run's own: the data is loaded once, and the workers see the same pages.
+    """Child processes for this run. The data is loaded once, and the workers share its pages.
 
-    Where every process has the model, each has its own copy of it and of the optimizer, as they are when it is forked.
+    Where every process has the model, each has its own copy of it and of the optimizer, made by the fork.
     """
     gradient = BatchGradient(job.objective, job.source.loaded(), plan, batch=job.batch, seed=job.seed)
     run = job.run(new_meeting(job.site, shared_memory=job.shared_memory), plan, after)
@@ -343,7 +346,7 @@ def _train(
     job: Job, replica: ModelReplica, world: World, journal: Journal, *, after: int = 0, kept: Kept | None = None,
     check: Callable[[int, Vector], None] | None = None,
 ) -> None:  # fmt: skip
-    """Train the model in place. `check` is shown every gradient sum before the step is taken."""
+    """Train the model in place. `check` gets every gradient sum before the step."""
     model = replica.model
     vector = np.zeros(len(model) + 1, dtype=model.dtype)
 
@@ -369,10 +372,10 @@ def _train(
 
 
 def reference_run(job: Job, rounds: int) -> tuple[Vector, float]:
-    """The same training in this process, each gradient evaluated directly from the plan: what a run must end with.
+    """The parameters with which a run must end: the same training in this process, evaluated directly from the plan.
 
-    Also the worst relative error of its gradients against float64. On one core, as a worker computes: linear algebra
-    spread over several cores adds in another order.
+    Also the worst relative error of its gradients against float64. It uses one core, as a worker does: linear algebra
+    on several cores adds in another order.
     """
     job = replace(job, rounds=rounds, optimizer=copy.deepcopy(job.optimizer))
     model = job.model()

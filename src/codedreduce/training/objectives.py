@@ -1,4 +1,4 @@
-"""What is minimised: a loss per sample, its sum over some samples, and the gradient of that sum."""
+"""Objectives: a loss per sample, its sum over some samples, and the gradient of that sum."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Array = npt.NDArray[Any]
 
 
 class Objective(Protocol):
-    """A sum of losses over samples. Implement these two for an objective of your own."""
+    """A sum of losses over samples. Implement these two methods for an objective of your own."""
 
     def parameters(self, features: int) -> int:
-        """How many parameters the model has for data with this many features."""
+        """The number of parameters of the model for data with this many features."""
 
     def evaluate(self, model: Array, x: Array, y: Array, weights: Array | None, gradient: Array) -> float:
         """Write the gradient of sum_i weights_i loss_i into `gradient`; return that sum. None: weights of one."""
@@ -43,7 +43,7 @@ class LinearRegression:
     """
 
     def parameters(self, features: int) -> int:
-        """One a feature."""
+        """One for each feature."""
         return features
 
     def evaluate(self, model: Array, x: Array, y: Array, weights: Array | None, gradient: Array) -> float:
@@ -58,7 +58,7 @@ class LogisticRegression:
     """loss_i = log(1 + exp(-z_i)) for z_i = x_i w and label 1, log(1 + exp(z_i)) for label 0."""
 
     def parameters(self, features: int) -> int:
-        """One a feature."""
+        """One for each feature."""
         return features
 
     def evaluate(self, model: Array, x: Array, y: Array, weights: Array | None, gradient: Array) -> float:
@@ -76,7 +76,7 @@ class Softmax:
     classes: int
 
     def parameters(self, features: int) -> int:
-        """One a feature and class."""
+        """One for each feature and class."""
         return features * self.classes
 
     def evaluate(self, model: Array, x: Array, y: Array, weights: Array | None, gradient: Array) -> float:

@@ -1,4 +1,4 @@
-"""Optimizers, wherever the model is. They change it in place, the same way every time."""
+"""Optimizers. They change the model in place, and are deterministic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Optimizer(Protocol):
 
 @dataclass
 class SGD:
-    """Gradient descent, with momentum or Nesterov's if asked for.
+    """Gradient descent, optionally with momentum or Nesterov's momentum.
 
     >>> model = np.ones(2); SGD(0.5).step(model, np.array([1.0, -1.0])); model
     array([0.5, 1.5])
@@ -51,11 +51,11 @@ class SGD:
         model -= model.dtype.type(self.lr) * direction
 
     def state_dict(self) -> dict[str, Array]:
-        """What it remembers."""
+        """The state of the optimizer."""
         return {} if self._velocity is None else {"velocity": self._velocity}
 
     def load_state_dict(self, state: dict[str, Array]) -> None:
-        """Remember what another did."""
+        """Restore the state of an optimizer."""
         self._velocity = state.get("velocity")
 
 
@@ -74,7 +74,7 @@ class Adam:
         _check(self.lr, {"beta1": self.beta1, "beta2": self.beta2})
 
     def step(self, model: Array, gradient: Array) -> None:
-        """Scale each number by what its gradients have been like."""
+        """Scale each number's step by the moments of its past gradients."""
         if self._moments is None:
             self._moments = (np.zeros_like(model), np.zeros_like(model))
         first, second = self._moments
@@ -86,13 +86,13 @@ class Adam:
         model -= kind(rate) * first / (np.sqrt(second) + kind(self.epsilon))
 
     def state_dict(self) -> dict[str, Array]:
-        """What it remembers."""
+        """The state of the optimizer."""
         if self._moments is None:
             return {}
         return {"first": self._moments[0], "second": self._moments[1], "steps": np.array(self._steps)}
 
     def load_state_dict(self, state: dict[str, Array]) -> None:
-        """Remember what another did."""
+        """Restore the state of an optimizer."""
         self._moments = (state["first"], state["second"]) if state else None
         self._steps = int(state["steps"]) if state else 0
 

@@ -1,13 +1,13 @@
-"""A random order of any number of things, of which each place can be asked for by itself.
+"""A random order of any number of items, in which each place can be computed by itself.
 
 A permutation of 0..n-1 by a Feistel network over numbers (Black, Rogaway, "Ciphers with arbitrary finite domains",
 CT-RSA 2002). A number below a b is a pair (l, r), l below a and r below b. Each turn adds a hash of one half to the
-other, which can be undone and so loses nothing:
+other. This is invertible, so the result is a permutation:
 
     l = (l + h_1(r)) mod a,  r = (r + h_2(l)) mod b,  l = (l + h_3(r)) mod a, ...
 
-With a and b next to sqrt(n) there are fewer than sqrt(n) numbers in a b that are not below n; one that lands there goes
-through once more, until it is (cycle walking). Nothing is kept but the keys of the hashes.
+With a and b next to sqrt(n), fewer than sqrt(n) of the a b numbers are not below n. Such a number goes through the
+network again until it is below n (cycle walking). Only the keys of the hashes are stored.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from codedreduce.errors import UsageError
 Indices = npt.NDArray[np.intp]
 _Words = npt.NDArray[np.uint64]
 
-#: Turns of the network. With 8 the orders of five things are visibly not alike likely; with 12 they are.
+#: Turns of the network. With 8 turns the orders of five items are visibly not equally likely; with 12 they are.
 TURNS = 16
 
-#: More than this cannot be numbered.
+#: The largest number of items.
 MOST = 2**62
 
 
 class Permutation:
-    """One of the orders of `count` things, by a key.
+    """One of the orders of `count` items, chosen by a key.
 
     >>> Permutation(10, [0, 1])(np.arange(10)).tolist()
     [8, 0, 6, 9, 1, 4, 7, 2, 3, 5]
@@ -40,14 +40,14 @@ class Permutation:
 
     def __init__(self, count: int, key: list[int]) -> None:
         if not 1 <= count <= MOST:
-            raise UsageError(f"1 to 2^62 things can be put in order, got {count}")
+            raise UsageError(f"a permutation must have 1 to 2^62 items, got {count}")
         self._count = np.uint64(count)
         first = math.isqrt(count - 1) + 1
         self._a, self._b = np.uint64(first), np.uint64(-(-count // first))
         self._keys = np.random.SeedSequence(key).generate_state(TURNS, np.uint64).astype(np.uint64)
 
     def __call__(self, places: npt.NDArray[np.integer]) -> Indices:
-        """What is at these places."""
+        """The items at these places."""
         found = self._walk(places.astype(np.uint64))
         outside = found >= self._count
         while outside.any():
@@ -68,7 +68,7 @@ class Permutation:
 
 
 def _hash(numbers: _Words, key: np.uint64) -> _Words:
-    """63 bits that look random: the mixing of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014)."""
+    """A hash of 63 bits: the mixing of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014)."""
     x = numbers + key
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)

@@ -1,4 +1,4 @@
-"""What a process of a replicated training has beside the data: the model and its optimizer, there and back as bytes."""
+"""The state of a process in a replicated training: the model and its optimizer, packed to bytes and unpacked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from codedreduce.vectors import Vector
 
 
 class ModelReplica:
-    """A model in NumPy and its optimizer. An optimizer without `state_dict` is taken to have no state.
+    """A model in NumPy and its optimizer. An optimizer without `state_dict` is assumed to have no state.
 
     >>> from codedreduce.training.optimizers import SGD
     >>> one, other = ModelReplica(np.ones(2), SGD(0.1, 0.9)), ModelReplica(np.zeros(2), SGD(0.1, 0.9))
@@ -31,15 +31,15 @@ class ModelReplica:
         return {"model": self.model} | {f"optimizer.{name}": state[name] for name in state}
 
     def pack(self) -> Vector:
-        """The model and what the optimizer remembers."""
+        """The model and the state of the optimizer, as bytes."""
         return _packed(self._arrays())
 
     def copy(self) -> Callable[[], Vector]:
-        """A copy, to be packed when there is time."""
+        """Copy the state now; the returned function packs the copy later."""
         return partial(_packed, {name: np.array(array) for name, array in self._arrays().items()})
 
     def unpack(self, state: Vector) -> None:
-        """Be as another was."""
+        """Take over a packed state."""
         with np.load(io.BytesIO(state.tobytes()), allow_pickle=False) as archive:
             self.model[:] = archive["model"]
             load = getattr(self.optimizer, "load_state_dict", None)

@@ -1,6 +1,6 @@
-"""The one loop of rounds: give the world the model, take the gradient sum, write down how it went.
+"""The loop of rounds: pass the model to the world, get the gradient sum, log the round.
 
-It runs wherever a model is kept: on the root of a tree, on every worker of a ring and every rank, in a process alone.
+It runs in each process with a model: the root of a tree, every worker of a ring, every rank, or a single process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from codedreduce.vectors import Vector
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """A round whose gradient sum is here. Whoever uses it says when, and with which loss, the round is over."""
+    """A round with its gradient sum. The caller ends it by `over`, with the loss."""
 
     result: RoundResult
     began: float
@@ -24,7 +24,7 @@ class Round:
 
     @property
     def number(self) -> int:
-        """Rounds are counted from 1."""
+        """The number of the round, counted from 1."""
         return self.result.round
 
     @property
@@ -33,7 +33,7 @@ class Round:
         return self.result.vector
 
     def over(self, loss: float) -> RoundLog:
-        """Write the round down."""
+        """End the round: add it, with its loss, to the journal."""
         log = RoundLog(
             round=self.number, seconds=time.monotonic() - self.began, loss=loss, late=self.result.late,
             residual=self.result.residual,
@@ -46,10 +46,11 @@ def rounds(
     world: World, journal: Journal, count: int, vector: Vector, read_model: Callable[[Vector], None], after: int = 0,
     renewed: Callable[[int], bool] | None = None,
 ) -> Iterator[Round]:  # fmt: skip
-    """Rounds up to that one. Before each the model is read into the vector, which is what the world is given.
+    """Rounds `after + 1` to `count`. Before each, `read_model` writes the model into the vector, which the world gets.
 
-    Where every process has the model, one that fell behind goes on where others are, and the first may end it early.
-    `renewed` is told after which round that is, and says whether the vector is still what is to be read into.
+    Where every process has the model, a process that missed rounds catches up by state transfer, and the leader may end
+    the run early. After a state transfer `renewed` is called with the round of the state; if it returns False, the loop
+    ends, because the vector is no longer valid.
     """
     reached = after
     while reached < count:

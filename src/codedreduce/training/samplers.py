@@ -1,7 +1,7 @@
-"""Samplers: which sample is at a place. They have no state, so that any process finds it, for any round, by itself.
+"""Samplers: the sample at each place. They have no state, so that any process can compute it for any round.
 
-Those that go through the data know epochs, and places within one. Those that draw with replacement count places over
-the whole training.
+Samplers that go through the data have epochs, and places within an epoch. Samplers that draw with replacement count
+places over the whole training.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from codedreduce.training.permutation import Indices, Permutation
 
 _Words = npt.NDArray[np.uint64]
 
-#: So that draws of one purpose have nothing to do with those of another.
+#: Makes these draws independent of draws for other purposes.
 _DRAWS = 0x5A4D
 
 
 class Sampler(ABC):
-    """Says which samples are at some places, by the seed."""
+    """Computes the samples at given places from the seed."""
 
-    #: Whether it goes through the data again and again, or draws without end.
+    #: True if it goes through the data in epochs, False if it draws without end.
     has_epochs: ClassVar[bool]
 
     @property
     def samples(self) -> int | None:
-        """How many samples there must be; None if it suits any number."""
+        """The number of samples that the data must have; None for any number."""
         return None
 
     @abstractmethod
@@ -41,11 +41,11 @@ class Sampler(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """In words that are the same for the same sampler only."""
+        """A text that is equal for equal samplers only."""
 
 
 class Shuffled(Sampler):
-    """All samples, in a random order of its own in every epoch.
+    """All samples, in another random order in every epoch.
 
     >>> Shuffled().pick(5, 0, 0, np.arange(5)).tolist(), Shuffled().pick(5, 0, 1, np.arange(5)).tolist()
     ([4, 0, 1, 3, 2], [2, 4, 3, 0, 1])
@@ -67,7 +67,7 @@ def _permutation(samples: int, seed: int, epoch: int) -> Permutation:
 
 
 class Sequential(Sampler):
-    """All samples, as they are numbered."""
+    """All samples, in the order of their numbers."""
 
     has_epochs = True
 
@@ -80,7 +80,7 @@ class Sequential(Sampler):
 
 
 class WithReplacement(Sampler):
-    """Every draw is any sample, alike likely."""
+    """Every draw is any sample, with equal probability."""
 
     has_epochs = False
 
@@ -93,7 +93,7 @@ class WithReplacement(Sampler):
 
 
 class Weighted(Sampler):
-    """Every draw is sample i with probability weights_i / sum(weights), as of torch's `WeightedRandomSampler`.
+    """Every draw is sample i with probability weights_i / sum(weights), as in torch's `WeightedRandomSampler`.
 
     >>> Weighted([0, 1, 0, 1]).pick(4, 0, 0, np.arange(8)).tolist()
     [3, 1, 1, 1, 3, 3, 3, 3]
@@ -104,13 +104,13 @@ class Weighted(Sampler):
     def __init__(self, weights: Sequence[float] | npt.NDArray[Any] | Any) -> None:
         each = np.asarray(weights, dtype=np.float64)
         if each.ndim != 1 or not len(each):
-            raise UsageError(f"weights are one number a sample; got the shape {each.shape}")
+            raise UsageError(f"weights must be one number for each sample; got the shape {each.shape}")
         wrong = ~(np.isfinite(each) & (each >= 0))
         if wrong.any():
             where = int(np.argmax(wrong))
-            raise UsageError(f"weights are 0 or more, and finite; sample {where} has {each[where]}")
+            raise UsageError(f"weights must be finite and 0 or more; sample {where} has {each[where]}")
         if not each.any():
-            raise UsageError("all weights are 0: nothing could be drawn")
+            raise UsageError("all weights are 0; at least one must be above 0")
         with np.errstate(over="ignore"):
             self._sums = np.cumsum(each)
         self._last = int(np.flatnonzero(each)[-1])
@@ -120,11 +120,11 @@ class Weighted(Sampler):
 
     @property
     def samples(self) -> int:
-        """As many as there are weights."""
+        """The number of weights."""
         return len(self._sums)
 
     def pick(self, samples: int, seed: int, epoch: int, places: Indices) -> Indices:
-        """The first sample whose weight and those before it come to more than u sum(weights)."""
+        """The first sample at which the cumulative sum of the weights exceeds u sum(weights)."""
         uniform = (_words(seed, places) >> np.uint64(11)).astype(np.float64) * 2.0**-53
         found = np.searchsorted(self._sums, uniform * self._sums[-1], side="right")
         picked: Indices = np.minimum(found, self._last).astype(np.intp)
@@ -135,7 +135,7 @@ class Weighted(Sampler):
 
 
 def _words(seed: int, places: Indices) -> _Words:
-    """64 random bits for each place, where places follow one another, by Philox (Salmon et al. 2011)."""
+    """64 random bits for each of some consecutive places, by Philox (Salmon et al. 2011)."""
     first = int(places[0]) if len(places) else 0
     blocks, skipped = divmod(first, 4)  # of four words each
     key = np.random.SeedSequence([seed, _DRAWS]).generate_state(2, np.uint64)

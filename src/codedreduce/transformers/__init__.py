@@ -5,10 +5,10 @@
     trainer = CodedReduceTrainer(model, args, train_dataset=dataset)   # as Trainer
     trainer.train()
 
-Started by `codedreduce run`, torchrun, mpiexec or srun. docs/pytorch.md tells more.
+Start it with `codedreduce run`, torchrun, mpiexec or srun. See docs/pytorch.md.
 
-`trainer` is what a script uses, `round_batches` replaces its loader, `losses` sums over items, `trainer_state` has its
-counters, `arguments` its rank.
+`trainer` is the interface for scripts, `round_batches` replaces its loader, `losses` sums over items, `trainer_state`
+has its counters, `arguments` sets its rank.
 """
 
 from codedreduce._extras import require

@@ -1,4 +1,4 @@
-"""The arguments of a `Trainer` in a run: which rank this is, and what cannot be had."""
+"""The arguments of a `Trainer` in a run: sets the rank, and refuses options that are not supported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import TrainingArguments as PlainArguments
 from codedreduce.errors import UsageError
 from codedreduce.torch.cluster import Cluster
 
-#: By which Accelerate takes a process for one of several.
+#: The variables by which Accelerate detects that a process is one of several.
 _LAUNCHED = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "OMPI_COMM_WORLD_SIZE",
     "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
@@ -22,9 +22,9 @@ _LAUNCHED = (
 
 
 class TrainingArguments(PlainArguments):
-    """Those of Transformers, which under a launcher do not connect by torch.distributed.
+    """Transformers' arguments without the connection by torch.distributed under a launcher.
 
-    A process that is started again needs them: the others are connected already, and nobody would answer it.
+    A restarted process needs them: the others are connected already, and none would answer it.
     """
 
     @cached_property
@@ -34,9 +34,9 @@ class TrainingArguments(PlainArguments):
 
 
 def adopt(args: PlainArguments, cluster: Cluster) -> None:
-    """Have the arguments know which rank this is, and nothing of other processes: the run is what connects them.
+    """Set this rank in the arguments, and hide the other processes from them: the run connects the processes.
 
-    Transformers prepares for torch.distributed when arguments are made, under a launcher. That is undone.
+    Under a launcher, Transformers sets up torch.distributed when arguments are made. This function undoes that.
     """
     _check(args)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -44,7 +44,7 @@ def adopt(args: PlainArguments, cluster: Cluster) -> None:
         vars(args).pop("_setup_devices", None)
         with _not_launched():
             _ = args.device
-    args._n_gpu = min(1, args._n_gpu)  # a device a rank
+    args._n_gpu = min(1, args._n_gpu)  # one device per rank
     local = int(os.environ.get("LOCAL_RANK", cluster.rank))
     state: Any = args.distributed_state
     if args.device.type == "cuda":
@@ -56,17 +56,18 @@ def adopt(args: PlainArguments, cluster: Cluster) -> None:
 
 
 def lead(args: PlainArguments, cluster: Cluster) -> None:
-    """Have the rank save that leads: rank 0, or another after its death."""
+    """Let the leader save: rank 0, or another rank after it fails."""
     state: Any = args.distributed_state
     state.process_index = 0 if cluster.is_root else max(1, cluster.rank)
 
 
 def _leave() -> None:
-    """Leave the process group when all are in it: one that is still connecting would find us gone, and give up.
+    """Leave the process group after all processes have joined; else one that is still connecting would fail.
 
-    Whoever passes the barrier knows that all are in, so that one who finds another gone there knows it as well.
+    A process leaves after it passes the barrier, when all have joined. If the barrier fails in another process because
+    this one has left, all have joined as well.
     """
-    if torch.distributed.get_backend() == "gloo":  # others connect when they are first used
+    if torch.distributed.get_backend() == "gloo":  # other backends connect when they are first used
         with suppress(RuntimeError):
             torch.distributed.barrier()
     torch.distributed.destroy_process_group()
@@ -82,17 +83,17 @@ def _not_launched() -> Iterator[None]:
 
 
 def _check(args: PlainArguments) -> None:
-    """Refuse what would not be as it is said."""
+    """Refuse arguments that cannot work as specified."""
     for name, instead in {
-        "deepspeed": "ranks have whole models",
-        "fsdp": "ranks have whole models",
-        "parallelism_config": "ranks have whole models",
-        "auto_find_batch_size": "say how many samples go through the model at once: micro_batch=",
+        "deepspeed": "every rank has the whole model; leave it out",
+        "fsdp": "every rank has the whole model; leave it out",
+        "parallelism_config": "every rank has the whole model; leave it out",
+        "auto_find_batch_size": "set the number of samples of one pass by micro_batch=",
         "fp16": "losses are not scaled; use bf16",
     }.items():
         if getattr(args, name, None):
-            raise UsageError(f"{name}={getattr(args, name)!r} cannot be had with CodedReduceTrainer: {instead}")
+            raise UsageError(f"{name}={getattr(args, name)!r} is not supported by CodedReduceTrainer: {instead}")
     if getattr(args, "include_num_input_tokens_seen", "no") not in (False, "no"):
         raise UsageError("include_num_input_tokens_seen: no rank sees all inputs; leave it out")
     if str(getattr(args.optim, "value", args.optim)) in ("lomo", "adalomo"):
-        raise UsageError(f"optim={args.optim} steps while gradients are computed, and not when they are summed")
+        raise UsageError(f"optim={args.optim} steps before gradients are summed over the ranks; use another optimizer")

@@ -1,8 +1,9 @@
-"""The loss of some samples as the `Trainer` computes it, as a sum, and of how many items it is.
+"""The loss of some samples as the `Trainer` computes it, converted to a sum, with the number of items.
 
-The loss of a batch is a mean over its items: the tokens that count, or samples. Transformers' models are told how many
-items the whole batch has, and divide by that; with 1 they give a sum. Some do not listen, and give the mean over what
-they are given: that times its items is the sum. Which it is, is tried; what is neither is refused.
+The loss of a batch is a mean over its items: the tokens that count, or samples. Transformers' models receive the number
+of items of the whole batch, and divide by it; with 1 they return a sum. Some models ignore the number, and return the
+mean over their own items; times the number of these items that is the sum. A test computation shows which case holds;
+any other loss is an error.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ import torch
 
 from codedreduce.errors import UsageError
 from codedreduce.torch.data.data_loader import Counted
-from codedreduce.torch.gradient.loss_output import Sum
-from codedreduce.torch.seeding import random_state_kept
+from codedreduce.torch.model.loss_output import Sum
+from codedreduce.torch.model.seeding import random_state_kept
 
 
 class ItemLosses:
-    """Losses of a trainer's model, by `Trainer.compute_loss`."""
+    """The losses of a trainer's model, by `Trainer.compute_loss`."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._divides: bool | None = None
 
     def __call__(self, model: torch.nn.Module, batch: Counted) -> tuple[Sum, Sum]:
-        """The sum over the items of these samples, and how many there are."""
+        """Return the sum over the items of these samples, and the number of items."""
         inputs = self._trainer._prepare_inputs(batch.batch)
         items = self._items(inputs)
         weight = torch.tensor(float(batch.samples)) if items is None else items.double()
@@ -33,13 +34,13 @@ class ItemLosses:
             self._divides = items is not None and self._try(model, inputs)
         if self._divides:
             return Sum(self._loss(model, inputs, 1)), Sum(weight)
-        if not weight:  # a mean over nothing is not a number
+        if not weight:  # a mean over no items would be NaN
             return Sum(sum((one * 0).sum() for one in model.parameters() if one.requires_grad)), Sum(weight)  # type: ignore[arg-type]
         loss = self._loss(model, inputs, None if items is None else 1)
         return Sum(loss * weight.to(loss)), Sum(weight)
 
     def _items(self, inputs: dict[str, Any]) -> torch.Tensor | None:
-        """How many labels count, as the `Trainer` counts them; None if that cannot be said."""
+        """Return the number of labels that count, as the `Trainer` counts them; None if it is unknown."""
         labels = inputs.get("shift_labels", inputs.get("labels"))
         if not isinstance(labels, torch.Tensor):
             return None
@@ -53,11 +54,11 @@ class ItemLosses:
         with trainer.compute_loss_context_manager():
             loss = trainer.compute_loss(model, dict(inputs), num_items_in_batch=number)
         if not isinstance(loss, torch.Tensor) or loss.ndim:
-            raise UsageError(f"compute_loss gives one number, a loss; it gave {getattr(loss, 'shape', type(loss))}")
+            raise UsageError(f"compute_loss returned {getattr(loss, 'shape', type(loss))}; return one number, the loss")
         return loss
 
     def _try(self, model: torch.nn.Module, inputs: dict[str, Any]) -> bool:
-        """Whether the loss is divided by the number of items that it is told."""
+        """Whether the model divides the loss by the number of items that it receives."""
         found = []
         for items in (1, 2):
             with random_state_kept(), torch.no_grad():
@@ -71,6 +72,6 @@ class ItemLosses:
             return True
         raise UsageError(
             f"the loss is {one:.5g} when num_items_in_batch is 1, and {two:.5g} when it is 2: it is neither divided by "
-            "the number of items nor a mean over those at hand, as if something were added that belongs to no item "
-            "(an auxiliary loss of a mixture of experts, a penalty). Leave that out, or give it to every item"
+            "the number of items nor a mean over its own items. It may have a term that belongs to no item (an "
+            "auxiliary loss of a mixture of experts, a penalty). Leave that out, or add it to every item"
         )

@@ -1,17 +1,17 @@
-"""The loader that the `Trainer` iterates instead of its own: what it gives are rounds, whose gradients are there."""
+"""The loader that the `Trainer` iterates instead of its own: it yields rounds with complete gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from codedreduce.torch.step import Step
+from codedreduce.torch.rounds.step import Step
 
 
 class SummedInputs(dict[str, Any]):
-    """In the place of inputs, of which it has none: what came of a batch by all ranks together.
+    """Takes the place of inputs, and is empty: the result of all ranks for a batch.
 
-    Where batches are accumulated a round counts as several; each has its part of the loss.
+    With gradient accumulation, a round counts as several inputs; each has its part of the loss.
     """
 
     def __init__(self, step: Step, parts: int) -> None:
@@ -21,7 +21,7 @@ class SummedInputs(dict[str, Any]):
 
 
 class RoundBatches:
-    """Loads nothing: `take` gives the next round of this epoch, or None when it is over."""
+    """Loads nothing: `take` returns the next round of this epoch, or None at its end."""
 
     def __init__(self, take: Callable[[bool], Step | None], dataset: Any, rounds: int, parts: int) -> None:
         self.dataset = dataset

@@ -1,8 +1,8 @@
 """The trainer: every process runs it, and gradients come from rounds of the whole run.
 
-The loop of Transformers stays as it is. It is given a loader whose inputs are rounds (`RoundBatches`): when some are
-asked for, this rank computes its part of the batch, by `compute_loss`, and others'; then the gradient of the whole
-batch is where the optimizer looks for it, and `training_step` has nothing left to do.
+The loop of Transformers does not change. `RoundBatches` replaces its loader; its inputs are rounds. When the loop
+requests inputs, this rank computes its part of the batch with `compute_loss`, and work of other ranks if needed. Then
+`.grad` has the gradient of the whole batch, and `training_step` has no work left.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from codedreduce.transformers.trainer_state import TrainerProgress
 
 
 class _Counts(TrainerCallback):
-    """Epochs are counted by rounds: a rank that fell behind has not seen all of them."""
+    """Counts epochs by rounds: a rank that fell behind has skipped some."""
 
     def __init__(self, trainer: CodedReduceTrainer) -> None:
         self._trainer = trainer
@@ -43,15 +43,15 @@ class _Counts(TrainerCallback):
             state.epoch = epochs + (place + 1) * (len(rounds) // rounds.rounds) / len(rounds)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **of: Any) -> None:
-        control.should_epoch_stop = False  # it was said to end the epoch, which it has
+        control.should_epoch_stop = False  # it was set to end the epoch, which has ended
 
 
 class CodedReduceTrainer(Trainer):
-    """A `Trainer` with exact data-parallel training that does not wait for stragglers; the same arguments.
+    """A `Trainer` with exact data-parallel training that does not wait for stragglers.
 
-    A batch has `per_device_train_batch_size` x `gradient_accumulation_steps` samples for each rank. Beside what
-    `Trainer` takes: `scheme` for `codedreduce.torch.join`; `sampler`, and `options` (`micro_batch`, `coupled`, `wire`
-    and the like) for `Cluster.train`.
+    A batch has `per_device_train_batch_size` x `gradient_accumulation_steps` samples for each rank. Arguments beyond
+    those of `Trainer`: `scheme` for `codedreduce.torch.join`; `sampler`, and `options` (`micro_batch`, `coupled`,
+    `wire` and others) for `Cluster.train`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class CodedReduceTrainer(Trainer):
         self._cluster = cr.join(scheme)
         if self._cluster.size > 1 and not isinstance(self._cluster.scheme, Striped):
             raise UsageError(
-                f"{self._cluster.scheme} has its state at the root, and every rank runs the Trainer: use stripes"
+                f"{self._cluster.scheme} has its state at the root, but every rank runs the Trainer: use stripes"
             )
         self._sampler, self._options = sampler, options or {}
         self._steps: Generator[cr.Step] | None = None
@@ -73,16 +73,19 @@ class CodedReduceTrainer(Trainer):
         self.callback_handler.callbacks.insert(0, _Counts(self))
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
-        """Samples of a step over all ranks."""
+        """Return the number of samples of a step over all ranks."""
         return int(self._train_batch_size * args.gradient_accumulation_steps * self._cluster.size)
 
     def get_train_dataloader(self) -> Any:
-        """Rounds instead of inputs."""
+        """Return a loader of rounds instead of inputs."""
         source = read_loader(super().get_train_dataloader(), self._sampler)
         size = self.get_total_train_batch_size(self.args)
         self._source = replace(source, batch_size=size)
         if not self._source.batches:
-            raise UsageError(f"a step has {size} samples over all ranks, and the dataset {source.each_epoch}")
+            raise UsageError(
+                f"a step has {size} samples over all ranks, but an epoch only {source.each_epoch}: set a smaller "
+                "per_device_train_batch_size"
+            )
         parts = self.args.gradient_accumulation_steps
         self._rounds = RoundBatches(self._take, source.dataset, self._source.batches, parts)
         return self._rounds
@@ -107,7 +110,7 @@ class CodedReduceTrainer(Trainer):
         return begun  # type: ignore[no-any-return]
 
     def _take(self, has_begun: bool) -> cr.Step | None:
-        """The next round of an epoch, with its gradient; None at the end of the epoch, and of the run."""
+        """Return the next round of an epoch, with its gradient; None at the end of the epoch, and of the run."""
         assert self._rounds is not None
         if has_begun and self.state.global_step % self._rounds.rounds == 0:
             self.control.should_epoch_stop = True
@@ -116,46 +119,46 @@ class CodedReduceTrainer(Trainer):
         if self._steps is None:
             self._steps = self._begin()
         step = next(self._steps, None)
-        if step is None:  # the run was ended by who leads it
+        if step is None:  # the leader has ended the run
             self.control.should_training_stop = True
         lead(self.args, self._cluster)
         return step
 
     def training_step(self, model: torch.nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """The gradient is there; the loss is that of the whole batch."""
+        """Return the loss of the whole batch; `.grad` is set already."""
         assert isinstance(inputs, SummedInputs)
-        set_to_train = getattr(self.optimizer, "train", None)  # optimizers without a schedule have two modes
+        set_to_train = getattr(self.optimizer, "train", None)  # schedule-free optimizers have two modes
         if callable(set_to_train):
             set_to_train()
         return torch.tensor(inputs.loss, device=self.args.device)
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Not counted: no rank sees all inputs."""
+        """Return 0: no rank sees all inputs."""
         return 0
 
     def _init_training_state(self, *args: Any, **named: Any) -> tuple[int, int]:
-        """Rounds go on where a checkpoint ends: there are no inputs to skip."""
+        """Continue with the rounds after a checkpoint, without inputs to skip."""
         epochs, _ = super()._init_training_state(*args, **named)
         return epochs, 0
 
     def _run_epoch(self, *args: Any, **named: Any) -> None:
-        """Until the rounds of the epoch are over, however many of them this rank saw."""
+        """Run until the rounds of the epoch are over; this rank may have skipped some."""
         super()._run_epoch(*args, **{**named, "num_update_steps_per_epoch": sys.maxsize})  # type: ignore[no-untyped-call]
 
     def _inner_training_loop(self, *args: Any, **named: Any) -> Any:
         try:
             return super()._inner_training_loop(*args, **named)
         except Exception as error:
-            if self._steps is not None:  # others may go on without this rank
+            if self._steps is not None:  # other ranks may continue without this one
                 self._cluster.__exit__(type(error), error, error.__traceback__)
             raise
         finally:
-            if self._steps is not None:  # an error
+            if self._steps is not None:  # there was an error
                 self._steps.close()
                 self._steps = None
 
     def _finalize_training(self, *args: Any, **named: Any) -> Any:
-        """Leave the run with all others; when the one that leads has come, its files are there."""
+        """Leave the run on all ranks; when the leader arrives here, its files are complete."""
         steps, self._steps = self._steps, None
         if steps is not None:
             if self.state.global_step >= self.state.max_steps:
@@ -167,7 +170,7 @@ class CodedReduceTrainer(Trainer):
         return super()._finalize_training(*args, **named)  # type: ignore[no-untyped-call]
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        """On the rank that leads; others note which one is the best."""
+        """Save on the leader; other ranks record the folder of the best checkpoint."""
         if self.is_world_process_zero():
             super()._save_checkpoint(model, trial)
         elif self.state.best_global_step:

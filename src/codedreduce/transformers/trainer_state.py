@@ -1,6 +1,6 @@
-"""Where a `Trainer` stands: what a rank that fell behind takes from another, beside the model and the optimizer.
+"""The progress of a `Trainer`: part of a state transfer, beside the model and the optimizer.
 
-Ranks give and take it at the same place: when the next inputs are asked for.
+Ranks send and load it at the same place: when the loop requests the next inputs.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 
 from transformers.trainer_callback import ExportableState
 
-#: What a rank knows of itself.
+#: Fields that differ between ranks.
 _OWN = ("is_local_process_zero", "is_world_process_zero")
 
-#: What the trainer counts beside its state.
+#: Counters of the trainer outside of its state.
 _COUNTED = ("_total_loss_scalar", "_globalstep_last_logged", "current_flos")
 
 
 class TrainerProgress:
-    """A trainer's state, that of its callbacks, and the loss since it was logged."""
+    """A trainer's state, that of its callbacks, and the loss since the last log."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -29,7 +29,7 @@ class TrainerProgress:
         return [one for one in self._trainer.callback_handler.callbacks if isinstance(one, ExportableState)]
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it, as it is now."""
+        """Return the current progress."""
         state = {name: value for name, value in dataclasses.asdict(self._trainer.state).items() if name not in _OWN}
         return {
             "state": json.dumps(state),
@@ -39,7 +39,7 @@ class TrainerProgress:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Be where another was."""
+        """Load the progress of another rank."""
         for name, value in json.loads(state["state"]).items():
             setattr(self._trainer.state, name, value)
         for callback, attributes in zip(self._callbacks, json.loads(state["callbacks"]), strict=True):

@@ -1,4 +1,4 @@
-"""What `race` and `simulate` show and write of schemes that were compared."""
+"""The output of `race` and `simulate`: a table, and files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def show_comparison(
     comparison: Comparison, labels: Sequence[str], console: Console, *, title: str, lead: str, report: Path | None,
     json: Path | None, conditions: object, seed: int,
 ) -> None:  # fmt: skip
-    """Print the table and write the files, of the schemes that are finished; then raise what stopped the others."""
+    """Print the table and write the files for the finished schemes; then raise the error that stopped the others."""
     finished = len(comparison.runs)
     if finished:
         caption, table = comparison_table(comparison.results)
@@ -27,7 +27,7 @@ def show_comparison(
             if json is not None:
                 write_results(json, conditions=conditions, seed=seed, results=comparison.results)
                 console.print(f"wrote {json}")
-        finally:  # the one is written if the other cannot be
+        finally:  # write the report even if the JSON file cannot be written
             if report is not None:
                 console.print(f"wrote {write_comparison(report, title, lead, comparison)}")
     if comparison.stopped_by is not None and finished < len(labels):

@@ -1,4 +1,4 @@
-"""The one place that makes consoles: text is shown as it is, and only a terminal has a width."""
+"""The one place that makes consoles: they show text unchanged, and only a terminal has a width."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from rich.text import Text
 
 from codedreduce.launch.showing import Once
 
-#: Columns of what is no terminal: a line of a file or a pipe is never wrapped.
+#: Columns of a file or pipe, so that its lines are never wrapped.
 WIDEST = 1_000_000
 
 
 def make_console(kind: type[Console] = Console, *, stderr: bool = False, file: TextIO | None = None) -> Console:
-    """A console on stdout, stderr or a file. Text may be a user's: `[bold]` and `:x:` are no markup and no emoji."""
+    """A console on stdout, stderr or a file. Text may come from a user: `[bold]` and `:x:` stay as they are."""
     stream = file or (sys.stderr if stderr else sys.stdout)
     width = None if stream.isatty() else WIDEST
     return kind(file=file, stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
 
 
 class _Lasting:
-    """Standard output that may be full, or that nobody may read any more: reported once, and what is begun goes on."""
+    """Standard output that reports the first write error (full disk, closed pipe) and lets the command continue."""
 
     def __init__(self) -> None:
         self._report = Once()
-        self._stream = sys.stdout  # as it is now: a live display puts a proxy in its place, which prints here
+        self._stream = sys.stdout  # the current one: a live display replaces sys.stdout by a proxy that prints here
         self.encoding = self._stream.encoding
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Whether the stream is a terminal."""
         return self._stream.isatty()
 
     def fileno(self) -> int:
-        """Which file it is."""
+        """The file descriptor."""
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
-        """Write what can be written."""
+        """Write the text; after an error, discard it."""
         try:
             self._stream.write(text)
         except OSError as error:
@@ -48,30 +48,30 @@ class _Lasting:
         return len(text)
 
     def flush(self) -> None:
-        """The same."""
+        """Flush the stream; after an error, discard its buffer."""
         try:
             self._stream.flush()
         except OSError as error:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """Write to nowhere from now on, also what waits in the buffer."""
+        """Redirect the stream to /dev/null, with the text still in its buffer."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
         if isinstance(error, BrokenPipeError):
-            self._report("nobody reads what is printed any more; the command goes on (Ctrl-C ends it)")
+            self._report("the reader of standard output has closed it; the command continues (Ctrl-C ends it)")
         else:
-            self._report(f"cannot print: {error.strerror}; what is printed is lost, and the command goes on")
+            self._report(f"cannot print: {error.strerror}; the command continues without output")
 
 
 def make_lasting_console() -> Console:
-    """A console for what computes for long: a full disk, or a reader that has ended, costs nothing but the print."""
+    """A console for long computations: a full disk or a closed pipe loses only the output."""
     return make_console(file=cast(TextIO, _Lasting()))
 
 
 def print_whole(console: Console, table: Table) -> None:
-    """Print a table of which nothing is cut off: with less space between columns in a terminal that is narrow."""
+    """Print a table without cutting anything off, with less space between columns in a narrow terminal."""
     unbounded = console.options.update(max_width=WIDEST)
     table.collapse_padding = console.measure(table, options=unbounded).maximum > console.width
     table.width = console.measure(table, options=unbounded).maximum

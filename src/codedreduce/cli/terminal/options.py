@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -14,45 +14,59 @@ from codedreduce.schemes.names import SCHEMES, parse_tree
 from codedreduce.topology import Tree
 from codedreduce.units import human_bytes
 
-#: Stragglers under each parent when nothing is said.
+#: Default number of tolerated stragglers under each parent.
 TOLERATED = 1
 
-#: Processes that are started on one machine at most, nodes that are simulated, and rounds that are compared.
+#: Limits: processes on one host, simulated nodes, and rounds of a comparison.
 MOST_PROCESSES = 2000
 MOST_SIMULATED = 100_000
 MOST_ROUNDS = 1_000_000
 
 Stragglers = Annotated[
-    int | None, typer.Option(min=0, show_default="1", help="Stragglers tolerated under each parent of a tree.")
+    int | None, typer.Option(min=0, show_default="1", help="Stragglers tolerated under each parent of the tree.")
 ]
-Order = Annotated[str | None, typer.Option(show_default="progressive", help="Of coded-reduce: progressive or eager.")]
+Order = Annotated[
+    str | None,
+    typer.Option(
+        show_default="progressive",
+        help="For coded-reduce, when to do redundant work: progressive (if needed) or eager (always).",
+    ),
+]
 Seed = Annotated[
-    int, typer.Option(min=0, max=2**63 - 1, help="Of data, batches and delays: the same seed, the same run.")
+    int, typer.Option(min=0, max=2**63 - 1, help="Seed of data, batches and delays; the same seed repeats the run.")
 ]
 
 OnExcess = Annotated[
     str,
-    typer.Option(help="When more are late than tolerated: wait, or approximate (go on with the rest, and say so)."),
+    typer.Option(
+        help="For trees, if more workers are late than tolerated: wait, or approximate (go on and report it)."
+    ),
 ]
 Units = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Stripes: cut a batch into so many units, from which the bits follow; one a worker, without."
+        min=1, help="For striped: units per batch; the same number gives a bit-identical model; default one per worker."
     ),
 ]
 Audit = Annotated[
     float,
-    typer.Option(min=0, max=1, help="Have such a part of all gradients computed twice, and compared: 0.02 is 2 %."),
+    typer.Option(
+        min=0, max=1, help="Fraction of the gradients that a second worker recomputes for comparison: 0.02 is 2 %."
+    ),
 ]
 Quarantine = Annotated[
     int,
-    typer.Option(min=1, help="How often a worker may be found to have computed wrongly; then it is not used any more."),
+    typer.Option(
+        min=1, help="Number of wrong results after which a worker is quarantined, that is, gets no more work."
+    ),
 ]
-SayWaitingAfter = Annotated[str, typer.Option(help="How long a round that cannot end waits before it says for whom.")]
+SayWaitingAfter = Annotated[
+    str, typer.Option(help="Time after which a blocked round reports the ranks that it waits for.")
+]
 
 
 def parse_workers(text: str | None, default: int, most: int) -> tuple[int, int]:
-    """How many processes at least and at most: 12, or 4:12; `most` of them can be started.
+    """The minimum and maximum number of processes, from 12 or 4:12; `most` is the limit.
 
     >>> parse_workers("4:12", 6, 1000), parse_workers("12", 6, 1000), parse_workers(None, 6, 1000)
     ((4, 12), (12, 12), (6, 6))
@@ -73,37 +87,39 @@ def parse_workers(text: str | None, default: int, most: int) -> tuple[int, int]:
 
 
 def check_processes(count: int, said: str, most: int = MOST_PROCESSES) -> None:
-    """Refuse what no machine could start."""
+    """Refuse more processes than can be started."""
     if count > most:
-        raise UsageError(f"`{said}`: {count:,} workers are more than the {most:,} that can be started; take fewer")
+        raise UsageError(f"`{said}`: {count:,} workers exceed the limit of {most:,} processes; use fewer")
 
 
 def parse_shape(tree: str, stragglers: int | None, *, most: int, why: str) -> Tree:
-    """The tree that is named, of so many workers at most."""
+    """The tree that the text describes, with at most `most` workers."""
     shape = parse_tree(tree, TOLERATED if stragglers is None else stragglers)
     if shape.workers > most:
-        raise UsageError(f"`--tree {tree}`: {shape.workers:,} workers are too many {why}; take {most:,} or fewer")
+        raise UsageError(f"`--tree {tree}`: {shape.workers:,} workers are too many {why}; use {most:,} or fewer")
     return shape
 
 
 def check_scheme_options(
     names: Sequence[str], *, stragglers: int | None = None, order: str | None = None, code: str | None = None
 ) -> None:
-    """Refuse an option that none of these schemes has."""
+    """Refuse an option that none of these schemes supports."""
     for option, value, having in (
         ("--stragglers", stragglers, ("coded-reduce", "gradient-coding", "live-compensation")),
         ("--order", order, ("coded-reduce",)),
         ("--code", code, ("coded-reduce", "gradient-coding")),
     ):
         if value is not None and all(name in SCHEMES and name not in having for name in names):
-            raise UsageError(f"`{option} {value}`: {names[0]} has no such option; it is for {', '.join(having)}")
+            raise UsageError(
+                f"`{option} {value}`: {names[0]} does not support this option; use it with {', '.join(having)}"
+            )
 
 
 def check_memory(samples: int, parameters: int) -> None:
-    """Refuse data that this machine cannot hold."""
+    """Refuse data that exceed the memory of this host."""
     needed, there = 4 * samples * parameters, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if needed > there:
         raise UsageError(
-            f"{samples:,} samples of {parameters:,} parameters are {human_bytes(needed)}, and this machine has "
-            f"{human_bytes(there)} of memory; take fewer with --samples or --parameters"
+            f"{samples:,} samples of {parameters:,} parameters need {human_bytes(needed)}, but this host has "
+            f"{human_bytes(there)} of memory; reduce --samples or --parameters"
         )

@@ -1,4 +1,4 @@
-"""Files the user names."""
+"""Output files that the user names."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from codedreduce.errors import UsageError
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Refuse files that cannot be written, before anything is computed; what is in them stays until then."""
+    """Refuse files that cannot be written, before anything is computed. Existing contents stay until the write."""
     named: set[Path] = set()
     for path in paths:
         if path is None:
             continue
         if path.resolve() in named and not path.is_dir() and not path.is_char_device():
-            raise UsageError(f"two results cannot be written to one file, {str(path)!r}; name another for one of them")
+            raise UsageError(f"two results cannot be written to one file, {str(path)!r}; name different files")
         named.add(path.resolve())
         if (path.exists() and not path.is_file() and not path.is_dir()) and os.access(path, os.W_OK):
             continue
@@ -31,11 +31,11 @@ def check_writable(*paths: Path | None) -> None:
         except OSError as error:
             raise _cannot_write(path, error) from None
         if not was_there:
-            path.resolve().unlink()  # of a link, what it points to
+            path.resolve().unlink()  # the target, if it is a link
 
 
 def check_folder(folder: Path | None) -> None:
-    """Refuse a folder that no report can be written into; it is made."""
+    """Create the folder of a report; refuse it if no report can be written there."""
     if folder is None:
         return
     try:
@@ -46,7 +46,7 @@ def check_folder(folder: Path | None) -> None:
 
 
 def open_to_write(path: Path) -> IO[str]:
-    """Open a file for text, or say why it cannot be."""
+    """Open a text file for writing, or raise an error that states the reason."""
     try:
         return path.open("w", encoding="utf-8")
     except OSError as error:
@@ -54,8 +54,8 @@ def open_to_write(path: Path) -> IO[str]:
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Put a file in the place of `path` when all of it is written: what was there stays if that never happens."""
-    target = path.resolve()  # of a link, what it points to
+    """Replace `path` once the new file is completely written; the old file stays if that fails."""
+    target = path.resolve()  # the target, if it is a link
     beside = target.with_name(f".{target.name}-{os.getpid()}.writing")
     is_other = path.exists() and not path.is_file()  # a pipe, /dev/stdout
     try:
@@ -80,7 +80,7 @@ def _cannot_write(path: Path, error: OSError) -> UsageError:
 
 
 def write_results(path: Path, *, conditions: object, seed: int, results: Sequence[Result]) -> None:
-    """Write what was compared, under which conditions, as JSON."""
+    """Write the results of a comparison and its conditions as JSON."""
     document = {"conditions": conditions, "seed": seed, "results": results}
     text = msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
     write_whole(path, lambda file: file.write(text))

@@ -1,6 +1,6 @@
-"""Standard output and error as they are written to while processes run: at once, and without a buffer.
+"""Unbuffered standard output and error, for use while processes run.
 
-What cannot be written is not tried again when the interpreter ends, which would end with another exit code.
+Without a buffer the interpreter does not retry a failed write at its exit, which would change the exit code.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import sys
 
 
 class Screen(io.TextIOBase):
-    """A file of this process's (1 or 2). Writing raises OSError if the disk is full, or nobody reads any more."""
+    """Standard output (1) or error (2). Writing raises OSError if the disk is full or the pipe is closed."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """What text is written in."""
+        """The encoding of the text."""
         return "utf-8"
 
     def fileno(self) -> int:
-        """Which file it is."""
+        """The file descriptor."""
         return self._descriptor
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Whether the file is a terminal."""
         return os.isatty(self._descriptor)
 
     def writable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def write(self, text: str) -> int:
@@ -40,13 +40,13 @@ class Screen(io.TextIOBase):
         while left:
             try:
                 left = left[os.write(self._descriptor, left) :]
-            except BlockingIOError:  # others share the terminal, and have set it so
+            except BlockingIOError:  # another process made the shared terminal non-blocking
                 select.select([], [self._descriptor], [])
         return len(text)
 
 
 def open_what_is_closed() -> None:
-    """Have standard input, output and error: a file that is opened later must not be taken for one of them."""
+    """Open missing standard streams, so that no file opened later gets the descriptor 0, 1 or 2."""
     while (file := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(file)

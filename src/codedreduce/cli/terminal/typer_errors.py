@@ -1,4 +1,4 @@
-"""Errors of the library that reads the command line, in words like those of all others."""
+"""Errors of Typer, which parses the command line, reworded in the style of all other errors."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 import typer
 
-#: What Typer raises for a command line that it cannot read. (`ClickException`, which recent releases do not export.)
+#: Typer raises this for a command line that it cannot parse (`ClickException`, which recent releases do not export).
 COMMAND_LINE_ERROR: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 
-#: Its words for what a value should be, and ours.
+#: The words of pydantic for a valid value, and ours.
 PLAINLY = {
     "Input should be": "must be",
     "a valid integer": "a whole number",
@@ -22,14 +22,14 @@ PLAINLY = {
 
 
 def is_help(error: Exception) -> bool:
-    """Whether nothing was asked for, and its message is the help (which may have been printed already)."""
+    """Whether there were no arguments, so that the message is the help (which may have been printed already)."""
     return type(error).__name__ == "NoArgsIsHelpError"
 
 
 def typer_error_text(error: Any) -> str:
     """What is wrong, with the value, then what to do."""
     message = error.format_message().rstrip(".")
-    findings = getattr(error.__cause__, "errors", None)  # of pydantic, whose words lack the value
+    findings = getattr(error.__cause__, "errors", None)  # of pydantic; its texts lack the value
     param = getattr(error, "param", None)
     if param is not None and callable(findings):
         first = findings()[0]

@@ -1,5 +1,5 @@
-"""Real processes, of which something is always killed, stopped or cut off, and what becomes of the run.
+"""Runs of real processes in a lab under a schedule of faults.
 
-What lives here: `schedule` what goes wrong when, `disturbing` who does it to a lab's nodes, `diary` what processes
-write down, `jobs`, `in_numpy` and `in_torch` what they train, `chaos_run` all of it together.
+`schedule` draws the faults, `disturbing` injects them into the nodes of a lab, `diary` is what the processes record,
+`jobs`, `in_numpy` and `in_torch` define what they train, and `chaos_run` combines all of these.
 """

@@ -1,4 +1,4 @@
-"""A run in a lab to whose processes and cables a schedule of faults is done, and what comes of it."""
+"""A run in a lab under a schedule of faults, and its outcome."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from codedreduce.schemes import Scheme
 from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.training.loop import reference_run
 
-#: Seconds until the first round at most; that nothing is done to a run before it is told to stop; and until it has.
+#: Seconds: limit for the first round; time without faults before the run must stop; limit for the stop.
 FIRST_WITHIN, CALM_BEFORE_END, STOPS_WITHIN = 120.0, 4.0, 120.0
 
-#: Seconds between two looks.
+#: Seconds between two checks of the run.
 LOOK_EVERY = 0.05
 
 Kind = Literal["numpy", "torch"]
@@ -38,7 +38,7 @@ Kind = Literal["numpy", "torch"]
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What runs, and where. Over a tree `shape` says which, and there is a root beside the workers."""
+    """What runs, and where. `shape` is the tree, which has a root in addition to the workers."""
 
     workers: int
     shape: str | None  # None: striped
@@ -47,25 +47,25 @@ class Setup:
     folder: Path
     lab: str = "chaos"
     seed: int = 0
-    early: bool = False  # faults are counted from when processes are started, not from the first round
+    early: bool = False  # times of faults count from the start of the processes, not from the first round
 
     @property
     def processes(self) -> int:
-        """Nodes of the lab."""
+        """Number of processes, and of nodes of the lab."""
         return self.workers + (self.shape is not None)
 
     @property
     def script(self) -> Path:
-        """What every process runs."""
+        """The script that every process runs."""
         return Path(__file__).with_name(f"in_{self.kind}.py")
 
     def scheme(self) -> Scheme:
-        """As `codedreduce run` has it."""
+        """The scheme that `codedreduce run` uses."""
         tree = parse_tree(self.shape or f"{self.workers}x1", 1)
         return parse_scheme("coded-reduce" if self.shape else "striped", tree=tree, stragglers=1, order="progressive")
 
     def command(self, *options: str, folder: Path, rounds: int | None = None) -> list[str]:
-        """How the run is started."""
+        """The command that starts the run."""
         scheme = ["--scheme", "striped", "-n", str(self.workers)] if self.shape is None else ["--tree", self.shape]
         script = [str(self.script), str(folder), *([] if rounds is None else [str(rounds)])]
         return [sys.executable, "-m", "codedreduce", "run", *scheme, *options, *script]
@@ -73,7 +73,7 @@ class Setup:
 
 @dataclass
 class ChaosProgress:
-    """How it goes: for whoever looks on, and in the end the result."""
+    """The progress of a run, for the live view; at the end the source of the result."""
 
     planned: int
     seconds: float
@@ -81,12 +81,12 @@ class ChaosProgress:
     faults: Counter[str] = field(default_factory=Counter)
     wrong: dict[int, str] = field(default_factory=dict)
     leader: int = 0
-    first_at: dict[int, float] = field(default_factory=dict)  # when each round was over at the first rank
-    again: int = 0  # rounds that whoever led had led before, and did again after a checkpoint
+    first_at: dict[int, float] = field(default_factory=dict)  # when the first rank finished each round
+    again: int = 0  # rounds that a leader repeated after a restart from a checkpoint
     _led: set[int] = field(default_factory=set)
 
     def add(self, done: RoundDone) -> None:
-        """A round is over somewhere."""
+        """Record that a rank finished a round."""
         before = self.first_at.get(done.round)
         self.first_at[done.round] = done.at if before is None else min(before, done.at)
         if done.leads:
@@ -96,12 +96,12 @@ class ChaosProgress:
 
     @property
     def rounds(self) -> int:
-        """The last round that is over."""
+        """The last finished round."""
         return max(self.first_at, default=0)
 
     @property
     def lost(self) -> int:
-        """Rounds that nobody ever finished."""
+        """Rounds that no rank finished."""
         return self.rounds - len(self.first_at)
 
     def pauses(self) -> list[float]:
@@ -110,12 +110,12 @@ class ChaosProgress:
         return [max(0.0, later - earlier) for earlier, later in itertools.pairwise(times)]
 
     def after(self, at: float) -> float | None:
-        """Seconds from then until the next round was over."""
+        """Seconds from the time `at` until the end of the next round."""
         return min((over - at for over in self.first_at.values() if over >= at), default=None)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run under chaos came to."""
+    """The outcome of a run under chaos."""
 
     scheme: str
     kind: str
@@ -136,17 +136,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def survived(self) -> int:
-        """Faults, in all."""
+        """Number of injected faults."""
         return sum(self.faults.values())
 
     @property
     def is_good(self) -> bool:
-        """Whether all that was promised was kept."""
+        """Whether the run lost no round, left nothing behind, and its model is bit-identical."""
         return self.same_bits and not (self.rounds_lost or self.left_processes or self.left_files)
 
 
 def run(setup: Setup, schedule: Sequence[ChaosFault], seconds: float, look: Callable[[ChaosProgress], None]) -> Outcome:
-    """Run it for so many seconds, doing what the schedule says; `look` is shown how it goes."""
+    """Run for `seconds` seconds under the scheduled faults; `look` gets the progress."""
     before = _memory_files()
     progress = ChaosProgress(planned=len(schedule), seconds=seconds)
     diaries = Diaries(setup.folder)
@@ -201,7 +201,7 @@ def _watch(
     if process.poll() is not None and not (may_end and process.returncode == 0):
         words = (setup.folder / "log").read_text(errors="replace").splitlines()[-5:]
         raise CodedReduceError(
-            f"the run ended with exit code {process.returncode} after round {progress.rounds}; its last words "
+            f"the run ended with exit code {process.returncode} after round {progress.rounds}; its last lines "
             f"({setup.folder / 'log'}): " + " | ".join(words)
         )
     time.sleep(LOOK_EVERY)
@@ -215,7 +215,7 @@ def _wait_for_first_round(
     while not progress.rounds:
         _watch(process, diaries, progress, look, setup)
         if time.monotonic() > deadline:
-            raise CodedReduceError(f"no round was over within {FIRST_WITHIN:g} s; see {setup.folder / 'log'}")
+            raise CodedReduceError(f"no round ended within {FIRST_WITHIN:g} s; see {setup.folder / 'log'}")
 
 
 def _disturb(
@@ -262,9 +262,9 @@ def _wait_for_end(
 
 
 def undisturbed(setup: Setup, rounds: int) -> bytes:
-    """The model of the same training after so many rounds, without lab or faults.
+    """The model of the same training after `rounds` rounds, without lab or faults.
 
-    In NumPy every gradient is evaluated in this process, directly from the plan; in PyTorch by a calm run.
+    In NumPy this process evaluates every gradient directly from the plan; in PyTorch a fault-free run does.
     """
     if setup.kind == "numpy":
         return reference_run(numpy_job(setup.scheme(), rounds), rounds)[0].tobytes()
@@ -274,7 +274,7 @@ def undisturbed(setup: Setup, rounds: int) -> bytes:
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     found = {model.tobytes() for model in Diaries(folder).finals().values()}
     if done.returncode or len(found) != 1:
-        raise CodedReduceError(f"the undisturbed run failed: {(done.stdout + done.stderr)[-1000:]}")
+        raise CodedReduceError(f"the fault-free run failed: {(done.stdout + done.stderr)[-1000:]}")
     return found.pop()
 
 

@@ -1,7 +1,7 @@
-"""What the processes of a run under chaos write down, in a folder they share, and what is read there.
+"""What the processes of a chaos run record in a shared folder, and the reader of these records.
 
-`rounds-RANK`: a line for every round that is over at a rank. `final-RANK.npy`: the model it ended with. `stop`: made by
-whoever watches, when it is enough.
+`rounds-RANK`: a line for every round that the rank finished. `final-RANK.npy`: its final model. `stop`: a file that the
+chaos command creates to end the run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 
 class RoundDone(NamedTuple):
-    """A round was over at a rank, at a time of this machine's clock; whether the rank led."""
+    """A rank finished a round, at a time of this host's clock; whether the rank was the leader."""
 
     round: int
     at: float
@@ -30,7 +30,7 @@ class RoundDone(NamedTuple):
 
 
 class Diary:
-    """One process's side."""
+    """The writer, in each process of the run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -38,15 +38,15 @@ class Diary:
         self._lines = (folder / f"rounds-{self._rank}").open("a", buffering=1)
 
     def round(self, number: int, *, leads: bool) -> None:
-        """A round is over here."""
+        """Record that this rank finished a round."""
         self._lines.write(f"{number} {time.monotonic():.4f} {int(leads)}\n")
 
     def is_to_stop(self) -> bool:
-        """Whether it is enough."""
+        """Whether the run has to stop."""
         return (self._folder / "stop").exists()
 
     def end(self, model: Array) -> None:
-        """The run is over here, with this model."""
+        """Record the final model of this rank."""
         beside = self._folder / f"final-{self._rank}.part"
         with beside.open("wb") as file:
             np.save(file, model)
@@ -54,7 +54,7 @@ class Diary:
 
 
 class Failing:
-    """Raises MemoryError at the next look after SIGUSR1."""
+    """Raises MemoryError at the next `look` after SIGUSR1."""
 
     def __init__(self) -> None:
         self._is_asked = False
@@ -64,25 +64,25 @@ class Failing:
         self._is_asked = True
 
     def look(self) -> None:
-        """Fail, if that was asked for."""
+        """Fail if SIGUSR1 has arrived."""
         if self._is_asked:
             self._is_asked = False
-            raise MemoryError("asked to fail, by SIGUSR1")
+            raise MemoryError("injected failure (SIGUSR1)")
 
 
 class Diaries:
-    """The side of whoever watches: all diaries, read as they grow."""
+    """The reader, in the chaos command: all diaries, read as they grow."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._read: dict[Path, int] = {}
 
     def stop(self) -> None:
-        """It is enough."""
+        """Make all processes stop."""
         (self._folder / "stop").touch()
 
     def news(self) -> Iterator[RoundDone]:
-        """What has been written since last asked."""
+        """The rounds that ranks recorded since the last call."""
         for path in sorted(self._folder.glob("rounds-*")):
             with path.open("rb") as file:
                 file.seek(self._read.get(path, 0))
@@ -96,7 +96,7 @@ class Diaries:
                     yield RoundDone(int(number), float(at), leads == "1", rank)
 
     def finals(self) -> dict[int, Array]:
-        """The models that ranks ended with."""
+        """The final models by rank."""
         found = {}
         for path in self._folder.glob("final-*.npy"):
             found[int(path.stem.removeprefix("final-"))] = np.load(path)

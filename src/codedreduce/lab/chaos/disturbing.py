@@ -1,4 +1,4 @@
-"""Does to the nodes of a lab what a schedule says, and takes it back."""
+"""Injects scheduled faults into the nodes of a lab, and ends them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from codedreduce.lab.chaos.schedule import ChaosFault
 from codedreduce.lab.namespaces import processes_in
 from codedreduce.lab.tools import run
 
-#: By how much a slow link is slower.
+#: Factor by which a slow link is slower.
 SLOWER = 100
 
-#: Seconds that processes have to end when the run is over.
+#: Seconds in which processes must end when the run is over.
 LAST_WORDS = 5.0
 
 
 class Disturbing:
-    """Whoever is at it on a lab's nodes. What is not over can be taken back at any time (`restore`)."""
+    """Injects faults into a lab's nodes. `restore` ends all current faults at any time."""
 
     def __init__(self, lab: Lab, rate: float, seed: int) -> None:
         self._lab = lab
@@ -34,29 +34,29 @@ class Disturbing:
         self._on: list[ChaosFault] = []
         self._started_as: dict[int, tuple[list[str], dict[str, str]]] = {}  # the processes that left, by node
         self._started: list[subprocess.Popen[bytes]] = []
-        self._by_hand: set[int] = set()  # the nodes whose processes were started here
+        self._by_hand: set[int] = set()  # the nodes with processes that this object started
 
     def wrong(self) -> Iterator[tuple[int, str]]:
-        """The nodes with which something is wrong, and what."""
+        """The nodes with a current fault, and its kind."""
         for fault in self._on:
             for node in fault.nodes:
                 yield node, fault.kind
 
     def begin(self, fault: ChaosFault) -> bool:
-        """Let it happen; whether there was anything to do it to."""
+        """Inject a fault. False if there was nothing to inject it into."""
         happened = self._do(fault)
         if happened:
             self._on.append(fault)
         return happened
 
     def end(self, fault: ChaosFault) -> None:
-        """It is over."""
+        """End a fault, if it was injected."""
         if fault in self._on:
             self._on.remove(fault)
             self._undo(fault)
 
     def restore(self) -> None:
-        """Everything is over."""
+        """End all current faults."""
         for fault in list(self._on):
             self.end(fault)
 
@@ -95,13 +95,13 @@ class Disturbing:
                 lab.join(fault.nodes)
             case "leave":
                 self._start_again(node)
-            case "kill" if node in self._by_hand:  # nobody else looks after it
+            case "kill" if node in self._by_hand:  # the launcher does not restart it
                 self._start_again(node)
             case _:
                 pass
 
     def _remember(self, node: int) -> None:
-        """How the process of a node was started."""
+        """Record the command and the environment of a node's process."""
         for process in processes_in(self._lab.namespace(node))[:1]:
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[:-1]
@@ -110,7 +110,7 @@ class Disturbing:
                 self._started_as[node] = [word.decode() for word in words], {name: value for name, _, value in pairs}
 
     def _start_again(self, node: int) -> None:
-        """Another process in place of one that left, as somebody would start it by hand; unless there is one."""
+        """Start a replacement for a process that left, as by hand, unless the node has a process."""
         if node not in self._started_as or processes_in(self._lab.namespace(node)):
             return
         command, variables = self._started_as[node]
@@ -123,7 +123,7 @@ class Disturbing:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Wait a little for the processes that were started here, and end those that stay."""
+        """Wait a little for the processes that this object started, and kill the remaining ones."""
         deadline = time.monotonic() + LAST_WORDS
         for process in self._started:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -139,7 +139,7 @@ class Disturbing:
         return bool(found)
 
     def _reset(self, node: int) -> bool:
-        """Break one of the node's connections to others, as a router that forgot it would."""
+        """Break one of the node's connections, as a router that lost its state does."""
         inside = ["ip", "netns", "exec", self._lab.namespace(node)]
         lines = run([*inside, "ss", "-Htn", "state", "established"]).splitlines()
         found = [line.split()[2:4] for line in lines if len(line.split()) >= 4]

@@ -1,4 +1,4 @@
-"""A script for `codedreduce run`: trains in NumPy until it is told to stop, or for so many rounds.
+"""A script for `codedreduce run`: trains in NumPy until the file `stop` exists, or for ROUNDS rounds.
 
 python in_numpy.py FOLDER [ROUNDS]
 """
@@ -20,14 +20,14 @@ def main(folder: Path, rounds: int) -> None:
     """One process of the run."""
     membership = read_membership(os.environ)
     assert membership is not None, "this script is for `codedreduce run`"
-    assert membership.scheme is not None, "which names the scheme"
+    assert membership.scheme is not None, "the launcher sets the scheme"
     diary, failing = Diary(folder), Failing()
 
     def on_round(log: RoundLog) -> None:
         diary.round(log.round, leads=False)
 
     def until(log: RoundLog) -> bool:
-        diary.round(log.round, leads=True)  # it is asked where the run is led
+        diary.round(log.round, leads=True)  # only the leader calls this
         return diary.is_to_stop()
 
     job = numpy_job(membership.scheme, rounds, checkpoints=folder / "checkpoints", look=failing.look, until=until)

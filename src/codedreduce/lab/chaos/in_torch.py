@@ -1,4 +1,4 @@
-"""A script for `codedreduce run`: trains in PyTorch until it is told to stop, or for so many rounds.
+"""A script for `codedreduce run`: trains in PyTorch until the file `stop` exists, or for ROUNDS rounds.
 
 python in_torch.py FOLDER [ROUNDS]
 """

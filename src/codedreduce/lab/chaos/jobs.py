@@ -1,4 +1,4 @@
-"""What is trained under chaos: small, and slow on purpose, as a machine that has more to do would be."""
+"""The training under chaos: small, and deliberately slow, as on a busy host."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from codedreduce.training.optimizers import parse_optimizer
 
 Array = npt.NDArray[Any]
 
-#: Samples in all and in a batch; features; and seconds that a batch takes one worker.
+#: Samples in all; samples in a batch; features; seconds that one worker needs for a batch.
 SAMPLES, BATCH, FEATURES, COMPUTE = 960, 240, 1000, 2.4
 
-#: More rounds than any run has.
+#: A number of rounds that no run reaches.
 ENDLESS = 10_000_000
 
-#: A root's checkpoints, in rounds.
+#: Rounds between two checkpoints of a root.
 CHECKPOINT_EVERY = 5
 
 
 @dataclass(frozen=True)
 class Looking(LogisticRegression):
-    """Logistic regression that looks up before it computes."""
+    """Logistic regression that calls `look` before every computation."""
 
     look: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
 
     def evaluate(self, model: Array, x: Array, y: Array, weights: Array | None, gradient: Array) -> float:
-        """As logistic regression does."""
+        """Call `look`, then evaluate."""
         self.look()
         return super().evaluate(model, x, y, weights, gradient)
 
@@ -50,7 +50,7 @@ def numpy_job(
     look: Callable[[], None] = lambda: None,
     until: Callable[[RoundLog], bool] | None = None,
 ) -> Job:
-    """A training in NumPy. With momentum, so that a round done twice or left out would be seen in the result."""
+    """A training in NumPy. With momentum, so that a repeated or missing round changes the result."""
     return Job(
         objective=Looking(look), source=synthetic(SAMPLES, FEATURES), scheme=scheme, rounds=rounds, batch=BATCH, seed=7,
         optimizer=parse_optimizer("momentum", 0.05), compute=COMPUTE, until=until,

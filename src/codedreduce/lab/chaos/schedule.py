@@ -1,4 +1,4 @@
-"""What goes wrong when: drawn by a seed before the run begins, so that it can be written down and done again."""
+"""The schedule of faults: drawn by a seed before the run begins, so that it can be saved and repeated."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from codedreduce.errors import UsageError
 
-#: kill: SIGKILL; whoever started the process starts another. stop: SIGSTOP, and SIGCONT later. cut: the cable is
-#: pulled, and put back. slow: the link has a hundredth of its rate for a while. reset: one of the node's TCP
-#: connections is broken. fail: the next computation raises MemoryError. partition: some nodes can reach each other, but
-#: not the rest. leave: SIGTERM, as a spot machine gets it; another process comes later.
+#: kill: SIGKILL; the process that started it restarts it. stop: SIGSTOP, then SIGCONT. cut: the link goes down, and
+#: up later. slow: the link has a hundredth of its rate for a while. reset: one of the node's TCP connections breaks.
+#: fail: the next computation raises MemoryError. partition: some nodes can reach each other, but not the rest.
+#: leave: SIGTERM, as a spot instance gets it; a replacement joins later.
 Kind = Literal["kill", "stop", "cut", "slow", "reset", "fail", "partition", "leave"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-#: How often each is drawn, and how many seconds it lasts: at least, and on average beyond that.
+#: The relative frequency of each kind, and its seconds: the minimum, and the mean beyond the minimum.
 _WEIGHT: dict[Kind, float] = {
     "kill": 5, "stop": 4, "cut": 3, "slow": 2, "reset": 2, "fail": 2, "partition": 1, "leave": 1,
 }  # fmt: skip
@@ -27,12 +27,12 @@ _LASTS: dict[Kind, tuple[float, float]] = {
     "fail": (0.5, 0.0), "partition": (1.0, 3.0), "leave": (4.0, 0.0),
 }  # fmt: skip
 
-#: At most this part of the nodes has something wrong with it at a time: more than half must be able to agree.
+#: Limit of the fraction of nodes with a fault at the same time: a majority must be able to agree.
 AT_ONCE = 1 / 3
 
 
 class ChaosFault(msgspec.Struct, frozen=True):
-    """Something happens to some nodes, so many seconds after the first round, and is over after so many more."""
+    """A fault of some nodes: it begins `at` seconds after the first round, and lasts `seconds` seconds."""
 
     at: float
     kind: Kind
@@ -41,14 +41,14 @@ class ChaosFault(msgspec.Struct, frozen=True):
 
     @property
     def until(self) -> float:
-        """When it is over."""
+        """When the fault ends."""
         return self.at + self.seconds
 
 
 def drawn(
     nodes: int, seconds: float, seed: int, *, every: float = 1.0, kinds: Sequence[Kind] = KINDS
 ) -> list[ChaosFault]:
-    """A schedule for nodes 0, 1, ...: every so many seconds something, at a node with which nothing is wrong yet.
+    """A schedule for nodes 0, 1, ...: a fault every `every` seconds, at nodes without a current fault.
 
     >>> schedule = drawn(7, 60.0, seed=1)
     >>> len(schedule), schedule == drawn(7, 60.0, seed=1)
@@ -67,7 +67,7 @@ def drawn(
         if count > room:
             if "reset" not in kinds:
                 continue
-            kind, count = "reset", 1  # nothing that lasts
+            kind, count = "reset", 1  # a fault that ends at once
         least, beyond = _LASTS[kind]
         lasts = least + (float(random.exponential(beyond)) if beyond else 0.0)
         chosen = tuple(sorted(int(node) for node in random.choice(free, size=count, replace=False)))
@@ -78,12 +78,12 @@ def drawn(
 
 
 def write(path: Path, schedule: Iterable[ChaosFault]) -> None:
-    """Write a schedule down, a line for each fault."""
+    """Write a schedule into a file, one line per fault."""
     path.write_text("".join(msgspec.json.encode(fault).decode() + "\n" for fault in schedule))
 
 
 def read(path: Path) -> list[ChaosFault]:
-    """A schedule that was written down."""
+    """Read a schedule from a file."""
     try:
         lines = path.read_text().splitlines()
         return [msgspec.json.decode(line, type=ChaosFault) for line in lines if line.strip()]

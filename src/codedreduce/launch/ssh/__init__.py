@@ -1,8 +1,8 @@
-"""Processes on other machines, over the system's ssh: nothing has to run there but sshd, with codedreduce installed.
+"""Processes on other hosts, over the system's ssh: the hosts need only sshd, and codedreduce installed.
 
-What lives here: `hosts` machines as people write them, `opening` whether a run can be run on them, `connection` one
-of them, `over_ssh` processes on all, `agent` the far end, `words` what both say, `reaching` whether ports are open,
-`host_errors` why a host cannot be used.
+- `hosts`: the syntax of lists of hosts; `opening`: connects to all hosts and checks them; `connection`: one host
+- `over_ssh`: processes on all hosts; `agent`: the remote end; `words`: messages between both ends
+- `reaching`: whether ports are open; `host_errors`: why a host cannot be used
 """
 
 from codedreduce.launch.ssh.connection import Way

@@ -1,9 +1,9 @@
-"""The far end of an ssh connection: starts processes on this machine, passes on what they print and tell, ends them.
+"""The remote end of an ssh connection: starts processes on this host, passes on their output and reports, ends them.
 
     python -m codedreduce.launch.ssh.agent
 
-It is told what to do on its standard input, and has no arguments. When that ends, or nothing is heard for a minute,
-the kernel ends all that it has started, whatever became of the launcher, of ssh or of the network.
+It takes commands on its standard input, and has no arguments. When that input ends, or is silent for a minute, the
+kernel ends all processes that the agent has started, whatever happened to the launcher, to ssh or to the network.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from codedreduce.launch.ssh.words import (
 )
 from codedreduce.process.processes import Processes
 
-#: Seconds between two looks at who has ended or is paused.
+#: Seconds between two checks for processes that have ended or are paused.
 LOOK_EVERY = 0.1
 
 
 class Agent:
-    """Does what is said on one pipe, and says on another what comes of it."""
+    """Executes commands from one pipe, and writes the results to another."""
 
     def __init__(self, reads: int, writes: int) -> None:
         self._reads, self._writes = reads, writes
@@ -59,7 +59,7 @@ class Agent:
         self._selector.register(reads, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Until there is no launcher any more; then end all processes."""
+        """Serve until the launcher has ended; then end all processes."""
         self._say(AgentHello(own_version(), _address()), ahead=MARK)
         try:
             while True:
@@ -79,9 +79,9 @@ class Agent:
             data = data[os.write(self._writes, data) :]
 
     def _hear(self) -> bool:
-        """Do what is said; whether somebody may say more."""
+        """Execute the commands that have arrived; return whether more may follow."""
         data = os.read(self._reads, 1 << 16)
-        signal.alarm(SILENCE)  # ends this process, and by that all others
+        signal.alarm(SILENCE)  # ends this process, and with it all others
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self._do(from_launcher(line))
@@ -137,7 +137,7 @@ class Agent:
                 self._say(Stopped(number, is_stopped))
 
     def _forget(self, number: int) -> None:
-        """What it has printed is passed on; others that it started may print on for nobody."""
+        """Pass on the rest of its output; later output of its own children is dropped."""
         printed = self._printed[number]
         if printed in self._selector.get_map():
             self._pass_on(number)
@@ -152,20 +152,20 @@ def _enter(folder: str) -> AgentAnswer:
     try:
         os.chdir(folder)
     except OSError as error:
-        return AgentAnswer(refused=f"there is no folder {folder} to work in ({(error.strerror or '').lower()})")
+        return AgentAnswer(refused=f"cannot use the working folder {folder} ({(error.strerror or '').lower()})")
     return AgentAnswer()
 
 
 def _address() -> str:
-    """Where ssh came in, as it says: client, its port, server, its port."""
+    """The address at which ssh reached this host, from SSH_CONNECTION: client, its port, server, its port."""
     said = os.environ.get("SSH_CONNECTION", "").split()
     return said[2] if len(said) == 4 else ""
 
 
 def main() -> None:
-    """Serve whoever started this, by its standard input and output."""
+    """Serve the process that started this one, over standard input and output."""
     reads, writes = os.dup(0), os.dup(1)
-    os.dup2(2, 1)  # what is printed by mistake is not taken for a word
+    os.dup2(2, 1)  # so that stray output is not read as a message
     signal.alarm(SILENCE)
     try:
         Agent(reads, writes).run()

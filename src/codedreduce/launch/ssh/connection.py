@@ -1,4 +1,4 @@
-"""One host over ssh: the connection, what is said to its agent, and what comes back."""
+"""One host over ssh: the connection, commands to its agent, and the answers."""
 
 from __future__ import annotations
 
@@ -31,45 +31,45 @@ from codedreduce.launch.ssh.words import (
     own_version,
 )
 
-#: What ssh is told beside what its user has in its configuration: never to ask, and to notice when a host is gone.
+#: Options beside the user's ssh configuration: never prompt, and detect a host that is gone.
 OPTIONS = (
     "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o",
     "ServerAliveCountMax=3",
 )  # fmt: skip
 
-#: Seconds that a host has to answer: to let ssh in, and to load what the agent needs.
+#: Timeouts in seconds: for ssh to connect and the agent to start, and for an answer.
 HELLO_WITHIN, ANSWER_WITHIN = 60.0, 30.0
 
-#: Seconds that an agent has to end its processes when it is let go.
+#: Grace period in seconds for an agent to end its processes when the connection closes.
 ENDS_WITHIN = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How hosts are come to: the ssh command, the Python there, and the folder to work in."""
+    """How to reach hosts: the ssh command, the Python there, and the working folder."""
 
     ssh: tuple[str, ...] = ("ssh",)
     python: str
     folder: str
 
     def command(self, host: SshHost) -> list[str]:
-        """What is run here."""
+        """The command that runs here."""
         remote = f"exec {shlex.quote(self.python)} -m codedreduce.launch.ssh.agent"
         return [*self.ssh, *OPTIONS, host.name, remote]
 
 
 class ConnectionEnded(msgspec.Struct, frozen=True):
-    """A connection has ended; with ssh's last words."""
+    """A connection has ended; `why` is the last output of ssh."""
 
     why: str
 
 
-#: Told what the agent of a connection says.
+#: Receives the messages of the agent of a connection.
 Hear = Callable[["Connection", FromAgent | ConnectionEnded], None]
 
 
 class Connection:
-    """A host that is connected, or about to be. `hear` is told what its agent says, in a thread of the connection."""
+    """A host that is connected, or about to be. `hear` gets its agent's messages in a thread of the connection."""
 
     def __init__(self, host: SshHost, way: Way, hear: Hear) -> None:
         self.host = host
@@ -78,7 +78,7 @@ class Connection:
         self.hello: AgentHello | None = None
         self.is_gone = False
         self._answers: queue.SimpleQueue[FromAgent | ConnectionEnded] = queue.SimpleQueue()
-        self._words: deque[str] = deque(maxlen=20)  # the last ones of ssh itself, or of the far shell
+        self._words: deque[str] = deque(maxlen=20)  # the last output of ssh itself, or of the remote shell
         self._writing = threading.Lock()
         try:
             self._process = subprocess.Popen(
@@ -95,14 +95,14 @@ class Connection:
     # Starting
 
     def wait_for_hello(self) -> AgentHello:
-        """Wait until the agent is there; an error says in a line why it is not."""
+        """Wait until the agent answers; else raise an error of one line with the reason."""
         word = self._next(HELLO_WITHIN)
         if not isinstance(word, AgentHello):
             raise UsageError(self._why_not(word))
         if word.version != own_version():
             raise UsageError(
-                f"{self.host.name} has codedreduce {word.version} for {self._way.python}, and this machine "
-                f"{own_version()}: all must have the same; install it there, or say --python"
+                f"{self.host.name} has codedreduce {word.version} for {self._way.python}, and this host "
+                f"{own_version()}: install the same version there, or set --python"
             )
         self.hello = word
         threading.Thread(target=self._show_life, daemon=True).start()
@@ -110,7 +110,7 @@ class Connection:
         return word
 
     def ask(self, word: FromLauncher) -> AgentAnswer:
-        """Say something, and wait for the answer; an error if it is refused."""
+        """Send a command, and wait for the answer; raise if the agent refuses it."""
         self.say(word)
         answer = self._next(ANSWER_WITHIN)
         if not isinstance(answer, AgentAnswer):
@@ -127,13 +127,13 @@ class Connection:
 
     def _why_not(self, word: FromAgent | ConnectionEnded) -> str:
         code = self._process.poll()
-        said = word.why if isinstance(word, ConnectionEnded) else f"it says {type(word).__name__}"
+        said = word.why if isinstance(word, ConnectionEnded) else f"it sent {type(word).__name__}"
         return why_not(self.host.name, self._way.python, own_version(), code, said)
 
     # Talking
 
     def say(self, word: FromLauncher) -> None:
-        """Say something; nobody hears it if the connection is gone."""
+        """Send a command; it is lost if the connection is gone."""
         assert self._process.stdin is not None
         with self._writing, contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(line_of(word))
@@ -145,7 +145,7 @@ class Connection:
             time.sleep(ALIVE_EVERY)
 
     def _read(self) -> None:
-        """Take what the agent says, until the connection ends."""
+        """Take the messages of the agent, until the connection ends."""
         assert self._process.stdout is not None
         is_met = False
         for line in self._process.stdout:
@@ -158,7 +158,7 @@ class Connection:
             try:
                 word = from_agent(line)
             except msgspec.MsgspecError:
-                continue  # cut off
+                continue  # truncated
             if isinstance(word, AgentHello | AgentAnswer):
                 self._answers.put(word)
             else:
@@ -178,13 +178,13 @@ class Connection:
     # The end
 
     def let_go(self) -> None:
-        """Say no more: the agent ends all that it has started, and then itself."""
+        """Close the input of the agent: it ends all that it has started, and then itself."""
         assert self._process.stdin is not None
         with self._writing, contextlib.suppress(OSError):
             self._process.stdin.close()
 
     def close(self) -> bool:
-        """Wait for that, not for ever; whether nothing more is heard."""
+        """Close, and wait up to a timeout; return whether the reading thread has ended."""
         self.let_go()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=ENDS_WITHIN)
@@ -196,7 +196,7 @@ class Connection:
 
 
 def close_all(connections: Sequence[Connection]) -> bool:
-    """All at a time."""
+    """Close all connections at the same time."""
     for connection in connections:
         connection.let_go()
     closed = [connection.close() for connection in connections]

@@ -1,4 +1,4 @@
-"""Hosts as people write them: a:4,b:4 for four processes on each, or a file with one host a line."""
+"""Lists of hosts as users write them: a:4,b:4 for four processes on each, or a file with one host per line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?[A-Za-z0-9_][A-Za-z0-9._-]
 
 @dataclass(frozen=True)
 class SshHost:
-    """A machine as ssh is told of it, and how many processes it takes."""
+    """A host by its name for ssh, and the number of processes it takes."""
 
     name: str
     slots: int = 1
@@ -22,14 +22,14 @@ class SshHost:
         if not _HOST.fullmatch(self.name):
             raise UsageError(f"a host is written as NAME, NAME:SLOTS or USER@NAME:SLOTS; got {self.name!r}")
         if self.slots < 1:
-            raise UsageError(f"a host takes one process at least, and {self.name} is given {self.slots}")
+            raise UsageError(f"a host takes at least one process, got {self.slots} for {self.name}")
 
     @classmethod
     def parse(cls, text: str) -> SshHost:
-        """One of them; a hostfile may say `slots=4`, as mpiexec's do.
+        """One host; a hostfile may use `slots=4`, as those of mpiexec do.
 
         >>> SshHost.parse("ann@gpu1:4"), SshHost.parse("gpu2 slots=2"), SshHost.parse("gpu3")
-        (Host(name='ann@gpu1', slots=4), Host(name='gpu2', slots=2), Host(name='gpu3', slots=1))
+        (SshHost(name='ann@gpu1', slots=4), SshHost(name='gpu2', slots=2), SshHost(name='gpu3', slots=1))
         """
         match = re.fullmatch(r"(\S+?)(?::(\d+)|\s+slots=(\d+))?", text.strip())
         if match is None:
@@ -38,17 +38,17 @@ class SshHost:
 
 
 def parse_hosts(text: str) -> tuple[SshHost, ...]:
-    """All of them, of a list or of a file; one that is named twice takes as many more.
+    """All hosts of a list or of a file; the slots of a host that occurs twice add up.
 
     >>> parse_hosts("a:4,b,a")
-    (Host(name='a', slots=5), Host(name='b', slots=1))
+    (SshHost(name='a', slots=5), SshHost(name='b', slots=1))
     """
     found: dict[str, int] = {}
     for one in _lines_of(text) if os.path.isfile(text) else text.split(","):
         host = SshHost.parse(one)
         found[host.name] = found.get(host.name, 0) + host.slots
     if not found:
-        raise UsageError(f"{text!r} names no host; write --hosts a:4,b:4, or a file with one host a line")
+        raise UsageError(f"{text!r} names no host; write --hosts a:4,b:4, or a file with one host per line")
     return tuple(SshHost(name, slots) for name, slots in found.items())
 
 
@@ -63,7 +63,7 @@ def _lines_of(path: str) -> list[str]:
 
 
 def laid_out(hosts: tuple[SshHost, ...], processes: int) -> tuple[int, ...]:
-    """Which host each rank is on: the first takes the first ranks.
+    """The index of the host of each rank: the first host takes the first ranks.
 
     >>> laid_out((SshHost("a", 2), SshHost("b", 2)), 3)
     (0, 0, 1)
@@ -71,7 +71,7 @@ def laid_out(hosts: tuple[SshHost, ...], processes: int) -> tuple[int, ...]:
     slots = sum(host.slots for host in hosts)
     if processes > slots:
         raise UsageError(
-            f"the run has {processes} processes, and the hosts take {slots}: say fewer with -n, or more with "
+            f"the run has {processes} processes, and the hosts take {slots}: set fewer with -n, or more with "
             f"--hosts {hosts[0].name}:{hosts[0].slots + processes - slots},..."
         )
     return tuple(index for index, host in enumerate(hosts) for _ in range(host.slots))[:processes]

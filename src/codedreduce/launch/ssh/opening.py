@@ -1,4 +1,4 @@
-"""Comes to all hosts of a run, and sees that it can be run on them, before anything is started."""
+"""Connects to all hosts of a run, and checks that the run can use them, before any process starts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from codedreduce.launch.ssh.over_ssh import OverSsh
 from codedreduce.launch.ssh.words import Close, Listen, Reach
 from codedreduce.process.addresses import FIRST_PORT, PORTS, is_loopback
 
-#: How many ports are tried for one that is free on all hosts.
+#: Attempts to find a port that is free on all hosts.
 TRIES = 8
 
 
 @contextmanager
 def open_hosts(hosts: tuple[SshHost, ...], processes: int, way: Way, port: int = 0) -> Iterator[Placement]:
-    """So many processes can be placed on these hosts, as long as this is entered."""
+    """Connect to these hosts for a run of `processes` processes, as long as the context is entered."""
     ranks = laid_out(hosts, processes)
 
     def connect(index: int, hear: Hear) -> Connection:
@@ -40,7 +40,7 @@ def open_hosts(hosts: tuple[SshHost, ...], processes: int, way: Way, port: int =
 
 
 def _each(connections: Sequence[Connection], do: Callable[[Connection], object]) -> None:
-    """Do it with all, and say of all that fail why."""
+    """Call `do` for all connections; raise one error with the reasons of all that fail."""
     failed = []
     for connection in connections:
         try:
@@ -52,20 +52,20 @@ def _each(connections: Sequence[Connection], do: Callable[[Connection], object])
 
 
 def _addresses(connections: Sequence[Connection]) -> list[str]:
-    """The address of each host, as ssh came to it: that is one by which others can come, too."""
+    """The address of each host at which ssh reached it: other hosts can reach it there, too."""
     _each(connections, lambda connection: connection.wait_for_hello())
     addresses = [connection.hello.address if connection.hello else "" for connection in connections]
     for connection, address in zip(connections, addresses, strict=True):
         if not address or (is_loopback(address) and len(connections) > 1):
             raise UsageError(
-                f"{connection.host.name} is {address or 'at no address that ssh tells'}, where other hosts cannot "
-                "reach it: write a name or an address that they know"
+                f"{connection.host.name} is {address or 'at an unknown address'}, where other hosts cannot "
+                "reach it: write a name or an address that they can reach"
             )
     return addresses
 
 
 def _common_port(connections: Sequence[Connection], port: int) -> int:
-    """A port that is free on all hosts; they listen there."""
+    """Find a port that is free on all hosts, and have them listen there."""
     for _ in range(TRIES):
         tried = port or random.randrange(FIRST_PORT, FIRST_PORT + PORTS)
         try:
@@ -76,11 +76,11 @@ def _common_port(connections: Sequence[Connection], port: int) -> int:
                 raise
         else:
             return tried
-    raise UsageError(f"no port was found that is free on all hosts, of {TRIES} tried; say one with --port")
+    raise UsageError(f"none of {TRIES} ports tried is free on all hosts; set one with --port")
 
 
 def _check_reach(connections: Sequence[Connection], addresses: Sequence[str], port: int) -> None:
-    """Refuse hosts that do not let each other in, where all meet and where each will listen."""
+    """Raise if hosts cannot reach each other, at the rendezvous port and at a port that the system assigns."""
     places = [(address, port) for address in addresses]
     for connection, address in zip(connections, addresses, strict=True):
         places.append((address, connection.ask(Listen(0)).port))
@@ -91,8 +91,8 @@ def _check_reach(connections: Sequence[Connection], addresses: Sequence[str], po
             shut.append(f"{connection.host.name} cannot reach {names[address]} ({address}) at port {at}: {why}")
     _each(connections, lambda connection: connection.ask(Close()))
     if shut:
-        more = f", and {len(shut) - 1} more such ways" if len(shut) > 1 else ""
+        more = f", and {len(shut) - 1} more such connections" if len(shut) > 1 else ""
         raise UsageError(
-            f"{shut[0]}{more}. Hosts of a run must let each other in at port {port} (--port says another), and at "
-            "those that the system hands out (cat /proc/sys/net/ipv4/ip_local_port_range)"
+            f"{shut[0]}{more}. Hosts must accept each other's connections at port {port} (--port sets another), and at "
+            "those that the system assigns (cat /proc/sys/net/ipv4/ip_local_port_range)"
         )

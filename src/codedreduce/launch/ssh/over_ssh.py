@@ -1,4 +1,4 @@
-"""Starts the processes of a run on hosts that are connected, and again on those that have to be connected anew."""
+"""Starts the processes of a run on connected hosts, and reconnects hosts that were lost."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from codedreduce.launch.ssh.words import FromAgent, Heard, Printed, ProcessEnded
 from codedreduce.process.secrets import FILE_VARIABLE, VARIABLE
 from codedreduce.process.telling import PIPE, What, Word
 
-#: What is handed on: what is said to codedreduce, and what arithmetic depends on, so that all hosts have the same bits.
+#: Prefixes of variables passed on: options, and what arithmetic depends on, for bit-identical results on all hosts.
 HANDED_ON = ("CODEDREDUCE_", "OMP_", "OPENBLAS_", "MKL_", "NPY_", "TORCH_", "PYTORCH_", "CUBLAS_", "NVIDIA_TF32_")
 
-#: What this process's own environment says of itself, and not of the run.
+#: Variables that are about this process itself and not about the run.
 OWN = (VARIABLE, FILE_VARIABLE, PIPE, "CODEDREDUCE_RESTARTED", "CODEDREDUCE_SSH")
 
-#: Connects to a host, given its index, and tells what comes from there.
+#: Connects to the host of an index, and passes its messages to a callback.
 Connect = Callable[[int, Hear], Connection]
 
-#: Seconds between two attempts to come to a host that was lost.
+#: Seconds between two attempts to reconnect to a host that was lost.
 TRY_AGAIN_EVERY = 5.0
 
 
 def handed_on(environment: Mapping[str, str]) -> dict[str, str]:
-    """What processes on other machines get of a launcher's environment, beside what it tells them.
+    """The part of a launcher's environment that processes on other hosts get, beside the variables it sets.
 
     >>> handed_on({"CODEDREDUCE_DEBUG": "1", "CODEDREDUCE_SECRET": "x", "OMP_NUM_THREADS": "2", "HOME": "/root"})
     {'CODEDREDUCE_DEBUG': '1', 'OMP_NUM_THREADS': '2'}
@@ -40,29 +40,29 @@ def handed_on(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class OverSsh:
-    """A `Starter`: `hosts` says which host each rank is on. A host that was lost is tried until it is there again."""
+    """A `Starter`: `hosts` is the host of each rank. It retries a lost host until the connection is back."""
 
     def __init__(self, connect: Connect, hosts: tuple[int, ...]) -> None:
         self._connect = connect
         self._hosts = hosts
         self._connections: dict[int, Connection] = {}
         self._came: queue.SimpleQueue[tuple[Connection, FromAgent | ConnectionEnded]] = queue.SimpleQueue()
-        self._writes: dict[int, int] = {}  # where what a process prints can be read
+        self._writes: dict[int, int] = {}  # pipes for the output of each process
         self._stopped: set[int] = set()
         self._told: list[Word] = []
         self._ended: list[tuple[int, int]] = []
         self._lock = threading.Lock()
-        self._waiting: dict[int, list[Spawn]] = {}  # by host: what is to be started when it is there again
+        self._waiting: dict[int, list[Spawn]] = {}  # by host: processes to start once it is connected again
         self._is_over = False
 
     def open(self) -> list[Connection]:
-        """Connect to all hosts; whether they are there is not yet known."""
+        """Start connecting to all hosts, without waiting for them."""
         for index in sorted(set(self._hosts)):
             self._connections[index] = self._connect(index, self._hear)
         return list(self._connections.values())
 
     def _hear(self, connection: Connection, word: FromAgent | ConnectionEnded) -> None:
-        """In a connection's thread: what is printed is passed on at once, as fast as it is read."""
+        """In the thread of a connection: pass output on at once, so that a slow reader slows down the connection."""
         if isinstance(word, Printed):
             with contextlib.suppress(OSError, KeyError):
                 _write_all(self._writes[word.number], word.data)
@@ -72,10 +72,10 @@ class OverSsh:
     # What a launcher asks for
 
     def spawn(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> IO[bytes]:
-        """Run a command on the host of that number; if the connection was lost, as soon as there is a new one."""
+        """Run a command on the host of that number; if its connection was lost, after it has reconnected."""
         said = Spawn(number, tuple(command), {**handed_on(os.environ), **environment})
         index = self._hosts[number]
-        is_gone = self._connections[index].is_gone  # then so were all that were there
+        is_gone = self._connections[index].is_gone  # then all processes of that host are lost, too
         self._take()
         reads, self._writes[number] = os.pipe()
         self._stopped.discard(number)
@@ -90,7 +90,7 @@ class OverSsh:
         return os.fdopen(reads, "rb")
 
     def _come_back(self, index: int) -> None:
-        """In a thread of its own: connect anew, and start what waits for it."""
+        """In a separate thread: reconnect, and start the processes that wait for this host."""
         while not self._is_over:
             connection = self._connect(index, self._hear)
             try:
@@ -106,7 +106,7 @@ class OverSsh:
             return
 
     def signal(self, number: int, what: int) -> None:
-        """Send a process a signal, if it is there."""
+        """Send a signal to a process, if it exists."""
         self._connections[self._hosts[number]].say(Signal(number, int(what)))
 
     def is_stopped(self, number: int) -> bool:
@@ -115,24 +115,24 @@ class OverSsh:
         return number in self._stopped
 
     def is_waiting(self, number: int) -> bool:
-        """Whether a process waits for its host, to which the connection was lost."""
+        """Whether a process waits for its host to reconnect."""
         with self._lock:
             return any(said.number == number for waiting in self._waiting.values() for said in waiting)
 
     def take_told(self) -> list[Word]:
-        """What processes have told since last asked."""
+        """Reports of processes since the last call."""
         self._take()
         told, self._told = self._told, []
         return told
 
     def newly_ended(self) -> list[tuple[int, int]]:
-        """Who has ended since last asked; with a host, all that were there."""
+        """Processes that have ended since the last call; with a lost host, all its processes."""
         self._take()
         ended, self._ended = self._ended, []
         return ended
 
     def end(self, grace: float) -> None:
-        """Let go of all hosts: what was started there is ended at once, since whoever had time to leave has left."""
+        """Disconnect all hosts. Their processes end at once: those that had time to leave have left."""
         self._is_over = True
         with self._lock:
             is_quiet = close_all(list(self._connections.values()))
@@ -168,7 +168,7 @@ class OverSsh:
         self._ended.append((number, code))
 
     def _lose(self, connection: Connection, why: str) -> None:
-        """Nobody knows what became of those on a host that was lost; its agent ends them when it finds itself alone."""
+        """Report all processes of a lost host as ended: its agent ends them when it hears nothing more."""
         text = f"the connection to {connection.host.name} was lost" + (f": {why}" if why else "")
         for number in list(self._writes):
             if self._connections[self._hosts[number]] is connection:

@@ -1,4 +1,4 @@
-"""Whether machines reach each other at the ports that a run needs, tried before it begins."""
+"""Whether hosts reach each other at the ports that a run needs, checked before it begins."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 from codedreduce.launch.ssh.words import AgentAnswer
 
-#: Seconds after which a machine that does not answer cannot be reached; how many are tried at a time.
+#: Timeout of an attempt to connect, in seconds; number of attempts at a time.
 WITHIN, AT_A_TIME = 5.0, 32
 
 
 class Listening:
-    """Ports of this machine at which others may knock for a while."""
+    """Temporary listening ports of this host, for the checks of other hosts."""
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
 
     def at(self, port: int) -> AgentAnswer:
-        """Listen there, too, or at any port that is free if it is 0."""
+        """Listen at one more port; 0: any free port."""
         try:
             server = self._stack.enter_context(socket.create_server(("", port), backlog=128))
         except OSError as error:
@@ -30,12 +30,12 @@ class Listening:
         return AgentAnswer(port=int(server.getsockname()[1]))
 
     def close(self) -> None:
-        """At none any more."""
+        """Stop listening at all ports."""
         self._stack.close()
 
 
 def unreached(places: Sequence[tuple[str, int]]) -> tuple[tuple[str, int, str], ...]:
-    """Those of some addresses and ports where nobody can be reached, with the reason."""
+    """The addresses and ports that cannot be reached, with the reason."""
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         why = pool.map(_knock, places)
         return tuple((address, port, reason) for (address, port), reason in zip(places, why, strict=True) if reason)

@@ -1,6 +1,6 @@
-"""What a launcher and its agent on a host say to each other over ssh: lines of JSON, either way.
+"""Messages between a launcher and its agent on a host over ssh: lines of JSON in both directions.
 
-The environment of processes, with the secret in it, is among them, and so in nobody's arguments.
+They carry the environment of processes with the secret, so that it does not appear in arguments.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import msgspec
 
 from codedreduce.process.telling import Word
 
-#: How the first line of an agent begins: what a host's shell prints before it is not meant.
+#: Start of the first line of an agent: output of the host's shell before it is ignored.
 MARK = b"codedreduce agent: "
 
-#: Seconds between two signs of life of a launcher; an agent that has had none for so long ends all that it started.
+#: Seconds between two heartbeats of a launcher; seconds without one after which an agent ends all that it started.
 ALIVE_EVERY, SILENCE = 5.0, 60
 
 
 class _Said(msgspec.Struct, frozen=True, tag=True):
-    """One of these words."""
+    """One of these messages."""
 
 
-# What a launcher says
+# Messages of a launcher
 
 
 class Enter(_Said, frozen=True):
-    """Work in this folder, and answer."""
+    """Change to this folder, and answer."""
 
     folder: str
 
 
 class Listen(_Said, frozen=True):
-    """Listen at that port for a while, or at 0 any that is free, beside those before; answer with its number."""
+    """Listen at one more port for a while (0: any free port); answer with its number."""
 
     port: int
 
@@ -44,7 +44,7 @@ class Reach(_Said, frozen=True):
 
 
 class Close(_Said, frozen=True):
-    """Listen no more, and answer."""
+    """Stop listening, and answer."""
 
 
 class Spawn(_Said, frozen=True):
@@ -63,21 +63,21 @@ class Signal(_Said, frozen=True):
 
 
 class Alive(_Said, frozen=True):
-    """The launcher is there."""
+    """Heartbeat of the launcher."""
 
 
-# What an agent says
+# Messages of an agent
 
 
-class AgentHello(_Said, frozen=True):
-    """It is there: which version, and at which address of the machine ssh came in."""
+class AgentHello(_Said, frozen=True, tag="Hello"):
+    """The agent has started: its version, and the address at which ssh reached the host."""
 
     version: str
     address: str
 
 
-class AgentAnswer(_Said, frozen=True):
-    """What was asked for is done; or why it cannot be."""
+class AgentAnswer(_Said, frozen=True, tag="Answer"):
+    """A command is done, or was refused for a reason."""
 
     refused: str = ""
     port: int = 0
@@ -85,26 +85,26 @@ class AgentAnswer(_Said, frozen=True):
 
 
 class Printed(_Said, frozen=True):
-    """A process has printed this."""
+    """A process has printed `data`."""
 
     number: int
     data: bytes
 
 
 class Heard(_Said, frozen=True):
-    """A process has told this, beside what it prints."""
+    """A report of a process, apart from its output."""
 
     word: Word
 
 
 class Stopped(_Said, frozen=True):
-    """A process is paused, or goes on."""
+    """A process is paused, or was continued."""
 
     number: int
     is_so: bool
 
 
-class ProcessEnded(_Said, frozen=True):
+class ProcessEnded(_Said, frozen=True, tag="Over"):
     """A process has ended, with an exit code; negative: the signal that killed it."""
 
     number: int
@@ -120,7 +120,7 @@ _from_agent: msgspec.json.Decoder[FromAgent] = msgspec.json.Decoder(FromAgent)
 
 
 def line_of(word: FromLauncher | FromAgent) -> bytes:
-    """A word as a line.
+    """A message as a line.
 
     >>> from_launcher(line_of(Signal(3, 15)))
     Signal(number=3, what=15)
@@ -129,17 +129,17 @@ def line_of(word: FromLauncher | FromAgent) -> bytes:
 
 
 def from_launcher(line: bytes) -> FromLauncher:
-    """What a launcher has said."""
+    """Decode a message of a launcher."""
     return _from_launcher.decode(line)
 
 
 def from_agent(line: bytes) -> FromAgent:
-    """What an agent has said."""
+    """Decode a message of an agent."""
     return _from_agent.decode(line)
 
 
 def own_version() -> str:
-    """Of the codedreduce that is installed here."""
+    """The version of codedreduce that is installed here."""
     try:
         return importlib.metadata.version("codedreduce")
     except importlib.metadata.PackageNotFoundError:

@@ -1,5 +1,5 @@
-"""How nodes find each other: a directory of addresses where the run meets, and those who visit it.
+"""How nodes find each other: a directory at the rendezvous address of the run, and nodes that register there.
 
-`meeting` is what a node calls, `directory` answers where the run meets, `visiting` asks there, `probing` finds out
-which addresses can be reached, `identity` tells runs apart. Imports `net` and what is below.
+`meeting` is what a node calls, `directory` answers at the rendezvous address, `visiting` asks there, `probing` detects
+failed processes by their addresses, `identity` distinguishes runs. Imports `net` and what is below.
 """

@@ -1,5 +1,5 @@
-"""How nodes find each other: everyone says where it listens to whoever answers where the run meets, and is told where
-those listen whom it looks for; now, and whenever that changes.
+"""The directory at a rendezvous address: every node registers its own address, and receives the addresses that it
+needs, at once and whenever they change.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from codedreduce.net.sockets import (
 from codedreduce.run.agreement import Meeting, difference
 from codedreduce.run.quorum import Gathering
 
-#: Questions that are answered at a time; if there are more they wait so many seconds, in which others are heard.
+#: Registrations that are answered at a time. If there are more, they wait so many seconds, while others are served.
 AT_ONCE = 16
 REST = 0.05
 
-#: Seconds that a node which came with another plan than the root's has to come with the right one, when all others are
-#: in: it may have been somebody else who said that it is that node.
+#: Seconds for a node that came with another plan than the root's to come with the right one, when all others have
+#: joined: another process may have claimed to be that node.
 COME_RIGHT_WITHIN = 3.0
 
-#: Who asks so often for a place that is taken is a second process of that node.
+#: A process that asks so often for a rank that is taken is a second process of that rank.
 TWICE_IF_ASKED = 4
 
-#: Nodes that a run can have, if it is not said which it has.
+#: Nodes that a run can have, if their number is not given.
 ANY_NODES = range(4096)
 
-#: Kinds of arithmetic that are told of, at most.
+#: Kinds of arithmetic that are reported, at most.
 MOST_KINDS = 10
 
-#: No round or generation is above it.
+#: The largest valid round or generation.
 LAST = 2**53
 
 _PLACE = re.compile(r"(tcp://[\w.:%\[\]-]{1,253}:\d{1,5}|ipc://[^\0]{1,200})")
 
 
 class Standing(msgspec.Struct, frozen=True, array_like=True):
-    """How a node's run stands, as far as it knows: who leads, and whether it has begun."""
+    """The state of a node's run, as far as the node knows: its leader, and whether it has begun."""
 
     generation: int = 0
     coordinator: int = 0
@@ -65,10 +65,9 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Registration(msgspec.Struct, frozen=True, array_like=True):
-    """A node says who it is, whom it looks for, what it came to train, and where it listens itself, if it does.
+    """A node's registration: its number, the nodes it seeks, what it came to train, and where it listens, if it does.
 
-    Beside that, which of the node's processes it is, where it believes those to listen whom it looks for, and how its
-    run stands.
+    It also names the node's process, the addresses that the node has for those it seeks, and the state of its run.
     """
 
     run: str
@@ -79,18 +78,18 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     process: int = 0
     knows: dict[int, Endpoints] = {}
     standing: Standing = Standing()
-    key: str = ""  # what the process is known by where keys are asked for
-    proof: bytes = b""  # and that it knows the secret
-    series: str = ""  # one of which run's trainings it came to, and which
+    key: str = ""  # the public key of the process, where keys are required
+    proof: bytes = b""  # that the process knows the secret
+    series: str = ""  # the run and the number of the training that it came to
     training: int = 1
-    arithmetic: Annotated[str, msgspec.Meta(max_length=400)] = ""  # with what it computes
-    identity: Annotated[str, msgspec.Meta(max_length=64)] = ""  # which run it is in, if it has been told
+    arithmetic: Annotated[str, msgspec.Meta(max_length=400)] = ""  # how it computes
+    identity: Annotated[str, msgspec.Meta(max_length=64)] = ""  # of the run it is in, if known
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """Where others listen, or who is not known yet, or why this node cannot be in; and how the run stands.
+    """The addresses of other nodes, or the missing nodes, or why this node is rejected; and the state of the run.
 
-    `admits` are those who look for this node, and their keys.
+    `admits` are the keys of nodes that seek this node.
     """
 
     endpoints: dict[int, Endpoints] | None
@@ -99,21 +98,21 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     missing: tuple[int, ...] = ()
     standing: Standing = Standing()
     admits: dict[int, str] = {}
-    training: int = 0  # at which one the others are, if this node came to another of the same run
-    identity: str = ""  # which run this is
+    training: int = 0  # the training that the others are at, if this node came to another of the same run
+    identity: str = ""  # of this run
 
 
 class Opened(Enum):
-    """What came of answering at an address."""
+    """The result of an attempt to answer at an address."""
 
     HERE = auto()
-    TAKEN = auto()  # somebody else answers there
-    ELSEWHERE = auto()  # it is another machine's
+    TAKEN = auto()  # another process answers there
+    ELSEWHERE = auto()  # it is the address of another host
 
 
 @dataclass
 class Visit:
-    """A process that has registered, what it looks for, and what it has been told."""
+    """A process that has registered, the nodes that it seeks, and the addresses that it has."""
 
     node: int
     process: int
@@ -123,10 +122,10 @@ class Visit:
 
 
 class Directory:
-    """A book of addresses, on a socket of its own, at one or several places where the run meets.
+    """A directory of addresses, on a socket of its own, at one or several rendezvous addresses.
 
-    `moved` are nodes that have said where they listen since last asked: the process that has the book may be one of
-    those who look for them.
+    `moved`: nodes that have registered new addresses since this was last cleared. The directory's own
+    process may seek them, too.
     """
 
     def __init__(
@@ -135,9 +134,9 @@ class Directory:
     ) -> None:  # fmt: skip
         self._meeting = meeting
         self._identity = identity or Identity()
-        self._earlier: dict[int, tuple[bytes, Registration]] = {}  # who says that this is another run
+        self._earlier: dict[int, tuple[bytes, Registration]] = {}  # registrations with another identity
         self._nodes = nodes
-        self._seeks = seeks  # whom the process that has the book looks for
+        self._seeks = seeks  # the nodes that the process with the directory seeks
         self._guard = guard
         self._owner, self._process = owner, process
         self._refused: list[tuple[int, str]] = []
@@ -147,24 +146,24 @@ class Directory:
         self._arithmetics = {meeting.arithmetic, ""}
         self._refusals: Counter[int] = Counter()
         self._asked_in_vain: Counter[int] = Counter()
-        self._all_wrong_since: float | None = None  # whoever is missing came, and was refused
+        self._all_wrong_since: float | None = None  # every missing node came, and was rejected
         self._last_refusal = ""
         self._known: dict[int, Endpoints] = {}
         self.moved: dict[int, Endpoints] = {}
         self._visits: dict[bytes, Visit] = {}
-        self._is_for_all = False  # who asks is told what is known, though some are missing
-        self.heard = Standing()  # of a run that is on, from those who are in it
+        self._is_for_all = False  # answer with the known addresses although some are missing
+        self.heard = Standing()  # of a run that has begun, from its members
         self.tells: Callable[[], Standing] = lambda: self.heard
         self._decoder = msgspec.msgpack.Decoder(Registration)
         self.addresses: list[str] = []  # where it answers
         self.meets_at = meeting.address  # where one should
         self.socket, self.monitor = answering(context, of_books(len(nodes)))
         self._door = PendingConnections(self.addresses)
-        self._latest = meeting.training  # the training that somebody has come to
+        self._latest = meeting.training  # the latest training that a process has come to
         self.rests_until = 0.0  # more have asked than are answered at a time
 
     def open(self, address: str) -> Opened:
-        """Answer at an address, too."""
+        """Answer at a further address."""
         errno = listen_at_too(self.socket, address, self._guard)
         if errno:
             return Opened.TAKEN if errno == zmq.EADDRINUSE else Opened.ELSEWHERE
@@ -172,31 +171,31 @@ class Directory:
         return Opened.HERE
 
     def take_refused(self) -> list[tuple[int, str]]:
-        """Who could not be let in, and why, since last asked."""
+        """The nodes rejected since the last call, and the reasons."""
         refused, self._refused = self._refused, []
         return refused
 
     def take_strays(self) -> list[tuple[int, str]]:
-        """Who came as a node that another process is, and was not let in, since last asked."""
+        """The processes rejected since the last call because another process has their rank, and the reasons."""
         strays, self._strays = self._strays, []
         return strays
 
     def take_others(self) -> list[tuple[int, str]]:
-        """Who computes otherwise than the process that has the book, and how, since last asked."""
+        """The nodes found since the last call to compute differently from this process, and how they compute."""
         others, self._others = self._others, []
         return others
 
-    # -- who listens where
+    # -- addresses
 
     def add(self, node: int, endpoints: Endpoints) -> None:
-        """A node listens here; tell those who look for it."""
+        """A node listens here; notify the nodes that seek it."""
         if self._known.get(node) != endpoints:
             self._known[node] = self.moved[node] = endpoints
             for identity in list(self._visits):
                 self._tell(identity)
 
     def begin(self, known: dict[int, Endpoints]) -> None:
-        """The process that has the book begins, and knows where these are: who asks need not wait for the others."""
+        """The directory's process begins, and has these addresses: answers need not wait for the missing nodes."""
         for node, endpoints in known.items():
             self._known.setdefault(node, endpoints)
         self._is_for_all = True
@@ -208,7 +207,7 @@ class Directory:
     def wait_for(
         self, nodes: tuple[int, ...], watch: Callable[[], None], gathering: Gathering | None = None
     ) -> dict[int, Endpoints]:
-        """Serve until these nodes have said where they listen, or enough of them."""
+        """Serve until these nodes, or enough of them, have registered their addresses."""
         gathering = gathering or Gathering(lambda missing: not missing, time.monotonic())
         deadline = time.monotonic() + self._meeting.all_within
         while not gathering.may_begin(missing := self._missing(nodes), time.monotonic()):
@@ -229,7 +228,7 @@ class Directory:
         return {node: self._known[node] for node in nodes if node in self._known}
 
     def _check_come_right(self, missing: tuple[int, ...]) -> None:
-        """Wait no longer if all that are missing came with something else, and have not come with the right thing."""
+        """Stop waiting if every missing node came with a wrong plan, and none has come with the right one in time."""
         now = time.monotonic()
         wrong = {node: why for node, why in self._refused if node in missing}
         if len(wrong) < len(missing):
@@ -242,10 +241,10 @@ class Directory:
     def _missing(self, nodes: Iterable[int]) -> tuple[int, ...]:
         return tuple(node for node in nodes if node not in self._known)
 
-    # -- who asks
+    # -- requests
 
     def serve(self) -> None:
-        """Answer those who have asked, so many at a time; what is no question costs who sent it the connection."""
+        """Answer a limited number of requests. A sender of an invalid request loses its connection."""
         self.look_at_the_door()
         if self.keeps_some_waiting:
             self._send_away_who_is_of_another()
@@ -259,15 +258,15 @@ class Directory:
             if registration is None:
                 self._door.cut(descriptor)
             elif not self._is_who_it_says(frames[0], registration):
-                self._answer(identity.bytes, Answer(None, f"node {registration.node} has the wrong secret"))
+                self._answer(identity.bytes, Answer(None, f"rank {registration.node} has the wrong secret"))
             elif self._register(identity.bytes, registration):
-                self.look_at_the_door()  # it may have come while others were answered
+                self.look_at_the_door()  # the connection may have been made while others were answered
                 self._door.is_known(descriptor)
         self.rests_until = time.monotonic() + REST
 
     def _is_who_it_says(self, body: zmq.Frame, registration: Registration) -> bool:
-        """Whether who came by TCP knows the secret, and has the key that it says."""
-        if self._guard is None or all(map(is_local, self.addresses)):  # to a file nobody else can come
+        """Whether a process that came by TCP knows the secret, and has the key that it claims."""
+        if self._guard is None or all(map(is_local, self.addresses)):  # file permissions protect a file
             return True
         key = user_of(body)
         says, listens = registration, registration.listens
@@ -275,7 +274,7 @@ class Directory:
         return shows and self._guard.is_proven(says.proof, says.run, says.node, says.key)
 
     def look_at_the_door(self) -> None:
-        """Some come and go; who does not say who it is has to go."""
+        """Handle connections that were made or lost; cut those that stayed unidentified too long."""
         for told in comings_and_goings(self.monitor):
             if told.has_come:
                 self._door.came(told.descriptor)
@@ -284,7 +283,7 @@ class Directory:
         self._door.look()
 
     def _read(self, frames: list[zmq.Frame]) -> Registration | None:
-        """What somebody says of itself, if it can be true; one of another run, or with another plan, may be any."""
+        """A valid registration, else None. One of another run, or with another plan, may have any contents."""
         if len(frames) != 1:
             return None
         try:
@@ -306,7 +305,7 @@ class Directory:
         )
 
     def _register(self, identity: bytes, registration: Registration) -> bool:
-        """Answer a node; whether it is one of this run's."""
+        """Answer a registration; whether the node is one of this run's."""
         node = registration.node
         if registration.run != self._meeting.run:
             training = self._meeting.training if registration.series == self._meeting.series else 0
@@ -314,7 +313,7 @@ class Directory:
                 self._latest = max(self._latest, registration.training)
             self._answer(identity, Answer(None, "the root belongs to another run", final=False, training=training))
         elif node in self._nodes and not self._is_of_this_run(identity, registration):
-            pass  # it is answered when the run begins, or has been
+            pass  # answered when the run begins, or answered already
         elif why := self._difference(registration):
             who = node if node in self._nodes else -1
             self._refusals[who] += 1
@@ -324,7 +323,7 @@ class Directory:
             self._answer(identity, Answer(None, why))
         elif self._is_taken(registration):
             self._say_that_it_is_taken(node)
-            self._answer(identity, Answer(None, f"node {node} is taken: a process of it is in the run", final=False))
+            self._answer(identity, Answer(None, f"rank {node} is taken: its process is in the run", final=False))
         else:
             self._visits = {one: visit for one, visit in self._visits.items() if visit.node != node}
             seeks, knows = registration.seeks, dict(registration.knows)
@@ -347,13 +346,13 @@ class Directory:
         return False
 
     def _difference(self, registration: Registration) -> str:
-        """Why a node that came to something else cannot be in; nothing if it came to this."""
+        """Why a node with another subject is rejected; empty if the subject is this run's."""
         if registration.subject != self._meeting.subject:
             return difference(registration.node, registration.subject, self._meeting.subject)[:1000]
         return ""
 
     def _is_of_this_run(self, identity: bytes, registration: Registration) -> bool:
-        """Whether a node is not of an earlier run; while that cannot be known it waits for an answer."""
+        """Whether a node is of this run, not of an earlier one. While that is unknown, the node waits for an answer."""
         node, says = registration.node, registration.identity
         if self._identity.is_of_it(says):
             return True
@@ -363,7 +362,7 @@ class Directory:
                 self._send_away_who_is_of_another()
             return False
         for other in list(self._visits):
-            self._answer(other, Answer({}))  # who was told before is told anew which run it is
+            self._answer(other, Answer({}))  # send them the identity, which has changed
         for who, (name, said) in list(self._earlier.items()):
             if said.identity == self._identity.value:
                 del self._earlier[who]
@@ -372,7 +371,7 @@ class Directory:
         return True
 
     def _settle(self) -> None:
-        """The run begins with those that have come, or most have; they are told which it is."""
+        """The run begins, or most nodes have registered: settle the identity, and send it to the registered ones."""
         self._identity.settle()
         self._send_away_who_is_of_another()
         for other in list(self._visits):
@@ -380,7 +379,7 @@ class Directory:
 
     @property
     def keeps_some_waiting(self) -> bool:
-        """Whether some have asked who can be answered now."""
+        """Whether some wait that can be answered now."""
         return bool(self._earlier) and self._identity.is_settled
 
     def _send_away_who_is_of_another(self) -> None:
@@ -394,13 +393,15 @@ class Directory:
             self._answer(identity, Answer(None, why))
 
     def _say_that_it_is_taken(self, node: int) -> None:
-        """If it asks again and again it is not one whose predecessor's end is not known yet."""
+        """Report a node that asks again and again: it does not merely replace a process that ended unnoticed."""
         self._asked_in_vain[node] += 1
         if self._asked_in_vain[node] == TWICE_IF_ASKED:
-            self._strays.append((node, f"a second process has come as node {node}, and is not let in: one is there"))
+            self._strays.append(
+                (node, f"a second process came as rank {node} and was rejected: the first is in the run")
+            )
 
     def _is_taken(self, registration: Registration) -> bool:
-        """Whether another process of the node is there; one that has ended is no longer connected."""
+        """Whether another process of the node is present; one that has ended is no longer connected."""
         if registration.node == self._owner and self._process:
             return registration.process != self._process
         for identity, visit in list(self._visits.items()):
@@ -412,7 +413,10 @@ class Directory:
         return False
 
     def _introduce(self, visit: Visit) -> None:
-        """Those whom a process looks for let it in; and it lets in those who look for it. Who looks is told later."""
+        """Admit this process at the nodes that it seeks, and admit at this process the nodes that seek it.
+
+        Nodes that seek each other receive the keys with the addresses, later.
+        """
         if not visit.key:
             return
         if self._guard is not None and self._owner in visit.seeks:
@@ -430,7 +434,7 @@ class Directory:
             self._answer(mine[0], Answer({}, admits=admits))
 
     def _tell(self, identity: bytes) -> None:
-        """Tell a process what it looks for and does not have: at first all of it together, then whatever is new."""
+        """Send a process the addresses that it seeks and lacks: first all of them together, then each new one."""
         visit = self._visits[identity]
         if not visit.knows and not self._is_for_all and not self._known.keys() >= set(visit.seeks):
             return
@@ -442,7 +446,7 @@ class Directory:
                 self._visits.pop(identity, None)
 
     def _answer(self, identity: bytes, answer: Answer) -> bool:
-        """Answer a process, and tell it which run this is if it is let in; whether it is there."""
+        """Answer a process, with the identity of this run unless it is rejected; whether the process is connected."""
         if not answer.refusal:
             answer = msgspec.structs.replace(answer, identity=self._identity.value)
         try:
@@ -454,7 +458,7 @@ class Directory:
         return True
 
     def close(self, *, is_over: bool = True) -> None:
-        """Answer no more; if the run is over, let those go who still wait for somebody's address."""
+        """Stop answering. If the run is over, release the nodes that still wait for addresses."""
         why = self._last_refusal or "the root has left"
         for identity in self._visits:
             if is_over:
@@ -476,11 +480,11 @@ def is_place(endpoints: Endpoints) -> bool:
 
 def _of_an_earlier_run(node: int, address: str) -> str:
     return (
-        f"a process of an earlier run has come to {address} as node {node}, and is not let in: end it, or let this run "
-        "meet at another port (if rank 0 was started again to go on with that run, set CODEDREDUCE_RESTARTED=1)"
+        f"a process of an earlier run came to {address} as rank {node} and was rejected: end it, or let this run "
+        "use another port (if rank 0 was restarted to continue that run, set CODEDREDUCE_RESTARTED=1)"
     )
 
 
 def named(nodes: tuple[int, ...]) -> str:
-    """Some nodes, in words."""
+    """The name of these nodes in a message."""
     return f"node {nodes[0]}" if len(nodes) == 1 else "nodes " + ", ".join(map(str, nodes))

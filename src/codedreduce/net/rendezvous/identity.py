@@ -1,9 +1,10 @@
-"""Which run this is: runs that meet at one address one after the other have one name, and must not be mixed.
+"""The identity of a run: runs that use one rendezvous address in turn have one name, and must not be mixed.
 
-The root makes an identity, and tells it to all that come. Who has one, and comes to a root with another, is of an
-earlier run, and refused. A root that was started again goes on with the run it finds: at once if it knows that it was
-started again (CODEDREDUCE_RESTARTED), else if more than half of all processes are of it. A few that were stopped while
-their run ended, and go on now, are not that many: they are kept waiting, and sent away when the run begins.
+The root makes an identity, and sends it to all processes that register. A process with an identity that registers at a
+root with another is from an earlier run, and is rejected. A restarted root continues the run that it finds. It does so
+at once if it knows that it was restarted (CODEDREDUCE_RESTARTED), else if more than half of all processes are of that
+run. A few processes that were stopped while their run ended, and resume now, are not that many. They have to wait, and
+are rejected when the run begins.
 """
 
 from __future__ import annotations
@@ -12,31 +13,31 @@ import os
 
 
 class Identity:
-    """That of the run which this process is in, as far as it knows; one for its book and its visits together."""
+    """The identity of this process's run, as far as it is known; its directory and its visitor share this object."""
 
     def __init__(self) -> None:
         self.value = ""
-        self.is_settled = False  # nothing that somebody says changes it any more
+        self.is_settled = False  # no report changes it any more
         self._goes_on = False
         self._claims: dict[str, set[int]] = {}
 
     def make(self, *, goes_on: bool = False) -> None:
-        """This process is the root: it says which run it is, unless it was started again, and goes on with one."""
+        """This process is the root: choose the identity, unless the root was restarted and continues a run."""
         self._goes_on = goes_on
         if not goes_on:
             self.value = os.urandom(8).hex()
 
     def settle(self, value: str = "") -> None:
-        """The root has said which run it is; or here it begins with those that have come."""
+        """The root has reported the identity; or this process begins a run with the processes that have registered."""
         self.value = value or self.value or os.urandom(8).hex()
         self.is_settled = True
 
     def is_of_it(self, value: str) -> bool:
-        """Whether somebody is of this run, or of none yet."""
+        """Whether a process with this identity is of this run, or of none yet."""
         return not value or value == self.value
 
     def claim(self, value: str, node: int, nodes: int) -> bool:
-        """A node says that this is another run; whether it is right.
+        """A node reports another identity. Returns whether this process adopts it.
 
         >>> identity = Identity()
         >>> identity.make()
@@ -50,5 +51,5 @@ class Identity:
         if self.is_settled or not (self._goes_on or 2 * len(who) > nodes):
             return False
         self.value = value
-        self._goes_on = False  # with this one, and no other
+        self._goes_on = False  # adopt this one, and no other
         return True

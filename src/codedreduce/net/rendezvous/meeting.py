@@ -1,5 +1,5 @@
-"""How a node comes into its run: it answers where the run meets, if that is its part, or knocks there; then it knows
-where its neighbours listen.
+"""How a node joins its run: it answers at the rendezvous address, if that is its task, or registers there. Then it
+knows where its neighbours listen.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from codedreduce.run.agreement import Run
 from codedreduce.run.quorum import Gathering, sufficient
 from codedreduce.schemes import Plan, RingPlan, StripedPlan, TreePlan
 
-#: Of a tree's further meeting places, as many are knocked at: its root can be at one of them only.
+#: A node registers at this many further rendezvous addresses of a tree; the root can be at one of them only.
 MOST_PLACES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Met:
-    """What came of it: the book that this node has, its connections to others' books, and how the run stands."""
+    """The result: this node's directory, its connections to the directories of others, and the state of the run."""
 
     run: Run
     directory: Directory
@@ -34,7 +34,7 @@ class Met:
 
 
 def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None], guard: Guard | None = None) -> Met:
-    """Listen, be found, and connect to the neighbours, when all or enough of them are there."""
+    """Listen, register, and connect to the neighbours, when all or enough of them are there."""
     node, meeting = transport.node, run.meeting
     meeting.check_protected()
     seeks, listens = neighbours(run.plan, node)
@@ -69,7 +69,7 @@ def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None
             found = directory.wait_for(seeks, look, gathering)
         except Outlived:
             raise
-        except CodedReduceError:  # those who have come wait for who will not, and are told why
+        except CodedReduceError:  # registered processes wait for the missing ones; closing sends them the reason
             directory.close()
             raise
     else:
@@ -92,7 +92,7 @@ def _connect(transport: Carrier, found: dict[int, Endpoints], directory: Directo
 
 
 def _answers(directory: Directory, run: Run, node: int) -> bool:
-    """Whether this node is the one that the others look for: who leads first, unless another answers in its place."""
+    """Whether this node answers at the rendezvous address: the first leader does, or another in its place."""
     is_first = node == (
         run.settings.generation % run.plan.workers if isinstance(run.plan, StripedPlan) else run.plan.first_node
     )
@@ -103,7 +103,7 @@ def _answers(directory: Directory, run: Run, node: int) -> bool:
     if not is_first or Opened.HERE in opened.values():
         return is_first
     if isinstance(run.plan, StripedPlan) and (Opened.TAKEN in opened.values() or run.meeting.goes_on):
-        return False  # the run may go on without the first, which comes back, perhaps where nobody would look for it
+        return False  # the run may continue without the first, which may come back at an address that no rank tries
     why = "address already in use" if Opened.TAKEN in opened.values() else "cannot assign requested address"
     raise UsageError(f"the root cannot listen at {' or '.join(places)}: {why}; choose another port")
 
@@ -114,7 +114,7 @@ def _places(run: Run) -> tuple[str, ...]:
 
 
 def neighbours(plan: Plan, node: int) -> tuple[tuple[int, ...], bool]:
-    """Whom a node connects to, if to anybody, and whether others connect to it."""
+    """The nodes that a node connects to, if any, and whether others connect to it."""
     if isinstance(plan, RingPlan):
         return (plan.ring.next(node),), True
     if isinstance(plan, StripedPlan):

@@ -1,7 +1,7 @@
-"""Whether a process that cannot be reached is dead: nobody listens where it did, and its machine says so.
+"""Detects that an unreachable process has ended: its host answers, and nothing listens at the process's address.
 
-Silence proves nothing. A connection that is refused does: the machine is there, and the process is not. The proof is
-looked for in a thread of its own, since a machine that is gone does not even refuse.
+Silence proves nothing. A refused connection does: the host is up, and the process is not. A thread looks for this
+proof, since a host that is down does not even refuse.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import socket
 import threading
 from collections.abc import Callable
 
-#: Seconds that a machine has to answer; between two looks at first, and at most.
+#: Seconds for a host to answer; seconds between two probes, at first and at most.
 ANSWER_WITHIN = 1.0
 LOOK_AGAIN, SELDOM = 0.05, 1.0
 
 
 def is_dead(address: str) -> bool:
-    """Whether nobody listens at an address of ZeroMQ's, of which the machine is there.
+    """Whether nothing listens at this ZeroMQ address, although its host is up.
 
     >>> is_dead("ipc://@nobody-listens-here"), is_dead("ipc:///nowhere/at/all"), is_dead("tcp://127.0.0.1:1")
     (True, True, True)
@@ -38,27 +38,27 @@ def is_dead(address: str) -> bool:
 
 
 class Probing:
-    """Looks after those that cannot be reached until each is found, or known to be dead (`tell`)."""
+    """Probes unreachable neighbours until each is reached again, or has ended (`tell`)."""
 
     def __init__(self, tell: Callable[[int], None]) -> None:
         self._tell = tell
         self._lost: dict[int, threading.Event] = {}
 
     def begin(self, peer: int, address: str | None) -> None:
-        """A neighbour is lost, which was reached, or reaches us, at this address."""
+        """A neighbour that listened at this address is lost; None: there is no address to probe."""
         self.end(peer)
         if address is not None:
             found = self._lost[peer] = threading.Event()
             threading.Thread(target=self._look, args=(peer, address, found), daemon=True, name="probing").start()
 
     def end(self, peer: int) -> None:
-        """It is found, or listens elsewhere."""
+        """The neighbour is reached again, or listens elsewhere."""
         found = self._lost.pop(peer, None)
         if found is not None:
             found.set()
 
     def close(self) -> None:
-        """Look after nobody."""
+        """End all probes."""
         for peer in list(self._lost):
             self.end(peer)
 

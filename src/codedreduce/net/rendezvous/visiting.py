@@ -1,7 +1,7 @@
-"""A node's standing connections to the books of addresses of its run: it registers whenever such a connection is new.
+"""A node's permanent connections to the directories of its run: it registers whenever such a connection is new.
 
-So a root that was started again, and whoever answers in its place, knows all that are there; and a node that was
-started again elsewhere is found by all.
+So a restarted root, or a rank that answers in its place, knows all nodes; and all nodes find a node that was restarted
+elsewhere.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from codedreduce.net.rendezvous.identity import Identity
 from codedreduce.net.sockets import Context, Socket, comings_and_goings, knocking
 from codedreduce.run.agreement import Meeting
 
-#: Seconds between two questions to one who belongs to another run, or has another process of this node: it may be about
-#: to end, or its end may not be known yet. And how long the latter is believed.
+#: Seconds between two questions to a root of another run, or to one that has another process of this node. Such a run
+#: may be about to end, or the end of such a process may not be known yet. And seconds until the latter answer is final.
 ASK_AGAIN = 0.05
 ASK_AGAIN_WHERE_TAKEN = 1.0
 TAKEN_WITHIN = 8.0
 
-#: Seconds that somebody who is there has to let this node in; it may be of a run that is about to end.
+#: Seconds for a directory to admit this node; it may be of a run that is about to end.
 LET_IN_WITHIN = 2.0
 
-#: Milliseconds between two looks at whatever else there is to see while an answer is awaited.
+#: Milliseconds between two calls of `look` while an answer is awaited.
 LOOK_EVERY = 200
 
 
 class Visitor:
-    """A node that says who it is wherever its run meets, and hears where those listen whom it looks for."""
+    """Registers a node at the rendezvous addresses of its run, and receives the addresses that the node needs."""
 
     def __init__(
         self, context: Context, meeting: Meeting, registration: Registration, at: Iterable[str] = (),
@@ -44,7 +44,7 @@ class Visitor:
         self._meeting = meeting
         self._identity = identity or Identity()
         self._guard = guard
-        self._refused_at: dict[str, float] = {}  # where this node was not let in, since when
+        self._refused_at: dict[str, float] = {}  # when each place first rejected this node's connection
         self._registration = registration
         if guard is not None:
             proof = guard.proof(registration.run, registration.node)
@@ -54,21 +54,21 @@ class Visitor:
         self._answer: Answer | None = None
         self._decoder = msgspec.msgpack.Decoder(Answer)
         self.knows: dict[int, Endpoints] = {}
-        self.stands: Callable[[], Standing] = Standing  # how the run stands, seen from here
-        self.over: str | None = None  # why there is nothing left to be in
+        self.stands: Callable[[], Standing] = Standing  # the state of the run, as this node knows it
+        self.over: str | None = None  # why this node cannot take part any more
 
     @property
     def sockets(self) -> tuple[Socket, Socket]:
-        """They have something to read when `take` may have something to tell."""
+        """Sockets that are readable when `take` may have news."""
         return self._socket, self._monitor
 
     @property
     def standing(self) -> Standing:
-        """How the run stood when this node was last told where somebody listens."""
+        """The state of the run in the last answer with addresses."""
         return self._answer.standing if self._answer is not None else Standing()
 
     def register(self, places: Iterable[str]) -> None:
-        """Say who this node is, at some of the places where the run meets."""
+        """Send this node's registration to some rendezvous addresses."""
         said = msgspec.structs.replace(
             self._registration, knows=self.knows, standing=self.stands(), identity=self._identity.value
         )
@@ -76,7 +76,7 @@ class Visitor:
             self._socket.send_multipart([place.encode(), msgspec.msgpack.encode(said)], zmq.DONTWAIT)
 
     def take(self) -> dict[int, Endpoints]:
-        """Where others listen, as far as it is news; and register where a connection is new."""
+        """New addresses of other nodes. Registers where a connection is new."""
         news: dict[int, Endpoints] = {}
         came = set()
         for told in comings_and_goings(self._monitor):
@@ -85,7 +85,7 @@ class Visitor:
                 self._refused_at.pop(told.endpoint, None)
             elif told.is_refused:
                 self._refused_at.setdefault(told.endpoint, time.monotonic())
-        if came:  # by a name that the system has for it, if the place has another
+        if came:  # by the system's name for the place, if that differs
             self.register(came if came.issubset(self._places) else self._places)
         while True:
             try:
@@ -94,7 +94,7 @@ class Visitor:
             except zmq.Again:
                 break
             except (msgspec.MsgspecError, ValueError) as error:
-                raise WireError(f"the root at {place.decode()} answered something else: {error}") from None
+                raise WireError(f"the root at {place.decode()} sent an unreadable answer: {error}") from None
             if answer.identity and not self._is_told(answer.identity, place.decode()):
                 continue
             if answer.endpoints:
@@ -110,14 +110,14 @@ class Visitor:
         return news
 
     def _is_told(self, identity: str, place: str) -> bool:
-        """Take what a book says which run this is; whether it is of this one. Where the root answers is believed."""
+        """Accept the identity in an answer; whether it is this run's. The root's own address is authoritative."""
         if not self._identity.is_of_it(identity) and self._identity.is_settled and place != self._places[0]:
             return False
         self._identity.settle(identity)
         return True
 
     def find(self, look: Callable[[], None] = lambda: None) -> dict[int, Endpoints]:
-        """Wait to be told where others listen; a clear error if nobody answers, or they do not come, in time."""
+        """Wait for the addresses of other nodes; raise an error if no answer, or not all of them, come in time."""
         start = time.monotonic()
         ask_again = float("inf")
         poller = zmq.Poller()
@@ -144,15 +144,15 @@ class Visitor:
         return self.knows
 
     def _check_let_in(self) -> None:
-        """Somebody is there, and has not let this node in for a while: it has another secret, or none."""
+        """Raise an error if a process has rejected this node for a while: that process has another secret, or none."""
         since = min(self._refused_at.values(), default=None)
         if self._answer is not None or since is None or time.monotonic() < since + LET_IN_WITHIN:
             return
         where, node, secret = " and ".join(sorted(self._refused_at)), self._registration.node, self._meeting.secret
-        has = f"node {node} has that of {secret.source}" if secret is not None else f"node {node} has none"
+        has = f"rank {node}'s secret ({secret.source})" if secret is not None else f"rank {node} without a secret"
         raise JoinRefused(
-            f"wrong secret: who answers at {where} did not let this node in, and {has}; all processes of a run must "
-            "have the same (CODEDREDUCE_SECRET, CODEDREDUCE_SECRET_FILE), and no other program may be at that port"
+            f"authentication failed: the process at {where} rejected {has}; all processes of a run must "
+            "have the same secret (CODEDREDUCE_SECRET, CODEDREDUCE_SECRET_FILE), and no other program may use that port"
         )
 
     @property
@@ -160,7 +160,7 @@ class Visitor:
         return self._answer is not None and "is taken" in self._answer.refusal
 
     def _patience(self) -> float:
-        """Seconds to wait: for the root; when it has answered for those who are missing; for another process to end."""
+        """Seconds to wait for the root; for missing nodes, if the root has answered; or for another process to end."""
         meeting = self._meeting
         if self._answer is None:
             return meeting.root_within
@@ -173,7 +173,7 @@ class Visitor:
         if self._answer is None:
             where = " or ".join(meeting.addresses)
             return UsageError(
-                f"node {node} got no answer from the root at {where} within {meeting.root_within:g} s; "
+                f"rank {node} got no answer from the root at {where} within {meeting.root_within:g} s; "
                 "is the root running, and are MASTER_ADDR and MASTER_PORT right?"
             )
         if self._answer.missing:
@@ -181,19 +181,19 @@ class Visitor:
         if self._is_taken:
             return JoinRefused(self._answer.refusal)
         return UsageError(
-            f"the root at {meeting.address} belongs to another run: end what is left of that, or choose another "
+            f"the root at {meeting.address} belongs to another run: end the processes of that run, or choose another "
             "MASTER_PORT"
         )
 
     def close(self) -> None:
-        """Be there no longer."""
+        """Close the connections."""
         self._socket.disable_monitor()
         self._socket.close(linger=0)
         self._monitor.close(linger=0)
 
 
 def find(context: Context, meeting: Meeting, registration: Registration) -> dict[int, Endpoints]:
-    """Ask once where others listen."""
+    """Ask once for the addresses of other nodes."""
     guard = Guard(context, meeting.secret) if meeting.secret is not None else None
     visitor = Visitor(context, meeting, registration, guard=guard)
     try:

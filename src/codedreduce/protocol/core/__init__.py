@@ -1,10 +1,12 @@
-"""What all machines of the protocol share: tables, events and actions, messages and their bytes, settings.
+"""The common base of all machines of the protocol: tables, events and actions, messages and their bytes, settings.
 
-Imports nothing of the other rooms.
+Imports nothing from the other packages of the protocol.
 
-- `machine`: tables, and the rule for what is not in them; `events`: what can happen, and what a machine wants done
-- `messages`, `wire`: what nodes say to each other, and as which bytes; `membership`: hello, welcome, ready, goodbye
-- `settings`: what all nodes of a run agree on; `audits`, `mistakes`: which blocks are computed twice, and who was wrong
-- `outbox`: chunks on their way to a neighbour; `blocks`: the smallest pieces of work; `budget`: how much is redundant
-- `rank_table`, `rank_position`: the states of a rank and what leads where; in which state and round one is
+- `machine`: transition tables, and the rule for what is not in them; `events`: what can happen, and what a machine
+  requests
+- `messages`, `wire`: messages between nodes, and their bytes; `membership`: hello, welcome, ready, goodbye
+- `settings`: what all nodes of a run agree on; `audits`, `mistakes`: blocks that are computed twice, ranks that were
+  wrong
+- `outbox`: chunks on their way to a neighbour; `blocks`: the smallest pieces of work; `budget`: how much redundant work
+- `rank_table`, `rank_position`: the states of a rank and its transitions; the state and round of one rank
 """

@@ -1,4 +1,4 @@
-"""Blocks: the smallest pieces of work, and what has come of those of a unit."""
+"""Blocks: the smallest pieces of work, and the results for the blocks of a unit."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from typing import Generic, TypeVar
 
 from codedreduce.schemes import Part
 
-#: Of which unit, and which.
+#: A unit, and the number of a block in it.
 Block = tuple[int, int]
 
-#: Seconds that a block takes at least, whatever a clock says.
+#: The minimum duration of a block in seconds, whatever a clock shows.
 SHORTEST = 1e-9
 
 What = TypeVar("What")
 
 
 class UnitParts(Generic[What]):
-    """What has come of a unit: the longest sum of first blocks, and the single blocks that follow it.
+    """The results for a unit: the longest sum of its first blocks, and the single blocks that follow it.
 
-    It is complete when none of these is missing. What a longer sum of first blocks has in it is not needed any more.
+    The unit is complete when none of these is missing. A longer sum of first blocks makes the results that it contains
+    unnecessary.
 
     >>> unit = UnitParts(blocks=4)
     >>> unit.add(Part(0, 3, 4), "d"); unit.add(Part(0, 0, 2), "a+b"); unit.chain() is None
@@ -32,11 +33,11 @@ class UnitParts(Generic[What]):
     def __init__(self, blocks: int) -> None:
         self._blocks = blocks
         self._reached = 0
-        self._first: list[What] = []  # the sum of the blocks before that one, if it is here
+        self._first: list[What] = []  # the sum of the blocks before `_reached`, if it has arrived
         self._singles: dict[int, What] = {}  # by block
 
     def add(self, part: Part, what: What) -> None:
-        """A part is here; the first copy counts."""
+        """Add the result for a part; the first copy counts."""
         if part.first:
             if part.first >= self._reached:
                 self._singles.setdefault(part.first, what)
@@ -46,24 +47,24 @@ class UnitParts(Generic[What]):
                 del self._singles[block]
 
     def remove(self, what: What) -> None:
-        """Something is not what it should be: as if it had not come."""
+        """Remove a wrong result, as if it had not arrived."""
         if any(one is what for one in self._first):
             self._reached, self._first = 0, []
         for block in [block for block, one in self._singles.items() if one is what]:
             del self._singles[block]
 
     def has(self, part: Part) -> bool:
-        """Whether all of a part is here."""
+        """True if the whole part has arrived."""
         return part.last <= self._reached or (part.first > 0 and part.first in self._singles)
 
     def chain(self) -> list[What] | None:
-        """The parts that make up the unit, in the order in which they are added; None if some are missing."""
+        """The results that make up the unit, in the order in which they are added; None if some are missing."""
         if not self._first or len(self._singles) < self._blocks - self._reached:
             return None
         return [*self._first, *(self._singles[block] for block in range(self._reached, self._blocks))]
 
     def missing(self) -> list[int]:
-        """The blocks that nothing has come of."""
+        """The blocks without a result."""
         return [block for block in range(self._reached, self._blocks) if block not in self._singles]
 
     def __len__(self) -> int:
@@ -71,5 +72,5 @@ class UnitParts(Generic[What]):
 
     @property
     def singles(self) -> int:
-        """How many blocks are here one by one."""
+        """The number of blocks that have arrived singly."""
         return len(self._singles)

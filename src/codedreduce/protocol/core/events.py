@@ -1,4 +1,4 @@
-"""What can happen to a node, and what a node can want done.
+"""The events of a node, and the actions that it requests.
 
 A machine takes events and returns actions. It does nothing else: no sockets, no clock, no threads.
 """
@@ -17,7 +17,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Started(Event, frozen=True, kw_only=True):
-    """The node is up and may talk."""
+    """The node has started and may send messages."""
 
 
 class Received(Event, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Received(Event, frozen=True, kw_only=True):
 
 
 class Begin(Event, frozen=True, kw_only=True):
-    """Root, ring and rank: a new round starts with this model; `digest` of it, where ranks are to compare theirs."""
+    """Root, ring and rank: a new round starts with this model; `digest` of the model, if ranks compare their models."""
 
     round: int
     model: Vector
@@ -39,7 +39,8 @@ class Begin(Event, frozen=True, kw_only=True):
 class Computed(Event, frozen=True, kw_only=True):
     """The node's own computation for a task is done.
 
-    If it was stopped half-way and salvaged: `covered` of it, and so many of its pieces (all of them: 0).
+    If it was stopped early and salvaged: `covered` is the fraction that is done, and `pieces` the number of pieces (0:
+    all).
     """
 
     round: int
@@ -58,7 +59,7 @@ class Failed(Event, frozen=True, kw_only=True):
 
 
 class Advanced(Event, frozen=True, kw_only=True):
-    """So many pieces of a computation that is watched are done, and it goes on."""
+    """So many pieces of a watched computation are done; it goes on."""
 
     round: int
     task: int
@@ -66,7 +67,7 @@ class Advanced(Event, frozen=True, kw_only=True):
 
 
 class Digested(Event, frozen=True, kw_only=True):
-    """A piece, by place, of a computation that goes on is done, and has this digest."""
+    """A piece of a running computation, given by its index, is done and has this digest."""
 
     round: int
     task: int
@@ -75,7 +76,7 @@ class Digested(Event, frozen=True, kw_only=True):
 
 
 class StatePacked(Event, frozen=True, kw_only=True):
-    """The state that was asked for, as it is after a round, packed into numbers; `digest` tells two of them apart."""
+    """The requested state after a round, packed into numbers; `digest` distinguishes states."""
 
     round: int
     state: Vector
@@ -83,7 +84,7 @@ class StatePacked(Event, frozen=True, kw_only=True):
 
 
 class ComputationStopped(Event, frozen=True, kw_only=True):
-    """A computation was stopped before it was done; at least so much longer it would have taken."""
+    """A computation was stopped early; it would have taken at least so many seconds more."""
 
     round: int
     task: int
@@ -91,13 +92,13 @@ class ComputationStopped(Event, frozen=True, kw_only=True):
 
 
 class TimerFired(Event, frozen=True, kw_only=True):
-    """A moment the node asked to be told of has come."""
+    """The time of a timer that the node set has come."""
 
     name: str
 
 
 class PeerLost(Event, frozen=True, kw_only=True):
-    """The connection to a neighbour is gone; `dead`: and so is its process, of which there is proof."""
+    """The connection to a neighbour is lost; `dead`: its process is proved to be dead as well."""
 
     peer: int
     dead: bool = False
@@ -116,30 +117,30 @@ class Drained(Event, frozen=True, kw_only=True):
 
 
 class Overtaken(Event, frozen=True, kw_only=True):
-    """Rank: what was gathered of a round's sum was written into before its script had taken it: it has not stepped."""
+    """Rank: chunks of a gathered sum were overwritten before the script had copied them; the script has not stepped."""
 
     round: int
 
 
 class HandOver(Event, frozen=True, kw_only=True):
-    """Rank: it shall leave while the run goes on, when others have taken what it does for all."""
+    """Rank: it is to leave while the run goes on, once other ranks have taken over its duties."""
 
     reason: str
 
 
 class Leave(Event, frozen=True, kw_only=True):
-    """The node shall leave; at once, or when others no longer need it."""
+    """The node is to leave: at once, or when others no longer need it."""
 
     reason: str
     at_once: bool = False
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Something to be done."""
+    """Something that the driver is to do."""
 
 
 class Transmit(Action, frozen=True, kw_only=True):
-    """Send a message, with a chunk if it carries one. A marked one is answered by `Drained`."""
+    """Send a message, with a chunk if it carries one. `Drained` acknowledges a marked message."""
 
     to: int
     message: AnyMessage
@@ -148,11 +149,11 @@ class Transmit(Action, frozen=True, kw_only=True):
 
 
 class Compute(Action, frozen=True, kw_only=True):
-    """Compute the gradient sum of these pieces with this model, in place of whatever is being computed.
+    """Compute the gradient sum of these pieces with this model, in place of any running computation.
 
-    Pieces are evaluated one by one and added in order. When a `salvage` computation is replaced, what it had
-    finished is reported all the same. Of a `watched` one every piece is reported when it is done. Of pieces that are
-    `audited`, by place, digests are given as they are done (`Digested`); with `digest_only` the sum is not needed.
+    Pieces are evaluated one by one and added in order. When a `salvage` computation is replaced, its finished part is
+    still reported. A `watched` computation reports every finished piece. `audited` lists pieces by index; their digests
+    are reported as they are done (`Digested`). With `digest_only` the sum is not needed.
     """
 
     round: int
@@ -172,24 +173,24 @@ class Cancel(Action, frozen=True, kw_only=True):
 
 
 class SetTimer(Action, frozen=True, kw_only=True):
-    """Fire a timer at this time, in place of an earlier one of the same name."""
+    """Fire a timer at this time; it replaces an earlier timer of the same name."""
 
     name: str
     at: float
 
 
 class EveryoneIn(Action, frozen=True, kw_only=True):
-    """Root and rank 0: all nodes have joined; another rank: it has."""
+    """Root and rank 0: all nodes have joined. Another rank: it has joined itself."""
 
 
 class Pack(Action, frozen=True, kw_only=True):
-    """Rank: pack the state as it is between two rounds; another takes it."""
+    """Rank: pack the state between two rounds; another rank takes it."""
 
 
 class Renewed(Action, frozen=True, kw_only=True):
-    """Rank: take this state, which another had after a round, and go on from there.
+    """Rank: take this state, which another rank had after a round, and continue from there.
 
-    Without a state rank 0 goes on as it is: nobody is left who could give it another.
+    Without a state, rank 0 continues with its own: no rank is left that could send one.
     """
 
     round: int
@@ -206,9 +207,9 @@ class Aggregated(Action, frozen=True, kw_only=True):
 
 
 class Gathered(Action, frozen=True, kw_only=True):
-    """Rank: the round is over, and its gradient sum is these chunks, in order, which lie where its keepers have them.
+    """Rank: the round is over. Its gradient sum is these chunks, in order, in the memory of their reducers.
 
-    They will write into that memory again: whoever has copied it asks whether they did, and says so (`Overtaken`).
+    The reducers will overwrite that memory. After copying, the driver checks for that and reports it (`Overtaken`).
     """
 
     round: int
@@ -217,7 +218,7 @@ class Gathered(Action, frozen=True, kw_only=True):
 
 
 class Note(Action, frozen=True, kw_only=True):
-    """Something worth telling: `kind` for machines, `reason` in words, whom it is about, and how long it was."""
+    """Something to report: `kind` for programs, `reason` in words, the nodes that it is about, and its duration."""
 
     kind: str
     reason: str
@@ -227,13 +228,13 @@ class Note(Action, frozen=True, kw_only=True):
 
 
 class Ended(Action, frozen=True, kw_only=True):
-    """Rank: the run is over after this round, as its coordinator said."""
+    """Rank: the run is over after this round, as its leader reported."""
 
     round: int
 
 
 class Finished(Action, frozen=True, kw_only=True):
-    """The node has left, for this reason; on the root maybe because of `troubles`: who failed, and why."""
+    """The node has left, for this reason; on the root perhaps because of `troubles`: failed nodes and their errors."""
 
     reason: str
     troubles: tuple[Trouble, ...] = ()

@@ -1,16 +1,16 @@
-"""What all machines share: a table of transitions, and the rule for what is not in it.
+"""The base of all machines: a table of transitions, and the rule for what is not in it.
 
-Theory of operation. A machine is in one state. An event is looked up with it in the table; the row names the method
-that handles it and the states that method may lead to. Local events come from the world that runs the machine (`OWN`):
-one without a row raises, with the story that led to it, and changes nothing. Messages come from neighbours, which may
-say anything at any time:
+Theory of operation. A machine is in one state. It looks an event up in the table, together with that state. The row
+names the method that handles the event, and the states that the method may lead to. Local events (`OWN`) come from the
+driver of the machine. A local event without a row raises an error with the last events, and changes nothing. Messages
+come from neighbours, which may send anything at any time:
 
 - a message that this sender has no right to send, in any state, is noted and dropped;
-- one that has no row in this state, or is of another generation of the plan, is late, repeated, or meant for somebody
-  who has since died: it is dropped;
+- a message that has no row in this state, or is of another generation of the plan, is late, repeated, or meant for a
+  process that has since died: it is dropped;
 - a chunk that is not a chunk of this run's vector is noted and dropped.
 
-So a handler gets a message of its type from whom its row says, and never has to ask.
+So a handler always gets a message of its type from the sender that its row names, and never has to check.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from codedreduce.protocol.core.events import AnyAction, Event, Note, Received
 from codedreduce.protocol.core.messages import DATA, AnyMessage, Hello, Refuse, Welcome
 from codedreduce.vectors import Vector
 
-#: How many past events a machine remembers, to tell when something impossible happens.
+#: The number of past events that a machine remembers, to report when something impossible happens.
 STORY = 12
 
-#: Messages by which generations are made known, and which are therefore read whatever generation they are of.
+#: Messages that announce generations; they are therefore read whatever their generation is.
 OF_ANY_GENERATION = (Hello, Welcome, Refuse)
 
 
 class State(Enum):
     """A state of a machine."""
 
-    __hash__ = object.__hash__  # members are single: looked up at every event, they need not hash their names
+    __hash__ = object.__hash__  # members are unique: hashing by identity is faster, and every event looks one up
 
 
 class From(Enum):
-    """Whom an event comes from."""
+    """The sender of an event, relative to this machine."""
 
     OWN = "this node"
     PARENT = "its parent"
@@ -58,7 +58,7 @@ OWN, PARENT, CHILD, PREVIOUS, COORDINATOR, FOLLOWER, PEER, STRANGER = From
 
 
 class Stay(Enum):
-    """Stands for the state a machine is in already."""
+    """A placeholder for the current state of a machine."""
 
     STAY = "stays"
 
@@ -67,10 +67,10 @@ STAY = Stay.STAY
 
 
 class Row(NamedTuple):
-    """In any of these states, this event or message from there is handled by that method, and leads to one of those.
+    """In any of `states`, `method` handles `trigger` from `sender`, and leads to one of the states in `then`.
 
-    The method is the machine's own, or that of a part of it (`part.method`). Without one there is nothing to do.
-    `then` is to stay, unless it says otherwise.
+    The method is the machine's own, or that of one of its parts (`part.method`). Without a method there is nothing to
+    do. By default the machine stays in its state.
     """
 
     states: tuple[State, ...]
@@ -81,7 +81,7 @@ class Row(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A row of the table, looked up."""
+    """The entry of the table for one state, trigger and sender."""
 
     method: Callable[..., None] | None
     then: frozenset[State]
@@ -115,7 +115,7 @@ class Machine(ABC):
         self._story: deque[tuple[float, State, type]] = deque(maxlen=STORY)
 
     def handle(self, event: Event, now: float) -> list[AnyAction]:
-        """Take an event at a time; return what is to be done."""
+        """Handle an event at a time; return the actions to carry out."""
         actions: list[AnyAction] = []
         if type(event) is Received:
             self._hear(event, now, actions)
@@ -149,7 +149,7 @@ class Machine(ABC):
             self._story.append((now, self.state, trigger))
             method(self, message, sender, now, actions)
         elif event.data is None or not self._fits(message, event.data):
-            self._object(sender, "a chunk that is none of this run's vector", actions, kind="unreadable")
+            self._object(sender, "a chunk that does not belong to this run's vector", actions, kind="unreadable")
             return
         else:
             self._story.append((now, self.state, trigger))
@@ -158,23 +158,25 @@ class Machine(ABC):
             self._complain(trigger)
 
     def _complain(self, trigger: type) -> None:
-        raise ProtocolError(f"{trigger.__name__} led {self.describe()}, against the table; before it: {self.story()}")
+        raise ProtocolError(
+            f"{trigger.__name__} led to a state that is not in the table: {self.describe()}; before it: {self.story()}"
+        )
 
     def _object(self, sender: int, what: str, actions: list[AnyAction], kind: str = "stranger") -> None:
-        """Tell that a neighbour said something that is not its to say."""
+        """Note that a neighbour sent something that it may not send."""
         reason = f"node {sender} sent node {self.node} {what}"
         actions.append(Note(kind=kind, reason=reason, round=self.round, nodes=(sender,)))
 
     @abstractmethod
     def _who(self, sender: int) -> From:
-        """What another node is to this one."""
+        """The relation of another node to this one."""
 
     @abstractmethod
     def _fits(self, message: AnyMessage, data: Vector) -> bool:
-        """Whether a chunk is one of this run's vector."""
+        """True if a chunk belongs to this run's vector."""
 
     def describe(self) -> str:
-        """Who and where this machine is."""
+        """The node and the state, for messages."""
         return f"node {self.node} in state {self.state.name}"
 
     def story(self) -> str:
@@ -190,7 +192,7 @@ class Machine(ABC):
 
 
 def _handler(machine: type[Machine], method: str) -> Callable[..., None]:
-    """The method that a row names, of a machine or of a part that it has."""
+    """The method that a row names, of the machine or of one of its parts."""
     part, _, name = method.rpartition(".")
     if not part:
         own: Callable[..., None] = getattr(machine, name)
@@ -203,7 +205,7 @@ def _handler(machine: type[Machine], method: str) -> Callable[..., None]:
 
 
 def diagram(machine: type[Machine]) -> str:
-    """The arrows of a table as a Mermaid state diagram; what leaves the state as it is is not drawn."""
+    """The transitions of a table as a Mermaid state diagram, without those that keep the state."""
     edges: dict[tuple[str, str], list[str]] = {}
     for row in machine.ROWS:
         for state in row.states:

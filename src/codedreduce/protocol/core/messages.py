@@ -1,7 +1,7 @@
-"""What nodes say to each other.
+"""Messages between nodes.
 
-Every message carries its round and the generation of the plan it speaks of; whatever is stale is dropped on sight.
-A message is a small header. Chunks of vectors travel beside it as raw bytes.
+Every message carries its round and the generation of its plan. The receiver drops a stale message at once. A message is
+a small header. Chunks of vectors travel beside it as raw bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from msgspec import Meta
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Fraction = Annotated[float, Meta(gt=0.0, le=1.0)]
-#: Seconds that anything may be said to have taken: a hundred years, so that sums of them are moments still.
+#: The longest duration in a message, in seconds: a hundred years, so that a sum of such durations is still a valid
+#: time.
 LONGEST = 3.2e9
 
 Seconds = Annotated[float, Meta(ge=0.0, le=LONGEST)]
@@ -28,17 +29,17 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=Tr
     round: Count = 0
 
 
-#: Of what was computed, or is sent; none is empty.
+#: Digest of a vector that was computed or is sent; empty if there is none.
 Digest = Annotated[bytes, Meta(max_length=16)]
 
-#: Ranks, and which process of each.
+#: Pairs of a rank and the number of its process.
 Processes = Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=4096)]
 
 
 class Voters(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """Whose word counts when it is decided who leads: `ranks`, and when all of those know of them, `coming`, too.
+    """The voters of an election: `ranks`, and also `coming` once all of `ranks` know about `coming`.
 
-    They are the `number`th, and were made in generation `made_in`. A process that is 0 is whichever was there first.
+    They have this `number`, and were made in generation `made_in`. Process 0 stands for the first process of a rank.
     """
 
     made_in: Count = 0
@@ -48,9 +49,9 @@ class Voters(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fals
 
 
 class Hello(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent: I am here, with this plan; round and generation are the highest that were seen here or below.
+    """Child to parent: asks to join, with its plan. Round and generation are the highest in the child's subtree.
 
-    Rank to coordinator: I am here, and which process of mine; `is_in`: and have been let in before.
+    Rank to leader: asks to join. `process`: which process of the rank this is. `is_in`: the rank was admitted before.
     """
 
     plan: Words
@@ -59,10 +60,10 @@ class Hello(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
 
 class Stand(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to rank: the round I am in, and the generation I follow; I have lost its coordinator, or have not.
+    """Rank to rank: the sender's round and generation, and whether it has lost the leader of that generation.
 
-    Beside it, which process of its rank this is, and whose word counts as far as it knows. `asks`: say how it is with
-    you.
+    `process`: which process of its rank the sender is. `voters`: the voters as the sender knows them. `asks`: the
+    receiver is to answer with its own `Stand`.
     """
 
     lost: bool = True
@@ -72,25 +73,25 @@ class Stand(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
 
 class Lead(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to all: I would lead this generation, from this round on; the voters that I know are of that number."""
+    """Rank to all: the sender is a candidate for this generation, from this round on; it knows these voters."""
 
     voters_made_in: Count = 0
     voters_number: Count = 0
 
 
 class Follow(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to one that would lead: I follow you in this generation, and nobody of an earlier one.
+    """Rank to candidate: a vote. The sender follows the candidate in this generation, and no rank of an earlier one.
 
-    My round, and which process of my rank I am.
+    It carries the sender's round, and which process of its rank the sender is.
     """
 
     process: Count = 0
 
 
 class Welcome(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Parent to child, coordinator to rank: you are in. `is_late`: into a run that is on, and the others must know.
+    """Parent to child, leader to rank: the receiver is admitted. `is_late`: after the run has begun.
 
-    A rank is told whose word counts when it is decided who leads.
+    The other ranks must know of a late rank. A rank also receives the voters.
     """
 
     is_late: bool = False
@@ -98,46 +99,46 @@ class Welcome(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
 
 class Refuse(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Parent to child: you cannot be in, for this reason."""
+    """Parent to child: the child is not admitted, for this reason."""
 
     reason: Words
 
 
 class Ready(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent: everyone below me is in, but for those that are missing, and for all below them."""
+    """Child to parent: all nodes below have joined, except those in `missing` and all nodes below them."""
 
     missing: Annotated[tuple[Count, ...], Meta(max_length=4096)] = ()
 
 
 class Goodbye(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Either way: I am leaving; the run is over for you, or for me."""
+    """In either direction: the sender leaves; the run is over for the sender or for the receiver."""
 
     reason: Words
 
 
 class Leaving(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent, rank to coordinator: I leave after this round; do not count on me in the next."""
+    """Child to parent, rank to leader: the sender leaves after this round and takes no part in the next one."""
 
     reason: Words
 
 
 class ModelChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Parent to child: a part of the model. The first chunk of a new round supersedes everything before it."""
+    """Parent to child: a chunk of the model. The first chunk of a new round supersedes everything before it."""
 
     index: Count
 
     @property
     def place(self) -> tuple[int, ...]:
-        """What it is a part of, and which."""
+        """Identifies the vector and the chunk within it."""
         return (self.round, self.index)
 
 
 class ShareChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent: a part of the gradient sum of a task.
+    """Child to parent: a chunk of the gradient sum of a task.
 
-    `covered` is the part of the task that is in it: 1 unless somebody asked to settle for less. `late` names the
-    workers below that had not delivered when the sum was complete. `worked`: how long the child has had its model, or
-    has been asked for the task.
+    `covered`: the fraction of the task in the sum; 1 unless the parent sent `Settle`. `late`: the workers below that
+    had not delivered when the sum was complete. `worked`: seconds since the child had its model, or was asked for the
+    task.
     """
 
     task: Count
@@ -148,26 +149,26 @@ class ShareChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
     @property
     def place(self) -> tuple[int, ...]:
-        """What it is a part of, and which."""
+        """Identifies the vector and the chunk within it."""
         return (self.round, self.task, self.index)
 
 
 class Offer(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent: this task is done, after so much work, and its sum is on its way or yours for the asking."""
+    """Child to parent: this task is done, after so many seconds. Its sum is on its way, or can be requested."""
 
     task: Count
     worked: Seconds = 0.0
 
 
 class Send(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Parent to child: send me these chunks of a task you offered; none named means all."""
+    """Parent to child: send these chunks of an offered task; an empty list means all."""
 
     task: Count
     chunks: Annotated[tuple[Count, ...], Meta(max_length=4096)] = ()
 
 
 class Next(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Parent to child: do this task next; push its sum when it is done, or offer it."""
+    """Parent to child: do this task next; then push its sum, or offer it."""
 
     task: Count
     push: bool
@@ -180,37 +181,37 @@ class Enough(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
 
 class Settle(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Parent to child: send what you have; too many are missing and the round goes on without them."""
+    """Parent to child: send what is there; too many are missing, and the round goes on without them."""
 
 
 class Late(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent, up to the root: this worker's result of a past round came this long after it was over."""
+    """Child to parent, up to the root: this worker's result of a past round was late by so many seconds."""
 
     node: Count
     seconds: Seconds
 
 
-#: Who failed, and for which reason.
+#: A failed rank or node, and the reason.
 Trouble = tuple[Count, Annotated[str, Meta(max_length=400)]]
 Troubles = Annotated[tuple[Trouble, ...], Meta(max_length=16)]
 
 
 class Unable(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent: this task will not come from me in this round; these workers failed at it."""
+    """Child to parent: the sender cannot do this task in this round; these workers failed at it."""
 
     task: Count
     troubles: Troubles = ()
 
 
 class Failure(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Child to parent, up to the root: these workers failed, and others do it; or nobody can: the run `ends`."""
+    """Child to parent, up to the root: these workers failed. Others do the task; if none can, the run `ends`."""
 
     troubles: Troubles
     ends: bool = False
 
 
 class RingChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """To the next in the ring: a part of a segment; partial while it is being reduced, then finished."""
+    """To the next node in the ring: a chunk of a segment; partial while the segment is being reduced, then finished."""
 
     segment: Count
     index: Count
@@ -218,7 +219,7 @@ class RingChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
     @property
     def place(self) -> tuple[int, ...]:
-        """What it is a part of, and which."""
+        """Identifies the vector and the chunk within it."""
         return (self.round, self.segment, self.index, self.finished)
 
 
@@ -227,15 +228,15 @@ Ranks = Annotated[tuple[Count, ...], Meta(max_length=4096)]
 Places = Annotated[tuple[tuple[Count, Blocks, Blocks], ...], Meta(max_length=4096)]
 
 
-#: Blocks: of which unit, and which.
+#: Blocks: pairs of a unit and the number of a block in it.
 OneBlocks = Annotated[tuple[tuple[Count, Blocks], ...], Meta(max_length=4096)]
 
 
 class Go(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Coordinator to rank: the round begins; do these parts (unit, first block, last block), in this order.
+    """Leader to rank: the round begins; compute these parts (unit, first block, last block), in this order.
 
-    `keepers`: ranks whose stripes weigh something else than usual in this round, and what they weigh. `checks`: blocks
-    that others compute, and whose digests the rank is to say before it begins with its parts.
+    `keepers`: ranks with an unusual stripe weight in this round, and that weight. `checks`: blocks that other ranks
+    compute as well. The rank reports the digests of these blocks before it begins with its parts.
     """
 
     parts: Places = ()
@@ -244,13 +245,13 @@ class Go(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
 
 class Check(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Coordinator to rank: compute these blocks, which others compute, too, and say their digests."""
+    """Leader to rank: compute these blocks, which other ranks compute as well, and report their digests."""
 
     blocks: OneBlocks
 
 
 class Checked(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to coordinator: what I computed of this block, which is audited, has this digest."""
+    """Rank to leader: the sender's result for this audited block has this digest."""
 
     unit: Count
     block: Blocks
@@ -258,7 +259,7 @@ class Checked(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
 
 class Passed(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Coordinator to rank: others have computed the same of this block; you may send what it is in."""
+    """Leader to rank: other ranks computed the same result for this block; parts that contain it may be sent."""
 
     unit: Count
     block: Blocks
@@ -266,14 +267,14 @@ class Passed(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
 
 class Mistaken(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Coordinator to all: this rank computed wrongly in this round, and has been found to so many times."""
+    """Leader to all: this rank computed wrongly in this round; so many of its results have been found wrong by now."""
 
     node: Count
     times: Count
 
 
 class DamagedChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Keeper to rank: this chunk of what you computed is not what you said it is."""
+    """Reducer to rank: this chunk of the rank's result does not match its digest."""
 
     unit: Count
     first: Blocks
@@ -282,39 +283,39 @@ class DamagedChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True
 
 
 class Do(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Coordinator to rank: do these parts, too."""
+    """Leader to rank: compute these parts as well."""
 
     parts: Places
 
 
 class Cut(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Coordinator to rank: of this unit do the blocks before `end` only; others do the rest, or have done it."""
+    """Leader to rank: compute only the blocks of this unit before `end`; other ranks compute the rest."""
 
     unit: Count
     end: Blocks
 
 
 class Tell(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Coordinator to rank: how far are you?"""
+    """Leader to rank: requests a `Status`."""
 
 
 class Status(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to coordinator: the round it is in; blocks it has done of what it computes; units its stripe waits for.
+    """Rank to leader: the sender's round, blocks done in the current computation, and units that its stripe waits for.
 
-    `begun`: the last round it was told to begin. `is_idle`: it knows of nothing that it is to do.
+    `begun`: the last round for which the rank received `Go`. `is_idle`: the rank knows of no work to do.
     """
 
     done: Blocks = 0
     lacks: Ranks = ()
-    digest: Words = ""  # of its model, where that is to be compared
+    digest: Words = ""  # of the model, if models are compared
     begun: Count = 0
     is_idle: bool = False
 
 
 class Done(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to coordinator: these blocks are computed, and on their way to the keepers.
+    """Rank to leader: these blocks are computed, and on their way to the reducers.
 
-    `worked`: seconds since the rank began with them. `block`: seconds that a block took once it was under way.
+    `worked`: seconds since the rank began with them. `block`: seconds for one block once the computation was under way.
     """
 
     unit: Count
@@ -322,18 +323,18 @@ class Done(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     last: Blocks
     worked: Seconds = 0.0
     block: Seconds = 0.0
-    digest: Words = ""  # of the model they were computed with, where that is to be compared
+    digest: Words = ""  # of the model that they were computed with, if models are compared
 
 
 class Keep(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Coordinator to all: the stripe of this rank is kept by that one, for the rest of the round."""
+    """Leader to all: rank `keeper` reduces the stripe of rank `stripe` for the rest of the round."""
 
     stripe: Count
     keeper: Count
 
 
 class PartChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to keeper: a chunk of the sum of some blocks of a unit, and where these are audited its digest."""
+    """Rank to reducer: a chunk of the sum of some blocks of a unit; with a digest if these blocks are audited."""
 
     unit: Count
     first: Blocks
@@ -343,75 +344,75 @@ class PartChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
 
     @property
     def place(self) -> tuple[int, ...]:
-        """What it is a part of, and which."""
+        """Identifies the vector and the chunk within it."""
         return (0, self.round, self.unit, self.first, self.last, self.index)
 
 
 class SumChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Keeper to all: a chunk of the round's sum."""
+    """Reducer to all: a chunk of the round's sum."""
 
     index: Count
 
     @property
     def place(self) -> tuple[int, ...]:
-        """What it is a part of, and which."""
+        """Identifies the vector and the chunk within it."""
         return (1, self.round, self.index)
 
 
 class Want(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to keeper: I have not got these chunks of a past round's sum."""
+    """Rank to reducer: the sender misses these chunks of a past round's sum."""
 
     chunks: Annotated[tuple[Count, ...], Meta(max_length=4096)]
 
 
 class Past(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Keeper to rank: I do not have the sum of that round, or no longer."""
+    """Reducer to rank: the sender does not have the sum of that round, or no longer has it."""
 
 
 class Renew(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to coordinator: I cannot catch up, or coordinator to rank: you must not go on as you are.
+    """Rank to leader: the sender cannot catch up. Leader to rank: the rank must not go on with its own state.
 
-    Either way the rank takes the state of another.
+    In either case the rank takes the state of another.
     """
 
 
 class Give(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Coordinator to rank: give your state to that one, as it is before this round, or later."""
+    """Leader to rank: send the state before this round, or a later one, to rank `to`."""
 
     to: Count
 
 
 class StateOffer(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to rank: my state after a round is packed, in so many pieces; only the same state has this digest."""
+    """Rank to rank: the sender's state after a round is packed, in `of` pieces; only an equal state has this digest."""
 
     of: Pieces
     digest: Words = ""
 
 
 class Take(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to rank: send me these pieces of the state that you offered; none: I need no more of it."""
+    """Rank to rank: send these pieces of the offered state; an empty list means that no more are needed."""
 
     pieces: Annotated[tuple[Count, ...], Meta(max_length=4096)] = ()
 
 
 class StateChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to rank: a piece, `index` of `of`, of the state after a round."""
+    """Rank to rank: piece `index`, of `of` pieces, of the state after a round."""
 
     index: Count
     of: Pieces
 
     @property
     def place(self) -> tuple[int, ...]:
-        """What it is a part of, and which."""
+        """Identifies the vector and the chunk within it."""
         return (2, self.round, self.index)
 
 
 class End(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Coordinator to all: the run is over after this round."""
+    """Leader to all: the run is over after this round."""
 
 
 class Have(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Rank to coordinator: I am through with the last round."""
+    """Rank to leader: the sender has finished the last round."""
 
 
 AnyMessage = (
@@ -460,6 +461,6 @@ AnyMessage = (
     | Follow
 )
 
-#: Messages that carry a chunk of a vector; all others are small and must never wait behind these.
+#: Messages that carry a chunk of a vector. All others are small and must never wait behind these.
 DATA = (ModelChunk, ShareChunk, RingChunk, PartChunk, SumChunk, StateChunk)
 AnyChunk = ModelChunk | ShareChunk | RingChunk | PartChunk | SumChunk | StateChunk

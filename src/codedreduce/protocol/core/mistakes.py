@@ -1,4 +1,4 @@
-"""How often ranks were found to have computed wrongly."""
+"""How many wrong results each rank has computed."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from codedreduce.protocol.core.settings import Settings
 
 
 class Mistakes:
-    """How often which rank was found to have computed wrongly: known to all, whoever leads next."""
+    """The number of wrong results of each rank. All ranks know it, so that every later leader does."""
 
     def __init__(self, settings: Settings) -> None:
         self._most = settings.audit.quarantine if settings.audit is not None else 0
         self._times: Counter[int] = Counter()
 
     def note(self, rank: int, times: int) -> None:
-        """So many times it was."""
+        """Record that a rank has computed wrongly so many times."""
         self._times[rank] = max(self._times[rank], times)
 
     def again(self, rank: int) -> int:
-        """Once more; how often that is."""
+        """Count one more wrong result of a rank; return the new number."""
         self._times[rank] += 1
         return self._times[rank]
 
     def is_quarantined(self, rank: int) -> bool:
-        """Whether that is often enough not to use it any more."""
+        """True if a rank has so many wrong results that it is no longer used."""
         return 0 < self._most <= self._times[rank]

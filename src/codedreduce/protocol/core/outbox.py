@@ -1,4 +1,4 @@
-"""What waits to be sent to a neighbour: a small window in flight, the rest where it can still be taken back."""
+"""Chunks that wait to be sent to a neighbour: a small window is in flight; the rest can still be withdrawn."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from codedreduce.vectors import Vector
 class Outbox:
     """Chunks for one neighbour, at most `window` of them in flight.
 
-    Every half window one message is marked; when it has arrived, another half window may go. So a slow link never
-    holds a queue of old rounds, and acknowledgements cost one small message for several chunks.
+    One message in every half window is marked. When it has arrived, another half window may go. So a slow link never
+    holds a queue of old rounds, and one small acknowledgement is enough for several chunks.
     """
 
     __slots__ = ("_half", "_peer", "_queue", "_since_mark", "_unanswered")
@@ -28,16 +28,16 @@ class Outbox:
 
     @property
     def in_flight(self) -> int:
-        """An upper bound on the chunks sent and not known to have arrived."""
+        """An upper bound on the chunks that were sent and are not known to have arrived."""
         return self._unanswered * self._half + self._since_mark
 
     @property
     def waiting(self) -> int:
-        """How many chunks wait for the window to open."""
+        """The number of chunks that wait for the window to open."""
         return len(self._queue)
 
     def put(self, message: AnyChunk, data: Vector, actions: list[AnyAction]) -> None:
-        """Send a chunk now if the window is open, else when it opens; once, however often it is put there."""
+        """Send a chunk now if the window is open, else when it opens. A chunk that waits already is sent only once."""
         if self._queue or self._unanswered == 2:
             self._queue[message.place] = (message, data)
         else:
@@ -50,11 +50,11 @@ class Outbox:
             self._send(*self._queue.popitem(last=False)[1], actions)
 
     def clear(self) -> None:
-        """Take back what has not been sent: it is of an old round."""
+        """Withdraw all unsent chunks: they are of an old round."""
         self._queue.clear()
 
     def keep_only(self, wanted: Callable[[AnyChunk], bool]) -> None:
-        """Take back what has not been sent and is no longer wanted."""
+        """Withdraw the unsent chunks that are no longer wanted."""
         for place in [place for place, (message, _) in self._queue.items() if not wanted(message)]:
             del self._queue[place]
 
@@ -73,7 +73,7 @@ class Outbox:
 
 
 class Outboxes:
-    """Chunks go over these, a window at a time. Whom a connection is lost to gets nothing until it is found again."""
+    """The outboxes for all neighbours. A neighbour with a lost connection gets nothing until it is found again."""
 
     def __init__(self, others: Iterable[int], window: int) -> None:
         self._outboxes = {peer: Outbox(peer, window) for peer in others}
@@ -83,38 +83,38 @@ class Outboxes:
         return peer in self._outboxes
 
     def put(self, peer: int, message: AnyChunk, data: Vector, actions: list[AnyAction]) -> None:
-        """Send a chunk when its turn has come, unless the connection is lost."""
+        """Send a chunk when its turn comes, unless the connection is lost."""
         if peer not in self._lost:
             self._outboxes[peer].put(message, data, actions)
 
     def drained(self, peer: int, actions: list[AnyAction]) -> None:
-        """What was marked has arrived."""
+        """A marked chunk has arrived at this peer."""
         self._outboxes[peer].drained(actions)
 
     def lose(self, peer: int) -> None:
-        """A connection is lost, and what was on its way with it."""
+        """A connection is lost, together with all chunks in flight."""
         self._lost.add(peer)
         self._outboxes[peer].reset()
 
     def find(self, peer: int) -> None:
-        """A connection is new: nothing is on its way."""
+        """A connection is new: nothing is in flight."""
         self._lost.discard(peer)
         self._outboxes[peer].reset()
 
     def lost(self) -> frozenset[int]:
-        """Whom the connection is lost to."""
+        """The peers with a lost connection."""
         return frozenset(self._lost)
 
     @property
     def are_empty(self) -> bool:
-        """Whether all that was put there is on its way."""
+        """True if no chunk waits for a window."""
         return not any(outbox.waiting for outbox in self._outboxes.values())
 
     def reaches(self, peers: Iterable[int]) -> bool:
-        """Whether none of these is lost."""
+        """True if none of these connections is lost."""
         return self._lost.isdisjoint(peers)
 
     def keep_only(self, wanted: Callable[[AnyChunk], bool]) -> None:
-        """Take back what has not been sent and is no longer wanted."""
+        """Withdraw the unsent chunks that are no longer wanted."""
         for outbox in self._outboxes.values():
             outbox.keep_only(wanted)

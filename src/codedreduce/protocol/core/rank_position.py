@@ -1,4 +1,4 @@
-"""Where a rank stands: in which state and round, and what its coordinator has said of rounds that begin and end."""
+"""The position of a rank: its state and round, and what its leader has reported about rounds that begin and end."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from codedreduce.protocol.core.settings import Settings
 
 
 class RankPosition:
-    """The parts of a rank's machine read it, and say by its verbs where the rank is next."""
+    """The parts of a rank's machine read the position, and change it with its methods."""
 
     def __init__(self, node: int, settings: Settings, ranks: int) -> None:
         self.node = node
         self._ranks = ranks
         self.state: RankState = JOINING
-        self.round = settings.after  # the one this rank's own model is in, or has last been in
+        self.round = settings.after  # the current or the last round of this rank's own model
         self.first = settings.after + 1  # the first round of this rank
         self.generation = settings.generation
-        self.go = Go()  # the last round that the coordinator has let begin, as far as this rank knows
-        self.over = 0  # the last round that is over, as one that leads has said
-        self.end: int | None = None  # the round after which the run is over, if that is known
-        self.has_state = True  # whether its script's model is that of the run, or will be by what it is given
-        self.is_leaving = False  # whether this rank shall leave while the run goes on
+        self.go = Go()  # the last round that the leader has begun, as far as this rank knows
+        self.over = 0  # the last round that is over, as a leader has reported
+        self.end: int | None = None  # the last round of the run, if it is known
+        self.has_state = True  # whether the script has the model of the run, or has been given its state
+        self.is_leaving = False  # whether this rank is to leave while the run goes on
         self.began_at = 0.0
         self.round_took = 0.0
 
     def become(self, state: RankState) -> None:
-        """Go on in another state, in the same round."""
+        """Change the state, within the same round."""
         self.state = state
 
     def begin(self, round_: int, now: float) -> None:
@@ -41,27 +41,27 @@ class RankPosition:
         self.round_took = now - self.began_at
 
     def rest_after(self, round_: int) -> None:
-        """This rank has the state that another had after a round."""
+        """Adopt the state that another rank had after a round."""
         self.state = RESTING
         self.round = round_
         self.has_state = True
 
     def come_after(self, round_: int) -> None:
-        """This rank comes when others are through with a round: it has nothing of what they have."""
+        """Join after the others have finished a round: this rank has nothing of their state."""
         self.rest_after(round_)
         self.first = round_ + 1
         self.has_state = False
 
     def lose_state(self) -> None:
-        """What this rank's script has is not what the others have."""
+        """Record that the script's state differs from that of the others."""
         self.has_state = False
 
     def would_leave(self) -> None:
-        """This rank shall leave, when others can go on without it."""
+        """Record that this rank is to leave when the others can go on without it."""
         self.is_leaving = True
 
     def leave(self) -> int:
-        """The script leaves its loop; after which round."""
+        """The script leaves its loop; return the last round that it finished."""
         if self.state not in (RESTING, ENDING):
             self.round -= 1
         self.state = ENDING
@@ -69,16 +69,16 @@ class RankPosition:
         return self.round
 
     def speak_of(self, generation: int) -> None:
-        """Of the plan, from now on."""
+        """Set the generation of the plan."""
         self.generation = generation
 
     @property
     def coordinator(self) -> int:
-        """Who leads this generation: a generation is of one rank, whether it came to lead it or not."""
+        """The leader of this generation: a generation belongs to one rank, whether it won the election or not."""
         return self.generation % self._ranks
 
     def leader_of(self, generation: int) -> int:
-        """Who leads a generation, if anybody does."""
+        """The only rank that can lead a generation."""
         return generation % self._ranks
 
     def own_generation(self, after: int) -> int:
@@ -87,39 +87,39 @@ class RankPosition:
 
     @property
     def progress(self) -> int:
-        """How far this rank is: the round it is in; less if it takes a state, 0 if it has none."""
+        """The progress of this rank: the round it is in; 1 while it takes a state, 0 if it has none."""
         if not self.has_state:
             return 0
         return 1 if self.state is RENEWING else self.through + 1
 
     @property
     def candidacy(self) -> int:
-        """How far a rank is that would lead; 0 of one that would not."""
+        """The progress that this rank offers as a candidate; 0 if it is leaving."""
         return 0 if self.is_leaving else self.progress
 
     def take(self, go: Go) -> None:
-        """The coordinator has let a round begin."""
+        """The leader has begun a round."""
         self.go = go
 
     def is_over(self, round_: int) -> None:
-        """One that leads is through with a round."""
+        """A leader has finished a round."""
         self.over = max(self.over, round_)
 
     def is_to_end(self, round_: int) -> None:
-        """The run is over after a round."""
+        """Set the last round of the run."""
         self.end = round_
 
     @property
     def through(self) -> int:
-        """The last round that this rank is through with."""
+        """The last round that this rank has finished."""
         return self.round if self.state in (JOINING, RESTING, ENDING) else self.round - 1
 
     @property
     def is_on(self) -> bool:
-        """Whether the round that this rank is in is the one that the coordinator has let begin last."""
+        """True if this rank's round is the last one that the leader has begun."""
         return self.go.round == self.round
 
     @property
     def is_behind(self) -> bool:
-        """Whether the round that this rank is in is over."""
+        """True if this rank's round is over."""
         return self.round < self.go.round or self.round <= max(self.over, self.end or 0)

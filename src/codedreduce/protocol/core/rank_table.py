@@ -1,4 +1,4 @@
-"""Where a rank can stand, and what leads from there to where: the table of `Rank`."""
+"""The states of a rank and the transitions between them: the table of `Rank`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from codedreduce.protocol.core.messages import (
 
 
 class RankState(State):
-    """Where a rank stands."""
+    """The state of a rank."""
 
     JOINING = "has said hello"
     RESTING = "between rounds: its script has the sum"
@@ -76,7 +76,8 @@ _ALL = (JOINING, *_IN)
 _NOT_WORKING = (RESTING, READY, RENEWING, ENDING)
 _ANY_RANK = (COORDINATOR, FOLLOWER, PEER)
 
-#: In which states what from whom is handled by which method of `Rank` or of a part of it, and where that may lead.
+#: Which states handle which trigger from which sender, by which method of `Rank` or of one of its parts; and the states
+#: that this can lead to.
 ROWS = (
     Row((JOINING,), Started, OWN, "_on_started", (STAY, RESTING)),
     *(Row((JOINING,), Welcome, who, "_joining.on_welcome", (STAY, RESTING)) for who in (COORDINATOR, PEER)),
@@ -109,7 +110,7 @@ ROWS = (
     *(Row((READY,), SumChunk, who, "_on_sum", (STAY, RESTING)) for who in (COORDINATOR, PEER)),
     Row((READY,), SumChunk, FOLLOWER, "_on_sum"),
     *(Row((RESTING, RENEWING, ENDING), SumChunk, who, "_on_sum") for who in _ANY_RANK),
-    # who is behind, and who helps
+    # catching up and state transfer
     *(Row(_IN, Want, who, "_catch_up.on_want") for who in _ANY_RANK),
     *(Row(_IN, StateOffer, who, "_catch_up.on_offer") for who in _ANY_RANK),
     *(Row(_IN, Take, who, "_giving.on_take") for who in _ANY_RANK),
@@ -122,7 +123,7 @@ ROWS = (
     Row((READY, WORKING), Renew, COORDINATOR, "_catch_up.on_must_renew", (RENEWING,)),
     Row(_IN, Give, COORDINATOR, "_giving.on_give"),
     Row(_IN, StatePacked, OWN, "_giving.on_packed"),
-    # what the coordinator hears
+    # messages to the leader
     Row((RESTING,), Hello, FOLLOWER, "_on_hello", (STAY, JOINING)),
     Row((READY, WORKING, RENEWING, ENDING), Hello, FOLLOWER, "_on_hello"),
     Row(_IN, Status, FOLLOWER, "_on_status"),
@@ -137,7 +138,7 @@ ROWS = (
     Row((WORKING,), Goodbye, FOLLOWER, "_on_follower_left", (STAY, RESTING)),
     Row((ENDING,), Goodbye, FOLLOWER, "_on_follower_left", (STAY, LEFT)),
     Row((RESTING, READY, WORKING, RENEWING), Leaving, FOLLOWER, "_on_leaving"),
-    # who leads
+    # election
     Row((RESTING,), Stand, FOLLOWER, "_on_stand", (STAY, JOINING)),
     Row((READY, WORKING, RENEWING, ENDING), Stand, FOLLOWER, "_on_stand"),
     *(Row(_ALL, Stand, who, "_on_stand") for who in (COORDINATOR, PEER)),
@@ -156,7 +157,7 @@ ROWS = (
     Row((WORKING,), PeerLost, OWN, "_on_peer_lost", (STAY, RESTING)),
     Row((ENDING,), PeerLost, OWN, "_on_peer_lost", (STAY, LEFT)),
     Row(_ALL, PeerFound, OWN, "_on_peer_found"),
-    # the end
+    # leaving, and the end of the run
     Row((RESTING, WORKING, RENEWING, ENDING), End, COORDINATOR, "_departure.on_end"),
     Row((READY,), End, COORDINATOR, "_departure.on_end", (STAY, WORKING)),
     Row(_ALL, Goodbye, COORDINATOR, "_on_goodbye", (STAY, LEFT)),

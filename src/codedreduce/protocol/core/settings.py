@@ -1,4 +1,4 @@
-"""What all nodes of a run agree on beside the plan."""
+"""The settings that all nodes of a run agree on, beside the plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from codedreduce.protocol.core.audits import Audit
 from codedreduce.schemes import StripedPlan
 from codedreduce.schemes.striped import OVER_A_NETWORK, Costs
 
-#: Rounds whose sums keepers hold, the current one among them, at least and at most; and bytes that it may take.
+#: Reducers hold the sums of the last rounds, the current one included: the minimum and maximum number, and the bytes.
 LEAST_ROUNDS_HELD, MOST_ROUNDS_HELD = 4, 64
 HELD_BYTES = 8 << 20
 
@@ -24,7 +24,7 @@ STATE_CHUNK = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """What a round does that has waited so many seconds because more are late than tolerated.
+    """What a round does after `after` seconds if more workers are late than the plan tolerates.
 
     >>> Excess("approximate", 5.0)
     Excess(do='approximate', after=5.0, replan_after=10.0)
@@ -32,7 +32,7 @@ class Excess:
 
     do: str = "wait"
     after: float = 30.0
-    replan_after: float = 10.0  # seconds until the root does what nobody is there to do
+    replan_after: float = 10.0  # seconds until the root does the work of missing workers
 
     def __post_init__(self) -> None:
         if self.do not in ("wait", "approximate"):
@@ -43,19 +43,19 @@ class Excess:
             raise UsageError(f"replan_after cannot be negative, got {self.replan_after}")
 
 
-#: A round waits, however long it takes.
+#: A round waits without a limit.
 WAIT_ON = Excess()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """The vector's layout on the wire, and how long to wait before what.
+    """The vector's layout on the wire, and the time limits.
 
-    `head_start`: how long a parent lets a late share be late before it asks a replica for it, as a fraction of the
-    time the replica took itself, and `least_head_start` seconds at least. `hold`: how long an offered share may take
-    to arrive, as a fraction of the time that had passed when it was offered. `say_waiting_after`: seconds until a round
-    that cannot end says whom it waits for. `on_excess`: what it does then, wait on or take the best approximation.
-    `replan_after`: seconds until a root that can compute does itself what those would that are missing.
+    `head_start`: how long a parent waits for a late share before it asks a replica for it, as a fraction of the
+    replica's own time; `least_head_start` is the minimum in seconds. `hold`: how long an offered share may take to
+    arrive, as a fraction of the time that had passed when it was offered. `say_waiting_after`: seconds until a round
+    that cannot end reports the ranks that it waits for. `on_excess`: what the round does then: wait, or take the best
+    approximation. `replan_after`: seconds until a root that can compute does the work of missing workers itself.
     """
 
     length: int
@@ -70,17 +70,17 @@ class Settings:
     replan_after: float = 10.0
     generation: int = 0
     after: int = 0  # rounds that were over before the run began
-    least: int = 0  # ranks with which a run begins when the others cannot be reached; 0: with all
-    process: int = 0  # which process of its rank this is: no other has that number; 0: it is not known
-    unknown_seconds: float = 0.5  # that vectors may take on the way before it is known what they do
-    wire: npt.DTypeLike | None = None  # what numbers travel as, if not as they are
-    exact: int = 0  # numbers at the end of a vector that travel as they are all the same
+    least: int = 0  # the run begins with so many ranks if the others cannot be reached; 0: with all
+    process: int = 0  # unique number of this process of the rank; 0: not known
+    unknown_seconds: float = 0.5  # assumed travel time of a vector, until it is measured
+    wire: npt.DTypeLike | None = None  # type of the numbers on the wire, if not their own
+    exact: int = 0  # numbers at the end of a vector that always travel in their own type
     exact_itemsize: int = 4  # bytes of each of these
-    state_chunk: int = STATE_CHUNK  # numbers in a piece of a state; bytes, wherever states are real
-    costs: Costs = OVER_A_NETWORK  # which the number of keepers follows from
+    state_chunk: int = STATE_CHUNK  # numbers in a piece of a state; bytes, if the states are real ones
+    costs: Costs = OVER_A_NETWORK  # determine the number of reducers
     chunks: int = field(init=False)  # how many chunks a vector has
-    audit: Audit | None = None  # how much is computed twice, and compared; without, nothing is
-    announce: bool = True  # offer a pushed sum ahead of its bytes; not worth it where bytes are as quick as offers
+    audit: Audit | None = None  # which fraction is computed twice and compared; None: nothing
+    announce: bool = True  # offer a pushed sum ahead of its bytes; useless if bytes arrive as fast as offers
 
     def __post_init__(self) -> None:
         for name in ("length", "itemsize", "chunk", "window", "state_chunk"):
@@ -95,15 +95,16 @@ class Settings:
         object.__setattr__(self, "chunks", -(-self.length // self.chunk))
 
     def to_settle(self, levels: int) -> float:
-        """Seconds that so many levels of a tree have to send what they have, when a round cannot end."""
+        """Seconds for so many levels of a tree to send what they have, when a round cannot end."""
         return 0.1 * self.say_waiting_after * levels
 
     def keepers(self, plan: StripedPlan) -> int:
-        """How many ranks keep a stripe."""
+        """How many ranks reduce a stripe."""
         return plan.keepers(self.length, self.itemsize, self.costs)
 
     def rounds_held(self, keepers: int) -> int:
-        """Rounds whose sums so many keepers hold for those that fell behind: more of short ones.
+        """The number of rounds for which so many reducers hold sums: more if vectors are short. Late ranks request
+        them.
 
         >>> Settings(length=1000).rounds_held(4), Settings(length=10**8).rounds_held(4)
         (64, 4)
@@ -112,7 +113,7 @@ class Settings:
         return max(LEAST_ROUNDS_HELD, min(MOST_ROUNDS_HELD, HELD_BYTES // stripe))
 
     def sums_held(self) -> int:
-        """Rounds whose whole sums a rank holds, for those whose keeper is gone; of long ones the last.
+        """The number of rounds for which a rank holds whole sums, for ranks that lost a reducer; at least one.
 
         >>> Settings(length=1000).sums_held(), Settings(length=10**6).sums_held(), Settings(length=10**8).sums_held()
         (64, 2, 1)
@@ -124,11 +125,11 @@ class Settings:
         return slice(index * self.chunk, min((index + 1) * self.chunk, self.length))
 
     def is_chunk(self, index: int, count: int) -> bool:
-        """Whether there is a chunk of that index with that many numbers."""
+        """True if there is a chunk with this index and this many numbers."""
         return 0 <= index < self.chunks and count == min(self.chunk, self.length - index * self.chunk)
 
     def is_state_piece(self, index: int, of: int, count: int) -> bool:
-        """Whether a piece of a state can have that many numbers: all are as long as can be, but for the last."""
+        """True if a piece of a state can have this many numbers: all pieces but the last have the full length."""
         return 0 <= index < of and 0 < count <= self.state_chunk and (count == self.state_chunk or index == of - 1)
 
     def chunk_bytes(self, index: int) -> int:
@@ -140,18 +141,18 @@ class Settings:
 
     @property
     def largest_chunk(self) -> int:
-        """Bytes of a chunk, at most."""
+        """The maximum size of a chunk in bytes."""
         numbers = min(self.chunk, self.length)
         exact = min(numbers, self.exact)
         return (numbers - exact) * self.itemsize + exact * max(self.itemsize, self.exact_itemsize)
 
     def exact_in(self, index: int) -> int:
-        """How many numbers of a chunk travel as they are, where others do not."""
+        """How many numbers of a chunk travel in their own type when the others do not."""
         where = self.chunk_slice(index)
         return max(0, int(where.stop) - max(int(where.start), self.length - self.exact))
 
     def byte_slice(self, index: int) -> slice:
-        """Where chunk `index` lies in a vector that is laid out as it travels.
+        """Where chunk `index` lies in a vector with the layout of the wire.
 
         >>> settings = Settings(length=10, itemsize=2, chunk=4, exact=3)
         >>> [settings.byte_slice(index) for index in range(3)], settings.exact_in(1)
@@ -162,7 +163,7 @@ class Settings:
 
     @property
     def bytes(self) -> int:
-        """Of a vector, as it travels."""
+        """The size of a vector on the wire."""
         return self._bytes_before(self.length)
 
     def _bytes_before(self, place: int) -> int:

@@ -1,7 +1,7 @@
 """Messages as bytes: a version, a checksum, a msgpack header, and beside it the raw bytes of a chunk.
 
-Nothing here trusts its input: sizes are checked before anything is allocated, every field against its bounds, and a
-chunk against the length it must have. Whatever is wrong raises `WireError` and changes nothing.
+Nothing here trusts its input. It checks sizes before it allocates anything, every field against its bounds, and a chunk
+against its required length. Wrong input raises `WireError` and changes nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from codedreduce.protocol.core.settings import STATE_CHUNK
 
 VERSION = 1
 
-#: No header is larger: the longest is a list of missing chunks, and a vector with that many is asked for in turns.
+#: The largest header. The longest one lists missing chunks; a rank requests a longer list in several messages.
 LARGEST_HEADER = 64 * 1024
 
 _encode: Callable[[AnyMessage], bytes] = msgspec.msgpack.Encoder().encode
@@ -39,28 +39,28 @@ def encode(message: AnyMessage) -> bytes:
 def decode(
     header: bytes | memoryview, payload_bytes: int = 0, chunk_bytes: Callable[[int], int] | None = None
 ) -> AnyMessage:
-    """The message of a header, checked against the size of the chunk that came with it.
+    """Decode the message of a header, checked against the size of the chunk that came with it.
 
-    `chunk_bytes(index)` is the size chunk `index` of the vector must have, or negative if there is no such chunk.
+    `chunk_bytes(index)` is the required size of chunk `index` of the vector, or negative if there is no such chunk.
     """
     if len(header) > LARGEST_HEADER:
-        raise WireError(f"a header of {len(header)} bytes; the largest is {LARGEST_HEADER}")
+        raise WireError(f"a header has {len(header)} bytes; the largest is {LARGEST_HEADER}")
     if len(header) < 6 or header[0] != VERSION:
         found = header[0] if len(header) else "nothing"
-        raise WireError(f"wire version {found}; this side speaks version {VERSION}")
+        raise WireError(f"wire version {found}; this side supports version {VERSION}")
     body = header[5:]
     if zlib.crc32(body) != int.from_bytes(header[1:5], "big"):
-        raise WireError("a header whose checksum does not match")
+        raise WireError("the checksum of a header does not match")
     try:
         message = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(f"a header that cannot be read: {error}") from None
+        raise WireError(f"a header cannot be read: {error}") from None
     if not isinstance(message, DATA):
         if payload_bytes:
             raise WireError(f"{type(message).__name__} came with {payload_bytes} bytes; it carries none")
     elif isinstance(message, RingChunk):
         if payload_bytes % 4:
-            raise WireError(f"a ring chunk of {payload_bytes} bytes is not whole numbers")
+            raise WireError(f"a ring chunk has {payload_bytes} bytes, not a multiple of 4")
     elif isinstance(message, StateChunk):
         if payload_bytes > STATE_CHUNK:
             raise WireError(f"a piece of a state has {payload_bytes} bytes; the largest is {STATE_CHUNK}")

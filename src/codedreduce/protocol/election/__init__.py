@@ -1,6 +1,6 @@
-"""The election of a leader, when the one before it is gone or does not answer.
+"""The election of a leader, when the previous leader failed or does not answer.
 
 Imports `core` and `leader`.
 
-- `election`: terms, candidates, votes; `voters`: whose vote counts; `leader_liveness`: whether the leader answers
+- `election`: terms, candidates, votes; `voters`: which votes count; `leader_liveness`: whether the leader answers
 """

@@ -1,17 +1,18 @@
-"""Who leads when the coordinator is gone.
+"""The election of a new leader after the leader failed.
 
-A generation belongs to one rank, g to rank g modulo N, so that two can never lead the same one. Whoever has lost its
-coordinator says so to all, and how far it is (*stand*). When more than half of the voters have, the one that is
-furthest, and of those the first, would lead the next generation of its own (*lead*). A rank follows it (*follow*) if it
-has lost its own coordinator and is no further itself; from then on it obeys nothing of an earlier generation. With
-more than half behind it, that rank leads: it lets its round begin again, in its generation.
+A term is a generation. Generation g belongs to rank g modulo N, so two ranks can never lead the same one. A rank that
+lost its leader reports that to all ranks, with its progress (*stand*). When more than half of the voters have done so,
+a candidate offers to lead the next generation of its own (*lead*). The candidate is the rank with the most progress,
+and of those the first. A rank votes for the candidate (*follow*) if it lost its own leader and has no more progress.
+From then on it obeys nothing of an earlier generation. With more than half of the votes the candidate leads: it begins
+its round again, in its generation.
 
-Voters are the processes that the run began with, but for those that have left or are known to be dead, and those that
-came later, when all voters know of them (`voters`). If exactly half are there, those with the first of the voters are
-the larger half. So of two parts that cannot reach each other one goes on at most; and one that is left when the others
-were killed goes on alone.
+Voters are the processes that the run began with, except those that left or are known to be dead. Processes that joined
+later are voters once all voters know of them (`voters`). If exactly half are present, the half that includes the first
+voter counts as the larger one. So of two partitions that cannot reach each other, at most one goes on. A single rank
+goes on alone when the others were killed.
 
-If nothing comes of it all begin again: each after a while of its own, and twice as long each time.
+If an election fails, all ranks retry, each after a delay of its own that doubles each time.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from codedreduce.protocol.election.voters import Voting
 from codedreduce.protocol.leader.members import Office
 from codedreduce.schemes import StripedPlan
 
-#: Timers: nobody has come to lead; this rank has come to.
+#: Timers: the election has no result yet; this rank was elected.
 ELECTING, LEADING = "electing", "leading"
 
-#: Seconds after which ranks that have nobody to lead them try again, at first and at most.
+#: Seconds after which ranks without a leader retry, at first and at most.
 SHORTEST_TRY, LONGEST_TRY = 0.1, 300.0
 
-#: Seconds of waiting after which it is said for whom.
+#: Seconds of waiting after which a rank logs the ranks that it waits for.
 WORTH_TELLING = 1.0
 
 
 class Election:
-    """A rank without a coordinator.
+    """A rank's part in elections.
 
-    `adopt` makes a generation this rank's own. `take_lead` has it lead those that follow, each with the round it is in.
-    `let_in` has it lead one more. `greet` says hello to one that is said to lead.
+    `adopt` makes a generation this rank's own. `take_lead` makes it lead its followers, each with the round it is in.
+    `let_in` makes it lead one more rank. `greet` sends hello to a rank that may be the leader.
     """
 
     def __init__(
@@ -63,22 +64,22 @@ class Election:
         self._process = settings.process
         self._voting = Voting(position.node, settings.process, plan.computing)
         self._silence = LeaderLiveness()
-        self.is_lost = False  # nobody leads this rank
-        self._standing: dict[int, int] = {}  # who else has lost its coordinator, and how far it is
-        self._followers: dict[int, int] | None = None  # if this rank would lead: who follows it, and how far each is
-        self._is_to_raise = False  # this rank leads, and others follow nobody in a later generation
-        self._latest = 0  # the latest generation that was heard of
-        self._wait = SHORTEST_TRY / 2  # seconds, until another try
+        self.is_lost = False  # this rank has no leader
+        self._standing: dict[int, int] = {}  # progress of the other ranks that lost their leader
+        self._followers: dict[int, int] | None = None  # if this rank is a candidate: progress of each follower
+        self._is_to_raise = False  # this rank leads, and others have no leader in a later generation
+        self._latest = 0  # the latest generation heard of
+        self._wait = SHORTEST_TRY / 2  # seconds until the next retry
 
-    # -- who counts
+    # -- voters
 
     def voters(self) -> set[int]:
-        """The ranks that have a say in who leads."""
+        """The ranks that vote."""
         return self._voting.living()
 
     @property
     def has_say(self) -> bool:
-        """Whether this rank has."""
+        """Whether this rank is a voter."""
         return self._voting.has_say
 
     def is_enough(self, ranks: Iterable[int]) -> bool:
@@ -95,13 +96,13 @@ class Election:
         return sorted(self.voters() & self._links.lost())
 
     def note_lost(self, rank: int, *, is_dead: bool) -> None:
-        """A rank cannot be reached; if its process is dead, or has left, nobody waits for what it says."""
+        """A rank cannot be reached. If its process is dead, or has left, no rank waits for its vote."""
         self._standing.pop(rank, None)
         if is_dead:
             self._voting.died(rank)
 
     def peer_lost(self, rank: int, now: float, actions: list[AnyAction], *, is_dead: bool) -> None:
-        """A rank cannot be reached: if it is the one that leads, another must."""
+        """A rank cannot be reached: if it is the leader, the ranks elect another."""
         self.note_lost(rank, is_dead=is_dead)
         self.look_at_voters(actions)
         if rank == self._position.coordinator and not self._office.is_held:
@@ -111,7 +112,7 @@ class Election:
             self._lead_if_enough(now, actions)
 
     def is_new(self, rank: int, process: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank's process is new, and not in: the one that was in is dead, which may not be known."""
+        """A rank's process is new and no member: the process that was a member is dead, which may not be known."""
         voters = self.voters()
         self._voting.is_there(rank, process)
         if voters != self.voters():
@@ -123,27 +124,27 @@ class Election:
                 self._lead_if_enough(now, actions)
 
     def begin_with(self, ranks: Iterable[int], actions: list[AnyAction]) -> None:
-        """On a rank that leads: the run begins with these; who has not come has no say until it comes."""
+        """On the leader: the run begins with these ranks. The others have no vote until they join."""
         self._voting.begin(self._position.generation, ranks)
         self._tell_all(self._stand(asks=True), actions)
 
     def let_in(self, rank: int, process: int) -> None:
-        """On a rank that leads: a process is in, and will be a voter if it is not."""
+        """On the leader: a process is a member, and will be a voter if it is none."""
         self._voting.let_in(rank, process)
 
     def look_at_voters(self, actions: list[AnyAction]) -> None:
-        """On a rank that leads: go on to later voters if it is time, and have all know of them."""
+        """On the leader: go on to later voters if it is time, and send them to all."""
         if self._office.is_held and self._voting.advance(self._position.generation):
             self._tell_all(self._stand(asks=True), actions)
 
     def ask_unaware(self, actions: list[AnyAction]) -> None:
-        """On a rank that leads: ask those once more that must know who is coming, and have not said that they do."""
+        """On the leader: ask the voters again that have not confirmed the processes that are coming."""
         stand = self._stand(asks=True)
         unaware = sorted(self._voting.unaware() - self._links.lost())
         actions.extend(Transmit(to=rank, message=stand) for rank in unaware)
 
     def learn(self, voters: Voters, *, anyhow: bool = False) -> None:
-        """Somebody knows of these voters: if they are later ones they are known from now on."""
+        """Adopt voters that another rank knows, if they are later, or `anyhow`."""
         self._voting.learn(voters, self._links.lost(), anyhow=anyhow)
 
     @property
@@ -151,10 +152,10 @@ class Election:
         """The voters as this rank knows them."""
         return self._voting.voters
 
-    # -- nobody leads
+    # -- no leader
 
     def lose(self, now: float, actions: list[AnyAction]) -> None:
-        """The coordinator is lost, or leads no more: say so, and how far this rank is."""
+        """The leader failed, or leads no more: report that to all, with this rank's progress."""
         if not self.is_lost:
             self.is_lost = True
             self._wait = SHORTEST_TRY / 2
@@ -164,7 +165,7 @@ class Election:
         self._propose(now, actions)
 
     def round_is_over(self, now: float, actions: list[AnyAction]) -> None:
-        """If the next one takes long, the one that leads is to be asked whether it is there."""
+        """A round ended: if the next one takes long, this rank asks the leader whether it is alive."""
         self._silence.begin(now)
         self._watch(now, actions)
 
@@ -173,7 +174,7 @@ class Election:
             actions.append(SetTimer(name=SILENCE, at=self._silence.when_to_ask(self._position.round_took, now)))
 
     def look_at_leader(self, now: float, actions: list[AnyAction], *, is_calm: bool) -> None:
-        """Ask the one that leads; if it has been asked and does not answer, another must lead."""
+        """Ask the leader whether it is alive; if it has not answered in time, start an election."""
         position = self._position
         if self.is_lost or not is_calm or position.coordinator == position.node:
             self._watch(now, actions)
@@ -183,25 +184,25 @@ class Election:
             actions.append(SetTimer(name=SILENCE, at=self._silence.ask(position.generation, now)))
             return
         waited = self._silence.give_up(now)
-        reason = f"rank {position.coordinator}, which leads, has not answered rank {position.node} for {waited:.1f} s"
+        reason = f"leader rank {position.coordinator} has not answered rank {position.node} for {waited:.1f} s"
         actions.append(Note(kind="silent", reason=reason, round=position.round, nodes=(position.coordinator,)))
         self._watch(now, actions)
         self.lose(now, actions)
 
     def find(self) -> None:
-        """Somebody leads this rank."""
+        """This rank has a leader."""
         self.is_lost = False
         self._followers = None
         self._standing.clear()
 
     def _try_again(self, now: float, actions: list[AnyAction]) -> None:
-        """Each rank after another while, so that two do not stand in each other's way for ever."""
+        """Retry later. Each rank has a delay of its own, so that two candidates do not block each other for ever."""
         self._wait = min(LONGEST_TRY, 2 * self._wait)
         spread = 1 + self._position.node / self._plan.workers
         actions.append(SetTimer(name=ELECTING, at=now + self._wait * spread))
 
     def look(self, now: float, actions: list[AnyAction]) -> None:
-        """Nothing has come of it: begin again. Whoever is furthest may be gone by now."""
+        """The election has no result: begin again. The rank with the most progress may have failed by now."""
         is_to_raise, self._is_to_raise = self._is_to_raise, False
         if is_to_raise and self._office.is_held and self._latest > self._position.generation:
             self._offer(now, actions)
@@ -211,14 +212,14 @@ class Election:
             self.lose(now, actions)
 
     def _say_waiting(self, actions: list[AnyAction]) -> None:
-        """Say for whom this rank waits, if that has taken long."""
+        """Log the ranks that this rank waits for, if it has waited long."""
         position = self._position
         missing = tuple(sorted(self.voters() - {position.node} - self._standing.keys()))
         if self._wait >= WORTH_TELLING and missing:
             reason = (
-                f"rank {position.node} has lost rank {position.coordinator}, which led; for another to lead it waits "
+                f"rank {position.node} has lost its leader, rank {position.coordinator}; to elect another it waits "
             )
-            reason += f"for ranks {list(missing)}, or to know that they are dead"
+            reason += f"for ranks {list(missing)}, or for proof that they are dead"
             actions.append(Note(kind="waiting", reason=reason, round=position.round, nodes=missing))
 
     def _stand(self, *, asks: bool = False) -> Stand:
@@ -234,7 +235,7 @@ class Election:
         actions.extend(Transmit(to=rank, message=message) for rank in others)  # type: ignore[arg-type]
 
     def is_in(self, message: Welcome, is_new: bool, actions: list[AnyAction]) -> None:
-        """This rank is welcomed, and told whose word counts; if it is new, all know from now on which process it is."""
+        """The leader has admitted this rank, and named the voters. A new process makes itself known to all ranks."""
         self.learn(message.voters, anyhow=is_new)
         if is_new and message.is_late:
             self._tell_all(self._stand(), actions)
@@ -242,11 +243,11 @@ class Election:
             self.tell(self._position.coordinator, actions)
 
     def tell(self, rank: int, actions: list[AnyAction]) -> None:
-        """Tell one rank how it is here: whom this rank follows, or that it has lost whom it followed."""
+        """Report this rank's state to one rank: the generation it follows, or that it lost its leader."""
         actions.append(Transmit(to=rank, message=self._stand()))
 
     def on_stand(self, message: Stand, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Another says whom it follows, or that it follows nobody."""
+        """Another rank reports the generation it follows, or that it has no leader."""
         position = self._position
         self._latest = max(self._latest, message.generation)
         leader = position.leader_of(message.generation)
@@ -272,7 +273,7 @@ class Election:
             self.tell(sender, actions)
 
     def _hear_of_voters(self, message: Stand, sender: int, actions: list[AnyAction]) -> None:
-        """Another says whose word counts as far as it knows. One that leads is told that this rank knows it, too."""
+        """Another rank reports the voters that it knows. This rank confirms them to its leader."""
         position = self._position
         self.learn(message.voters)
         self._voting.is_there(sender, message.process)
@@ -284,23 +285,24 @@ class Election:
             self.tell(sender, actions)
 
     def _lead_also(self, rank: int, message: Stand, now: float, actions: list[AnyAction]) -> None:
-        """On a rank that leads: have one that follows nobody follow, too.
+        """On the leader: admit a rank that has no leader.
 
-        It may have followed one of a later generation, who came to nothing. It cannot go back, so all go there.
+        That rank may have voted for a candidate of a later generation that was not elected. It cannot go back, so this
+        leader moves all ranks to a generation that is later still.
         """
         if message.generation == self._position.generation:
             self._let_in(rank, message.process, message.round, now, actions)
         elif message.generation < self._position.generation:
             self.tell(rank, actions)
         elif self.has_enough and not self._is_to_raise:
-            self._is_to_raise = True  # not at once: it may be welcomed there meanwhile
+            self._is_to_raise = True  # not at once: another leader may admit it meanwhile
             spread = 1 + self._position.node / self._plan.workers
             actions.append(SetTimer(name=ELECTING, at=now + SHORTEST_TRY * spread))
 
-    # -- somebody would lead
+    # -- candidates
 
     def _propose(self, now: float, actions: list[AnyAction]) -> None:
-        """Offer to lead, if enough have nobody, and none of them is further."""
+        """Offer to lead, if enough voters have no leader, and none of them has more progress."""
         position = self._position
         positions = {**self._standing, position.node: position.candidacy}
         if self._followers is not None or not position.candidacy or not self.is_enough(positions):
@@ -310,7 +312,7 @@ class Election:
         self._offer(now, actions)
 
     def _offer(self, now: float, actions: list[AnyAction]) -> None:
-        """Offer to lead, in a generation later than any that was heard of."""
+        """Offer to lead, in a generation later than any heard of."""
         position = self._position
         self._adopt(position.own_generation(max(self._latest, position.generation)))
         self.is_lost = True
@@ -324,7 +326,7 @@ class Election:
         self._lead_if_enough(now, actions)
 
     def on_lead(self, message: Lead, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Another would lead: follow it, unless this rank has a coordinator, is further, or knows later voters."""
+        """Vote for a candidate, unless this rank has a leader, has more progress, or knows later voters."""
         position = self._position
         self._latest = max(self._latest, message.generation)
         if position.leader_of(message.generation) != sender or message.generation <= position.generation:
@@ -335,13 +337,13 @@ class Election:
             self.tell(sender, actions)
             return
         self._adopt(message.generation)
-        self.is_lost = True  # until it is welcomed
+        self.is_lost = True  # until the new leader admits it
         follow = Follow(generation=message.generation, round=position.progress, process=self._process)
         actions.append(Transmit(to=sender, message=follow))
         self._try_again(now, actions)
 
     def on_follow(self, message: Follow, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Another follows this rank, if it would still lead."""
+        """Another rank votes for this one, which may still be a candidate or lead by now."""
         self._voting.is_there(sender, message.process)
         if self._followers is not None:
             self._followers[sender] = message.round
@@ -354,7 +356,7 @@ class Election:
             actions.append(SetTimer(name=LEADING, at=now))
 
     def lead(self, now: float, actions: list[AnyAction]) -> None:
-        """Lead, if enough follow and can be reached."""
+        """Lead, if enough voters follow and this rank can reach enough."""
         if self._followers is None or not self.is_enough(self._followers) or not self.has_enough:
             return
         followers = self._followers

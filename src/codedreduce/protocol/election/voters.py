@@ -1,24 +1,25 @@
-"""Whose word counts when it is decided who leads.
+"""Which votes count in an election.
 
-Voters are processes. One that is dead can follow nobody, and stays dead, so a rank that knows of it leaves it out. Of
-those that are left more than half must follow the one that leads, or half with the first of them. Of two sets of living
-voters that are enough at the same time, both have at least half of the living, and so one in common, whatever each side
-knows of deaths: who does not know of one only asks for more.
+Voters are processes. A dead process can follow no leader and stays dead, so a rank that knows of its death does not
+count it. Of the remaining voters, more than half must follow the leader, or half that include the first of them. If two
+sets of living voters are enough at the same time, each has at least half of the living. So they have one in common.
+That holds whatever each side knows of deaths: a rank that does not know of a death only requires more votes.
 
-A process that is new is another matter: a rank that has not heard of it would count without it. So it has no say until
-all voters know of it, and whoever leads sees to that:
+A new process is different: a rank that has not heard of it would count without it. So the new process has no vote until
+all voters know of it. The leader ensures that:
 
-1. The voters are S. New processes P have come. Who leads tells all: voters are S without the dead, and P are coming.
-2. Whoever knows that counts twice: those that follow must be enough of S, and enough of S and P together.
-3. When every voter in S that is not dead has said to the one that leads, in its generation, that it knows: the voters
-   are S and P. One that cannot be reached and is not known to be dead is waited for. Who comes meanwhile works, and
-   waits for its say.
+1. The voters are S. New processes P have joined. The leader sends to all: the voters are S without the dead, and P are
+   coming.
+2. A rank that knows this counts twice: the followers must be enough of S, and enough of S and P together.
+3. When every living voter in S has confirmed this to the leader, in the leader's generation, the voters are S and P.
+   The leader waits for a voter that it cannot reach and does not know to be dead. A process that joins meanwhile
+   computes, and waits for its vote.
 
-So whatever two living voters know, it is at most one of these steps apart: before and after 1, or before and after 3.
-Both need enough of the same set, S in the one case, S and P together in the other, and so cannot both have it. Who
-follows another makes sure that it knows no fewer steps than itself (numbers only grow, and those of a later generation
-are later). With that nobody can lead who has missed a step: the living voters all know of it, and follow only one that
-does. And who lost the lead without knowing it cannot finish a step: who follows another does not answer it.
+So the states that two living voters know differ by at most one step: before and after 1, or before and after 3.
+Both need enough of the same set, S in the first case, S and P together in the second, so both cannot have it. A rank
+follows another only if that one knows no fewer steps than itself. (Numbers only grow, and those of a later generation
+are later.) So a rank that missed a step cannot lead. All living voters know of the step, and follow only a rank that
+does. A leader that was replaced without knowing it cannot finish a step: ranks that follow another do not answer it.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ from codedreduce.protocol.core.messages import Processes, Voters
 
 
 class Voting:
-    """What one process of a rank (`node`) knows of the voters; at first all ranks of the plan are, whoever comes."""
+    """What one process of a rank (`node`) knows of the voters. At first all ranks of the plan are, with any process."""
 
     def __init__(self, node: int, process: int, ranks: Iterable[int]) -> None:
         self._node = node
         self._process = process
         self.voters = Voters(ranks=tuple((rank, 0) for rank in ranks))
-        self._met = {node: process}  # which process of a rank this one has a connection with, or had last
+        self._met = {node: process}  # by rank: the process that this one is connected with, or was last
         self._dead: set[tuple[int, int]] = set()
-        self._agreed: set[int] = set()  # on a rank that leads: who has said that it knows these voters
-        self._new: dict[int, int] = {}  # on a rank that leads: who is in, and will be a voter
+        self._agreed: set[int] = set()  # on the leader: ranks that confirmed these voters
+        self._new: dict[int, int] = {}  # on the leader: members that will be voters
 
-    # -- whose word counts
+    # -- which votes count
 
     @property
     def number(self) -> tuple[int, int]:
-        """Later voters have a higher one."""
+        """The number of this set of voters; later sets have higher numbers."""
         return self.voters.made_in, self.voters.number
 
     def _is_dead(self, rank: int, process: int) -> bool:
@@ -71,15 +72,15 @@ class Voting:
         return dict(self.voters.ranks).get(self._node) in (0, self._process)
 
     def is_enough(self, ranks: Iterable[int]) -> bool:
-        """Whether these are more than half of the voters, or half with the first one; also with who is coming."""
+        """Whether these are more than half of the voters, or half with the first one; also with those coming."""
         some, voters = set(ranks), self._living(self.voters.ranks)
         together = voters | self._living(self.voters.coming)
         return _is_enough(some, voters.keys()) and _is_enough(some, together.keys())
 
-    # -- what is known of processes
+    # -- processes
 
     def is_there(self, rank: int, process: int) -> None:
-        """A rank has said which process of it is there: another one, whose word would count, is dead."""
+        """A rank has reported its current process: any other process of it that would count as a voter is dead."""
         if not process:
             return
         others = {self._met.get(rank, 0), *(its for one, its in self._named() if one == rank)} - {0, process}
@@ -87,11 +88,11 @@ class Voting:
         self._met[rank] = process
 
     def died(self, rank: int) -> None:
-        """The process of a rank that this one had a connection with is dead."""
+        """The process of this rank that this one was connected with is dead."""
         self._dead.add((rank, self._met.get(rank, 0)))
 
     def learn(self, voters: Voters, lost: Iterable[int], *, anyhow: bool = False) -> None:
-        """Somebody knows of these voters: if they are later than those that are known here, these are known now."""
+        """Adopt voters that another rank knows, if they are later than those known here, or `anyhow`."""
         if not voters.ranks or ((voters.made_in, voters.number) <= self.number and not anyhow):
             return
         self.voters = voters
@@ -99,34 +100,34 @@ class Voting:
         for rank, process in self._named():
             if rank == self._node and process and process != self._process:
                 self._dead.add((rank, process))
-            elif rank not in lost and not self._met.get(rank):  # 0: whose process was not known to who said so
+            elif rank not in lost and not self._met.get(rank):  # 0: the sender did not know the process
                 self._met[rank] = process
 
-    # -- on a rank that leads
+    # -- on the leader
 
     def begin(self, generation: int, ranks: Iterable[int]) -> None:
-        """The run begins with these: who has not come has no say until it does."""
+        """The run begins with these ranks. The others have no vote until they join."""
         first = tuple((rank, self._met.get(rank, 0)) for rank in sorted({*ranks, self._node}))
         self._make(generation, tuple(one for one in first if not self._is_dead(*one)), ())
 
     def take_lead(self) -> None:
-        """This rank leads from now on, and nobody has told it what it knows."""
+        """This rank leads from now on; no rank has confirmed its voters yet."""
         self._agreed.clear()
         self._new.clear()
 
     def let_in(self, rank: int, process: int) -> None:
-        """A process is in: if it has no say yet, it will."""
+        """A process is a member: if it has no vote yet, it will get one."""
         self.is_there(rank, process)
         if not self.is_voter(rank, process):
             self._new[rank] = process
 
     def agrees(self, rank: int, voters: Voters) -> None:
-        """A voter says what it knows."""
+        """A voter reports the voters that it knows."""
         if (voters.made_in, voters.number) == self.number:
             self._agreed.add(rank)
 
     def advance(self, generation: int) -> bool:
-        """Go on to later voters, if it is time; whether there are others now, whom all must be told of."""
+        """Go on to later voters, if it is time. Return whether the voters changed: all ranks must then know of it."""
         before = self.number
         while True:
             if self.voters.coming:
@@ -147,7 +148,7 @@ class Voting:
         return self.number != before
 
     def unaware(self) -> set[int]:
-        """The voters that must still say that they know who is coming."""
+        """The voters that have not yet confirmed the processes that are coming."""
         if not self.voters.coming:
             return set()
         return self._living(self.voters.ranks).keys() - self._agreed - {self._node}

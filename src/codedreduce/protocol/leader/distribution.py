@@ -1,10 +1,10 @@
-"""Who does which blocks at the start of a round, and who keeps how much: pure functions of what is known of the ranks.
+"""The assignment of blocks to ranks at the start of a round, and the sizes of stripes: pure functions of known speeds.
 
-A block that is handed from one rank to another travels as a vector of its own; a whole unit that is handed over
-travels as one vector, as before. So a few ways to share out are drawn up: all as it is, blocks moved, whole units
-moved, both. When the last link would be through is worked out for each, and the best one is taken.
+A block moved from one rank to another travels as a vector of its own. A whole unit that is moved travels as one vector,
+as before. So there are a few drafts: nothing moved, blocks moved, whole units moved, both moved. The leader uses the
+draft in which the last link is free soonest.
 
-Stripes are cut such that all links are through at the same time: whoever sends more, or later, keeps less.
+Stripes are cut so that all links are free at the same time: a rank that sends more, or later, reduces less.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from codedreduce.schemes import Part
 from codedreduce.schemes.striped import FULL_WEIGHT
 
-#: Stripes differ only if some would be so much longer or shorter than others, as a part of the usual one.
+#: Stripes differ only if their lengths would differ by more than this fraction of the usual stripe.
 WORTHWHILE = 0.2
 
-#: Another way to share out is taken if it saves such a part of the round.
+#: Another draft is used if it saves this fraction of the round.
 SAVES = 0.02
 
-#: Vectors that each rank sends beyond the first one get in each other's way, by such a part of a vector.
+#: Vectors that each rank sends beyond the first one delay each other, by this fraction of a vector.
 IN_THE_WAY = 0.15
 
 Can = Callable[[int, int], bool]
@@ -32,7 +32,7 @@ Owner = Callable[[int], int]
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """What is expected of a rank: seconds until it can begin, and for each block."""
+    """The expected speed of a rank: seconds until it can begin (`lag`), and per block."""
 
     block: float
     lag: float = 0.0
@@ -40,18 +40,18 @@ class Speed:
 
 @dataclass
 class Allotment:
-    """What a rank is to do: parts that begin with a unit's first block, by unit how far; and single blocks."""
+    """The planned work of a rank: by unit, the end of a part that begins with its first block; and single blocks."""
 
     firsts: dict[int, int] = field(default_factory=dict)
     singles: list[Part] = field(default_factory=list)
 
     @property
     def blocks(self) -> int:
-        """How many blocks that is."""
+        """The number of blocks."""
         return sum(self.firsts.values()) + len(self.singles)
 
     def parts(self) -> list[Part]:
-        """In the order in which they are done; blocks that follow a unit's first one are done in one go with it."""
+        """The parts in the order of computation. Blocks that follow a unit's first part are joined to it."""
         firsts = {unit: end for unit, end in self.firsts.items() if end}
         rest = []
         for part in sorted(self.singles):
@@ -68,11 +68,11 @@ Loads = dict[int, Allotment]
 def share_out(
     units: int, blocks: int, speeds: Mapping[int, Speed], can: Can, vector: float, owner: Owner = int
 ) -> Loads:
-    """What each rank that takes part is to do, so that all links are through soonest.
+    """The work of each rank that takes part, such that all links are free soonest.
 
-    Every rank does its own units, front to back, unless that is too slow. Units of ranks that do not take part go to
-    whoever is through first. `can` says whether a rank can read a unit's samples, and `owner` whose a unit is: that of
-    the same number, if nothing is said.
+    Every rank computes its own units, front to back, unless that is too slow. Units of ranks that do not take part go
+    to the rank that finishes first. `can` returns whether a rank can read a unit's samples. `owner` returns the rank
+    that owns a unit: the rank of the same number by default.
 
     >>> alike = {rank: Speed(block=1.0) for rank in range(3)}
     >>> share_out(3, 4, alike, lambda rank, unit: True, 0.1)[1].parts()
@@ -81,7 +81,7 @@ def share_out(
     >>> [load.blocks for load in loads.values()]
     [6, 5, 1]
 
-    Where a vector takes longer than a unit, units are handed over as they are, if at all:
+    Where a vector takes longer than a unit, only whole units are moved, if any:
 
     >>> loads = share_out(3, 4, {**alike, 2: Speed(block=4.0)}, lambda rank, unit: True, 5.0)
     >>> [load.parts() for load in loads.values()][2]
@@ -98,13 +98,13 @@ def share_out(
             if best is None or end < (1 - SAVES) * best[0]:
                 best = (end, draft.loads)
         if best is not None and not draft.is_uneven:
-            break  # all are alike
+            break  # all ranks finish at about the same time
     assert best is not None
     return best[1]
 
 
 class _Draft:
-    """A way to share out, in the making."""
+    """A draft of the work of all ranks."""
 
     def __init__(self, units: int, blocks: int, speeds: Mapping[int, Speed], can: Can, owner: Owner) -> None:
         self._blocks = blocks
@@ -120,7 +120,7 @@ class _Draft:
             speed.block for speed in speeds.values()
         )
         self._first = {count: [(self._after(rank, count), rank) for rank in speeds] for count in (1, blocks)}
-        for heap in self._first.values():  # who is through first, with so many blocks more
+        for heap in self._first.values():  # the rank that finishes first, with `count` blocks more
             heapq.heapify(heap)
         for unit in range(units):
             if owner(unit) not in speeds:
@@ -132,7 +132,7 @@ class _Draft:
         return self._finish[rank] + count * self._speeds[rank].block
 
     def _taker(self, unit: int, count: int, other_than: int = -1) -> int | None:
-        """Who can do a unit, and is through first with so many blocks more."""
+        """The rank that can do a unit and finishes first with `count` blocks more."""
         heap, passed, found = self._first[count], [], None
         while heap and found is None:
             when, rank = heapq.heappop(heap)
@@ -156,7 +156,7 @@ class _Draft:
         self._finish[rank] += end * self._speeds[rank].block
 
     def move_units(self, price: float) -> bool:
-        """Hand whole units of whoever is through last to whoever is through first; whether there was one."""
+        """Move whole units from the ranks that finish last to those that finish first; return whether any moved."""
         moved = False
         for giver in sorted(self.loads, key=self._finish.__getitem__, reverse=True):
             own = [unit for unit in self.loads[giver].firsts if self._owner(unit) == giver]
@@ -175,7 +175,7 @@ class _Draft:
         return moved
 
     def move_blocks(self, price: float) -> None:
-        """Hand single blocks of whoever is through last to whoever is through first, as long as that saves so much."""
+        """Move single blocks from the rank that finishes last to the one that finishes first, if that saves `price`."""
         last = [(-self._finish[rank], rank) for rank in self.loads]
         heapq.heapify(last)
         while last and price < float("inf"):
@@ -201,14 +201,14 @@ class _Draft:
 
 @dataclass(frozen=True, kw_only=True)
 class Sending:
-    """When the last part of a load is computed, and when its vectors have left their rank."""
+    """When the last part of an allotment is computed, and when its vectors have left their rank."""
 
     ready: float
     sent: float
 
 
 def sending(load: Allotment, speed: Speed, vector: float) -> Sending:
-    """When a rank sends what it is to do.
+    """When a rank has computed its allotment, and when it has sent it.
 
     >>> sending(Allotment({0: 4, 1: 1}), Speed(block=1.0), 2.0)
     Sending(ready=5.0, sent=8.0)
@@ -221,7 +221,7 @@ def sending(load: Allotment, speed: Speed, vector: float) -> Sending:
 
 
 def through_at(loads: Mapping[int, Allotment], speeds: Mapping[int, Speed], vector: float) -> float:
-    """When all links are through, out and in, if stripes are cut as they should be.
+    """When all links are free, out and in, if stripes are cut as they should be.
 
     >>> calm = {rank: Allotment({rank: 4}) for rank in range(4)}
     >>> through_at(calm, {rank: Speed(block=1.0) for rank in range(4)}, 1.0)
@@ -240,9 +240,9 @@ def through_at(loads: Mapping[int, Allotment], speeds: Mapping[int, Speed], vect
 
 
 def _bottoms(plans: Mapping[int, Sending]) -> dict[int, float]:
-    """From when on ranks can send sums: when they have sent their parts, and the last part of all is on its way.
+    """From when on ranks can send sums: when they have sent their partial sums, and the last one of all is on its way.
 
-    Whoever has less to send than most keeps no more than they do: long stripes are summed late.
+    A rank that has less to send than most reduces no more than they do: long stripes are summed late.
     """
     last = max(plan.ready for plan in plans.values())
     usual = sorted(plan.sent for plan in plans.values())[len(plans) // 2]
@@ -250,7 +250,7 @@ def _bottoms(plans: Mapping[int, Sending]) -> dict[int, float]:
 
 
 def stripe_weights(plans: Mapping[int, Sending], vector: float) -> dict[int, int]:
-    """How much each rank keeps, so that all links are through at the same time.
+    """The stripe weight of each rank, such that all links are free at the same time.
 
     >>> alike = {rank: Sending(ready=1.0, sent=2.0) for rank in range(4)}
     >>> stripe_weights(alike, 1.0)
@@ -269,7 +269,7 @@ def stripe_weights(plans: Mapping[int, Sending], vector: float) -> dict[int, int
 
 
 def _fill(times: list[float], amount: float) -> float:
-    """How high so much fills vessels whose bottoms are at these heights."""
+    """The level to which this amount fills vessels with bottoms at these heights."""
     filled = 0.0
     for count, (time, following) in enumerate(zip(times, [*times[1:], float("inf")], strict=True), 1):
         if filled + count * (following - time) >= amount:

@@ -1,4 +1,4 @@
-"""Looks for drift: ranks tell digests of their models now and then, and whoever has another than most is named."""
+"""Detects drift: ranks report digests of their models now and then; the leader names ranks that differ from most."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class DriftDetector:
         self._round = 0
         self._digests: dict[int, str] = {}
         self._named: set[int] = set()
-        self.has_majority = False  # whether more than half of those that told have the model that counts
+        self.has_majority = False  # whether more than half of the reported models equal the one that counts
 
     def hear(self, rank: int, round_: int, digest: str, present: Collection[int]) -> list[int]:
-        """A rank's digest; those that are known by now to differ from most, each once.
+        """Note a rank's digest; return the ranks now known to differ from the digest that counts, each once.
 
-        Before the first round the coordinator's counts; later that of most, and of those with the coordinator if it is
-        a tie.
+        Before the first round the leader's digest counts. Later that of the majority counts; in a tie, the leader's if
+        it is one of the tied digests.
         """
         if round_ < self._round:
             return []

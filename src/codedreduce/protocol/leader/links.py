@@ -1,13 +1,13 @@
-"""What the ranks' links have to carry in a round, and how long a vector takes on one.
+"""The load on the ranks' links in a round, and the time that a vector takes on one link.
 
-A rank's link out carries the vectors of its parts, one after the other, and then the sum of its stripe, to all others.
-A sum is sent when the last part has come. A round is over when the link that has most to carry is through; how long a
-vector takes is learnt from when that was.
+A rank's outgoing link carries the partial sums of its parts, one after the other, and then the sum of its stripe, to
+all others. A reducer sends a sum when the last partial sum has arrived. A round ends when the link with the most load
+is free. The leader learns from that time how long a vector takes.
 
-Until a round has shown it, chunks do. A rank sends in a known order, so a chunk of its part that reaches the
-coordinator (`own`) tells how much of the vector has left, and the time since it said that the part was done how long
-that took. Of what several senders show the quickest counts. While nothing has come, the chunk that should be first
-tells how long a vector takes at least; but not for longer than `unknown` seconds, for it may be lost.
+Until a round has ended, the leader learns it from chunks. A rank sends in a known order. So a chunk of its partial sum
+that reaches the leader (`own`) shows how much of the vector has left. The time since the rank reported the part done
+shows how long that took. The quickest of several senders counts. While nothing has arrived, the wait for the chunk that
+should be first is a lower bound for a vector's time. The bound is at most `unknown` seconds: that chunk may be lost.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
 
-#: Rounds that are remembered. The quickest counts: what else makes a sum late is not the vector's length.
+#: Rounds that are remembered. The quickest counts: a sum may be late for reasons other than the vector's length.
 REMEMBERED = 32
 
-#: Steps in which a vector's seconds are found by halving.
+#: Steps of the bisection that finds a vector's seconds.
 HALVINGS = 16
 
 
 class Links:
-    """The links out of all ranks, in this round, and a vector's seconds as recent rounds have shown them."""
+    """The outgoing links of all ranks in this round, and a vector's seconds as recent rounds have shown them."""
 
     def __init__(self, ranks: int, unknown: float = 0.5, own: int = 0) -> None:
         self._ranks = ranks
@@ -34,14 +34,14 @@ class Links:
         self.vector: float = 0.0
         self.is_known = False
         self._chunks = 1
-        self._keepers_after: Sequence[int] = [0] * ranks  # how many keep something between a rank and `own`
-        self._awaited: tuple[float, float] | None = None  # first: with which part of a vector, since when
+        self._keepers_after: Sequence[int] = [0] * ranks  # number of reducers between a rank and `own`
+        self._awaited: tuple[float, float] | None = None  # the first chunk: fraction of a vector, since when
         self._kept: Sequence[float] = [0.0] * ranks
         self._sent: list[tuple[int, float]] = []
         self._sent_by: dict[int, list[float]] = {}
 
     def begin(self, stripes: Sequence[range]) -> None:
-        """A round begins, in which ranks keep these chunks of the vector."""
+        """A round begins, in which the ranks reduce these chunks of the vector."""
         chunks = sum(map(len, stripes)) or 1
         self._kept = [len(stripe) / chunks for stripe in stripes]
         self._sent = []
@@ -65,7 +65,7 @@ class Links:
         self._sent_by.setdefault(rank, []).append(now)
 
     def came(self, rank: int, position: int, now: float) -> None:
-        """Of the first vector that a rank sends in this round, that chunk of the coordinator's stripe has come."""
+        """A chunk of the leader's stripe has arrived, of the first vector that a rank sends in this round."""
         if self._seconds or rank not in self._sent_by:
             return
         seconds = (now - self._sent_by[rank][0]) / self._sent_with(rank, position)
@@ -73,29 +73,29 @@ class Links:
         self.is_known = True
 
     def look(self, now: float) -> None:
-        """See how long a vector takes at least, while nothing has come of what should come first."""
+        """Raise the lower bound for a vector's time, while the chunk that should be first has not arrived."""
         if not self.is_known and self._awaited is not None:
             part, since = self._awaited
             self.vector = max(self.vector, min(now - since, self._unknown) / part)
 
     def _sent_with(self, rank: int, position: int) -> float:
-        """Which part of a vector has left a rank with that chunk of the coordinator's stripe, if all stripes are alike.
+        """The fraction of a vector that has left a rank with that chunk of the leader's stripe, if stripes are equal.
 
-        They are while nothing is known. In which order chunks are sent is said by `Stripes.in_order`.
+        They are equal while no vector's time is known. `Stripes.in_order` defines the order in which chunks are sent.
         """
         others = max(1, self._keepers_after[self._own] + bool(self._kept[self._own]) - 1)
         sent = position * others + self._keepers_after[rank] + 1
         return min(1.0, sent / (self._chunks * (1 - self._kept[rank]) or 1.0))
 
     def free_at(self, rank: int) -> float:
-        """When the parts that a rank has sent so far will have left it."""
+        """When the partial sums that a rank has sent so far will have left it."""
         free = 0.0
         for when in self._sent_by.get(rank, ()):
             free = max(free, when) + self.vector
         return free
 
     def end(self, *, at_all: bool = False) -> float:
-        """When the sum should be at the coordinator; or at all ranks: what it keeps must leave it for that."""
+        """When the sum should be at the leader; or `at_all` ranks, for which the leader must also send its stripe."""
         return self._end(self.vector if self.is_known else 0.0, at_all=at_all)
 
     def _end(self, vector: float, *, at_all: bool = False) -> float:
@@ -103,12 +103,12 @@ class Links:
         return last_link(self._sent, kept, vector * (self._ranks - 1), vector)
 
     def resent(self, part: int, of: int, now: float) -> float:
-        """When such a part of the vector, of which every vector is sent again to another keeper, should be summed."""
+        """When `part` of the vector's `of` chunks should be summed, which all ranks send again to another reducer."""
         again = part / of * self.vector
         return max([now, *map(self.free_at, self._sent_by)]) + again * (len(self._sent) + self._ranks)
 
     def over(self, units_done: float, now: float) -> None:
-        """The sum is there: see how long a vector takes."""
+        """The sum has arrived: learn how long a vector takes."""
         low, high = 0.0, max(0.0, now - units_done)
         for _ in range(HALVINGS if self._ranks > 1 else 0):
             middle = (low + high) / 2
@@ -116,7 +116,7 @@ class Links:
         self._learn(high)
 
     def over_with_help(self) -> None:
-        """The sum is there, after something was done about it: what its chunks have shown is all that is known."""
+        """The sum has arrived, after the leader intervened: only its chunks show how long a vector takes."""
         if self.is_known and not self._seconds:
             self._learn(self.vector)
 
@@ -127,9 +127,9 @@ class Links:
 
 
 def last_link(sent: Sequence[tuple[int, float]], kept: Sequence[float], whole: float, vector: float) -> float:
-    """When the last link is through, of ranks that began to send vectors at these times, in this order.
+    """When the last link is free, of ranks that began to send vectors at these times, in this order.
 
-    Each keeps a part of the sum; to send all of it to everyone takes one link `whole` seconds.
+    Each rank reduces a part of the sum. One link needs `whole` seconds to send all of the sum to all ranks.
 
     >>> last_link([(0, 1.0), (1, 1.0), (1, 1.2)], [0.5, 0.5], 1.0, 1.0)
     3.5

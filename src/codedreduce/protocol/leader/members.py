@@ -1,6 +1,6 @@
-"""The members of a run, as its leader knows them: who is in, who drifts, who gives its state, who is through.
+"""The members of a run, as the leader knows them: membership, drift, state transfer, ranks that are done.
 
-And the office of the leader: what a rank has while it leads, and how it speaks to the leader if it does not.
+Also `Office`: what a rank has while it leads, and how it sends to the leader while it does not.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from codedreduce.protocol.leader.drift import DriftDetector
 from codedreduce.protocol.leader.scheduler import Scheduler
 from codedreduce.schemes import StripedPlan
 
-#: Ranks that give their state to one that wants it, each some of it.
+#: Ranks that transfer their state to one that needs it, each a part.
 GIVERS = 3
 
 
 class Members:
-    """The other ranks of a run, as the one that leads them (`own`) in a generation knows them."""
+    """The other ranks of a run, as the leader (`own`) of a generation knows them."""
 
     def __init__(
         self, plan: StripedPlan, settings: Settings, coordinating: Scheduler, *, own: int, generation: int
@@ -46,18 +46,18 @@ class Members:
         self._first = settings.after + 1  # the first round
         self._least = settings.least
         self._lost: set[int] = set()  # ranks that cannot be reached
-        self._has_said = False  # that everyone is in
-        self._met: set[int] = set()  # ranks that were ever let in
-        self._through: set[int] = set()  # with the last round
-        self._spoke: set[int] = set()  # those of whom something was heard since somebody last looked
-        self._odd: set[int] = set()  # ranks whose state nobody should take
-        self._is_odd = False  # its own, and it is known what is right
-        self._taking: set[int] = set()  # ranks to whom others were asked to give their state
+        self._has_said = False  # whether `EveryoneIn` was issued
+        self._met: set[int] = set()  # ranks that were ever admitted
+        self._through: set[int] = set()  # ranks that have done the last round
+        self._spoke: set[int] = set()  # ranks heard from since `some_catch_up` was last called
+        self._odd: set[int] = set()  # ranks with a state that no other rank should take
+        self._is_odd = False  # the leader's own state differs, and the right one is known
+        self._taking: set[int] = set()  # ranks to which others were asked to transfer their state
 
-    # -- who is in
+    # -- membership
 
     def greet(self, rank: int, hello: Hello, position: RankPosition, voters: Voters, actions: list[AnyAction]) -> bool:
-        """Answer a hello, and say which round is over; whether the rank is in."""
+        """Answer a hello, with the last round that is over; return whether the rank is admitted."""
         is_late = rank in self._met or position.go.round > 0
         answer = self._roster.answer(rank, hello, self._generation, position.through, is_late=is_late, voters=voters)
         actions.append(Transmit(to=rank, message=answer))
@@ -70,7 +70,7 @@ class Members:
         return True
 
     def take_over(self, positions: Mapping[int, int], now: float, actions: list[AnyAction]) -> None:
-        """Lead those that follow, in whatever round each is; all of them were in before."""
+        """Lead the followers, whatever round each is in; all of them were members before."""
         for rank, position in positions.items():
             if rank != self._own:
                 self._roster.take(rank)
@@ -82,31 +82,31 @@ class Members:
                     self._coordinating.is_ahead(rank, now, actions)
 
     def has_met(self, rank: int) -> bool:
-        """Whether a rank was ever let in."""
+        """Whether a rank was ever admitted."""
         return rank in self._met
 
     def met(self) -> frozenset[int]:
-        """The ranks that were ever let in."""
+        """The ranks that were ever admitted."""
         return frozenset(self._met)
 
     @property
     def all_ready(self) -> bool:
-        """Whether everyone who is in has begun the first round."""
+        """Whether all members have begun the first round."""
         return self._roster.all_ready
 
     def lacking(self) -> list[int]:
-        """The ranks that are not in."""
+        """The ranks that have not joined or not reported ready."""
         return self._roster.lacking()
 
     def on_leaving(self, message: Leaving, rank: int, actions: list[AnyAction]) -> None:
-        """A rank goes after this round, and is not counted on in the next."""
+        """A rank leaves after this round: the leader does not use it in the next."""
         if rank in self._coordinating.staying():
             reason = f"rank {rank} leaves after round {message.round}: {message.reason}"
             actions.append(Note(kind="leaving", reason=reason, round=message.round, nodes=(rank,)))
             self._coordinating.leaves(rank)
 
     def staying(self) -> set[int]:
-        """The other ranks that are there, and do not go after this round."""
+        """The other ranks that are present, and do not leave after this round."""
         return self._coordinating.staying()
 
     def gone(self, rank: int) -> None:
@@ -115,31 +115,31 @@ class Members:
         self._roster.gone(rank)
 
     def tell_all(self, message: AnyMessage, actions: list[AnyAction]) -> None:
-        """Say something to everyone who is in."""
+        """Send a message to all members."""
         actions.extend(Transmit(to=rank, message=message) for rank in self._roster.present())
 
     def through(self, rank: int) -> None:
-        """A rank has had its last round."""
+        """A rank has done its last round."""
         self._through.add(rank)
 
     @property
     def all_through(self) -> bool:
-        """Whether everyone who is in has had its last round."""
+        """Whether all members have done their last round."""
         return set(self._roster.present()) <= self._through
 
     def hear_of(self, rank: int) -> None:
-        """A rank is there, and does something."""
+        """A rank is alive, and active."""
         self._spoke.add(rank)
 
     def some_catch_up(self) -> bool:
-        """Whether somebody is not through, and something was heard of it since this was last asked."""
+        """Whether a member has not done its last round, and was heard from since the last call."""
         spoke, self._spoke = self._spoke, set()
         return not spoke.isdisjoint(set(self._roster.present()) - self._through)
 
-    # -- what they say
+    # -- their reports
 
     def on_status(self, message: Status, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank says how far it is; everyone is in when all have begun the first round."""
+        """A rank reports its progress. The run begins when all members have begun the first round."""
         self.hear_of(rank)
         lead = self._coordinating
         is_first = message.round == self._first > lead.round
@@ -152,7 +152,7 @@ class Members:
             self.compare(rank, message.round, message.digest, actions)
 
     def begin_if_enough(self, actions: list[AnyAction]) -> None:
-        """Say that everyone is in, when all are who can be reached, and enough."""
+        """Issue `EveryoneIn` once all ranks are ready, or at least `least` are and no other can be reached."""
         lacking = self._roster.lacking()
         count = len(self._roster.children) + 1 - len(lacking)
         may_begin = not lacking or (0 < self._least <= count and self._lost.issuperset(lacking))
@@ -172,12 +172,12 @@ class Members:
         actions.append(was_late(message, rank))
 
     def compare(self, rank: int, round_: int, digest: str, actions: list[AnyAction]) -> None:
-        """Look whether a rank's model is the others', and have it take their state if not."""
+        """Compare a rank's model with the others'; if it differs, the rank must take their state."""
         lead = self._coordinating
         if round_ not in (lead.round, lead.round + 1):
             return
         for odd in self._drift.hear(rank, round_, digest, lead.current()):
-            reason = f"rank {odd} has another model than the others in round {round_}"
+            reason = f"rank {odd} has a different model from the others in round {round_}"
             if odd == self._own and self._drift.has_majority:
                 reason += "; it takes their state"
                 self._is_odd = True
@@ -186,20 +186,20 @@ class Members:
                 self._odd.add(odd)
                 lead.must_renew(odd)
                 actions.append(Transmit(to=odd, message=Renew(generation=self._generation, round=round_)))
-            if round_ > self._first:  # before it the coordinator's counts, and others may differ
+            if round_ > self._first:  # before it the leader's counts, and others may differ
                 reason += ". Do all ranks take the same steps, with the same optimizer?"
             kind = "drift" if round_ > self._first else "renewed"
             actions.append(Note(kind=kind, reason=reason, round=round_, nodes=(odd,)))
 
     def takes_state(self, round_: int, actions: list[AnyAction]) -> bool:
-        """Whether this rank must take the state of others before this round; those that have it are asked."""
+        """Whether this rank must take the state of others before this round; ask those that have it."""
         if not self._is_odd:
             return False
         self._is_odd = self._ask(self._own, round_, actions)
         return self._is_odd
 
     def must_take_state(self) -> None:
-        """This rank's script has not what the others have."""
+        """This rank's script does not have the state that the others have."""
         self._is_odd = True
 
     def has_state(self) -> None:
@@ -207,9 +207,9 @@ class Members:
         self._is_odd = False
 
     def find_givers(self, rank: int, round_: int, actions: list[AnyAction]) -> bool:
-        """Ask others to give their state to one that wants it, not always the same; whether some were asked.
+        """Ask other ranks, not always the same, to transfer their state to one that needs it; whether some were asked.
 
-        If there are none, or it was in vain, the coordinator gives its own.
+        If there are none, or the transfer failed, the leader transfers its own.
         """
         self._odd.discard(rank)
         self._coordinating.must_renew(rank)
@@ -220,7 +220,7 @@ class Members:
         return True
 
     def _ask(self, rank: int, round_: int, actions: list[AnyAction]) -> bool:
-        """Ask some that are current to give a rank their state as it is before a round; whether there are any."""
+        """Ask some current ranks to transfer to a rank their state before a round; return whether there are any."""
         current = [one for one in self._coordinating.current() if one not in (self._own, rank) and one not in self._odd]
         give = Give(generation=self._generation, round=round_, to=rank)
         for step in range(min(GIVERS, len(current))):
@@ -229,13 +229,13 @@ class Members:
 
 
 def was_late(message: Late, rank: int) -> Note:
-    """What is to be told of a rank that was late."""
+    """The note about a rank that was late."""
     reason = f"rank {rank} was {message.seconds:.3g} s late in round {message.round}"
     return Note(kind="late", reason=reason, round=message.round, nodes=(rank,), seconds=message.seconds)
 
 
 class Office:
-    """The coordinator's part of a rank's machine: there while the rank leads, empty otherwise."""
+    """The leader's part of a rank's machine: present while the rank leads, empty otherwise."""
 
     def __init__(self, position: RankPosition) -> None:
         self._position = position
@@ -247,7 +247,7 @@ class Office:
         self.lead, self.leading = lead, leading
 
     def leave(self) -> None:
-        """Another leads, or nobody."""
+        """Another rank leads, or none."""
         self.lead = self.leading = None
 
     @property
@@ -256,10 +256,10 @@ class Office:
         return self.lead is not None
 
     def tell_leader(self, message: AnyMessage, actions: list[AnyAction]) -> None:
-        """Say something to the one that leads, if that is another.
+        """Send a message to the leader, if that is another rank.
 
-        A rank that would lead and does not yet has nobody to tell: what counts is said again, or begun again, when it
-        is known who leads.
+        A candidate has no leader to send to. Once there is a leader, the ranks repeat the messages that count, or
+        the round begins again.
         """
         if self._position.coordinator != self._position.node:
             actions.append(Transmit(to=self._position.coordinator, message=message))

@@ -1,10 +1,15 @@
-"""What is done when all units are computed and the sum does not come; and when a keeper is gone, or silent.
+"""The leader's reaction when all units are computed but the sum does not arrive, or a reducer failed or is silent.
 
-Keepers whose chunks are missing are asked what they lack. A unit that some lack is done again by another rank, since
-whoever did it cannot deliver; and by yet another, if that does not arrive either. A keeper that lacks nothing and does
-not deliver, or does not answer, or is at an earlier round and lacks what was done again, is replaced for the round:
-every sender still has its vectors, and sends that stripe to the new keeper. Whoever was asked or replaced may have the
-sum, and it got lost on its way: it is wanted again.
+The leader asks the reducers of missing chunks which units they lack. Another rank computes such a unit again, since the
+first one cannot deliver it; then yet another, if that does not arrive either. The leader replaces a reducer for the
+round in three cases:
+
+- The reducer lacks nothing and does not deliver.
+- It does not answer.
+- It is at an earlier round and lacks a unit that was computed again.
+
+Every sender still has its vectors, and sends that stripe to the new reducer. A reducer that was asked or replaced may
+have sent the sum, and the network lost it: the leader requests it again.
 """
 
 from __future__ import annotations
@@ -12,30 +17,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-#: How much longer than expected a sum may take before keepers are asked, and then until something is done.
+#: How much longer than expected a sum may take before the leader asks reducers, and then until it intervenes.
 PATIENCE, MORE_PATIENCE = 1.5, 0.5
 
-#: Chunks in a message that asks for some.
+#: Chunks in one message that requests chunks.
 WANTED_AT_ONCE = 1024
 
 
 @dataclass
 class Redone:
-    """A unit that is done again: by whom that was tried, and when the last one was asked."""
+    """A unit that is computed again: the ranks that tried, and when the last one was asked."""
 
     tried: set[int] = field(default_factory=set)
     asked: float = 0.0
 
 
-#: Looks at which a keeper that lacks many units is waited for: it is the vectors that are slow, and nobody is late.
-#: More while nothing is known of how long vectors take. The time between two looks grows with that of the round.
+#: Checks during which the leader waits for a reducer that lacks many units: the vectors are slow, and no rank is late.
+#: More while no vector's time is known. The time between two checks grows with that of the round.
 SLOW_LOOKS, UNKNOWN_LOOKS = 6, 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """What is to be done about chunks that are missing: whom to ask what it lacks, or for which chunks; whose stripes
-    to have kept by others, which units to do again.
+    """What to do about missing chunks: request chunks (`want`), ask reducers what they lack (`ask`), reassign stripes
+    (`replace`), compute units again (`redo`).
     """
 
     want: tuple[tuple[int, tuple[int, ...]], ...] = ()
@@ -46,40 +51,40 @@ class Steps:
 
 @dataclass
 class MissingSums:
-    """Who keeps which stripe in this round, and what keepers have said they lack."""
+    """The reducer of each stripe in this round, and the units that reducers have reported they lack."""
 
     stripes: Sequence[range] = ()
-    units: int = 0  # that a sum is of; as many as there are stripes, if nothing is said
-    _keeper: dict[int, int] = field(default_factory=dict)  # of stripes that are kept by another than planned
+    units: int = 0  # number of units in a sum; by default the number of stripes
+    _keeper: dict[int, int] = field(default_factory=dict)  # of stripes with another reducer than planned
     _asked: set[int] = field(default_factory=set)
     _lacks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     redone: dict[int, Redone] = field(default_factory=dict)  # by unit
     _having: set[int] = field(default_factory=set)  # ranks that have the whole sum
     _had: set[int] = field(default_factory=set)  # ranks that had it, and hold later ones
-    _before: dict[int, set[int]] = field(default_factory=dict)  # who kept a stripe until another did
+    _before: dict[int, set[int]] = field(default_factory=dict)  # earlier reducers of a stripe
     vector_is_known: bool = True
-    own: int = 0  # the coordinator's rank
-    _looks: int = 0  # that were taken in this round
-    _left: dict[int, int] = field(default_factory=dict)  # chunks that were missing, by stripe, when last looked
-    _catch_up: set[int] = field(default_factory=set)  # keepers that were at an earlier round when they said so
+    own: int = 0  # the leader's rank
+    _looks: int = 0  # number of checks in this round
+    _left: dict[int, int] = field(default_factory=dict)  # missing chunks by stripe, at the last check
+    _catch_up: set[int] = field(default_factory=set)  # reducers at an earlier round when they reported what they lack
 
     def keeper(self, stripe: int) -> int:
-        """Who keeps a stripe."""
+        """The reducer of a stripe."""
         return self._keeper.get(stripe, stripe)
 
     def kept_by(self, rank: int) -> list[int]:
-        """The stripes that a rank keeps."""
+        """The stripes that a rank reduces."""
         taken = [stripe for stripe, keeper in self._keeper.items() if keeper == rank]
         own = rank < len(self.stripes) and len(self.stripes[rank]) > 0 and rank not in self._keeper
         return [rank, *taken] if own else taken
 
     def is_kept_by(self, stripe: int, rank: int) -> None:
-        """Another rank keeps a stripe from now on."""
+        """Another rank reduces a stripe from now on."""
         self._before.setdefault(stripe, set()).add(self.keeper(stripe))
         self._keeper[stripe] = rank
 
     def has_sum(self, rank: int) -> None:
-        """A rank has said that it has the whole sum."""
+        """A rank has reported that it has the whole sum."""
         if rank not in self._had:
             self._having.add(rank)
 
@@ -89,7 +94,7 @@ class MissingSums:
         self._had.add(rank)
 
     def gone(self, rank: int) -> None:
-        """A rank cannot be reached; if it comes back it says what it has, or is a new process."""
+        """A rank cannot be reached; if it comes back it reports what it has, or is a new process."""
         self._having.discard(rank)
         self._had.discard(rank)
 
@@ -99,26 +104,26 @@ class MissingSums:
         return bool(self._having)
 
     def was_kept_by_others(self, stripe: int) -> bool:
-        """Whether somebody who kept it in place of another was in vain, too."""
+        """Whether the stripe was reassigned in this round already."""
         return stripe in self._keeper
 
     @property
     def is_as_planned(self) -> bool:
-        """Whether nothing had to be done in this round."""
+        """Whether the leader has neither reassigned a stripe nor repeated a unit in this round."""
         return not self._keeper and not self.redone
 
     def said(self, rank: int, lacks: tuple[int, ...], *, is_behind: bool = False) -> None:
-        """A rank has said which units its stripes lack; one that is at an earlier round may not know of this one."""
+        """A rank has reported the units that its stripes lack; one at an earlier round may not know of this one."""
         self._lacks[rank] = lacks
         (self._catch_up.add if is_behind else self._catch_up.discard)(rank)
 
     def _is_waiting(self, keeper: int) -> bool:
-        """Whether a keeper waits for units; not for what was done again, if it may be waiting in another round."""
+        """Whether a reducer waits for units. If it may wait in another round, units computed again do not count."""
         lacks = self._lacks.get(keeper, ())
         return bool(lacks) and not (keeper in self._catch_up and self.redone.keys() >= set(lacks))
 
     def steps(self, missing: Iterable[int], own_lacks: Sequence[int], present: set[int]) -> Steps:
-        """What to do about these chunks of the sum; `own_lacks` is what the coordinator itself lacks as a keeper.
+        """What to do about these missing chunks; `own_lacks` are the units that the leader itself lacks as a reducer.
 
         >>> sums = MissingSums(stripes=(range(0, 2), range(2, 4), range(4, 6)))
         >>> sums.steps([2, 4, 5], [], {0, 1, 2})
@@ -135,7 +140,7 @@ class MissingSums:
         for stripe, comes in self._stripes_of(missing):
             keeper = self.keeper(stripe)
             if comes and keeper != self.own:
-                self._asked.discard(keeper)  # who sends, however slowly, is not late
+                self._asked.discard(keeper)  # a reducer that sends, however slowly, is not late
             elif self._is_slow_for_all(own_lacks if keeper == self.own else self._lacks.get(keeper, ())):
                 self._asked.discard(keeper)
             elif keeper == self.own:
@@ -154,12 +159,14 @@ class MissingSums:
         return Steps(want=want, ask=tuple(ask), replace=tuple(replace), redo=tuple(sorted(redo)))
 
     def _is_slow_for_all(self, lacks: Sequence[int]) -> bool:
-        """Whether a keeper lacks so many units that vectors are slow, rather than somebody's lost; for some looks."""
+        """Whether a reducer lacks so many units that vectors are slow, rather than one lost; for some checks only."""
         looks = SLOW_LOOKS if self.vector_is_known else UNKNOWN_LOOKS
         return self._looks <= looks and len(lacks) > max(1, (self.units or len(self.stripes)) // 3)
 
     def _want_again(self, missing: Sequence[int]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Whom to ask for chunks that it may have sent already: those that were asked, or replaced; or have all."""
+        """Ranks that may have sent missing chunks, and the chunks to request: reducers asked or replaced, and ranks
+        with the whole sum.
+        """
         want = []
         for stripe, chunks in enumerate(self.stripes):
             before = self._before.get(stripe, set())
@@ -172,17 +179,17 @@ class MissingSums:
         return tuple(want)
 
     def replaced(self) -> list[tuple[int, int]]:
-        """Stripes that are kept by another than planned, and by whom."""
+        """Stripes with another reducer than planned, and that reducer."""
         return sorted(self._keeper.items())
 
     def keepers_of(self, chunks: Iterable[int]) -> set[int]:
-        """Who keeps these chunks."""
+        """The reducers of these chunks."""
         wanted = set(chunks)
         stripes = (stripe for stripe, one in enumerate(self.stripes) if not wanted.isdisjoint(one))
         return {self.keeper(stripe) for stripe in stripes}
 
     def _stripes_of(self, chunks: Iterable[int]) -> list[tuple[int, bool]]:
-        """The stripes that chunks are in, and whether there are fewer of each than when last looked."""
+        """The stripes that chunks are in, and whether fewer of them are missing than at the last check."""
         wanted = set(chunks)
         left = {stripe: len(wanted.intersection(one)) for stripe, one in enumerate(self.stripes)}
         found = [(stripe, count < self._left.get(stripe, count)) for stripe, count in left.items() if count]

@@ -1,16 +1,17 @@
 """The pace of ranks and of their links, as the leader has learnt it.
 
-How long a block takes each rank, and when it begins with the first one:
+`Pace`: how long a block takes each rank, and when the rank begins with the first one.
 
-Of a block's time in the last few rounds the lower middle counts: a rank that is slow now and then is not known to be
-slow, one that is slow in most rounds is. Of the times at which a rank began the least counts: stalls in some rounds are
-met when they come, and only those in every round are planned for.
+The lower median of a block's time in the last few rounds counts. So a rank that is slow in most rounds counts as slow,
+and one that is slow now and then does not. The least of a rank's start times counts. The leader plans only for stalls
+that occur in every round, and reacts to the others when they occur.
 
-Whose link is slow, where vectors are short: seen by how long each rank's vector takes to reach rank 0.
+`Deliveries`: the ranks with a slow link, where vectors are short. The leader measures how long each rank's vector takes
+to reach the leader.
 
-A link that is slow from the first round on is in all that is known of how long sums take, so that nobody is late by
-it. But rank 0 keeps a stripe, as the others do, and gets chunks of it from all: a rank whose chunks take several times
-as long as most others', and so much that a round is longer by it, several rounds in a row, has a slow link.
+A link that is slow from the first round on is part of all measured times of sums. So no rank is late because of it. But
+the leader reduces a stripe, as the others do, and gets chunks of it from all ranks. The link of a rank is slow if its
+chunks take several times as long as most others', and lengthen the round noticeably, several rounds in a row.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from statistics import median
 #: Rounds that are remembered of a rank.
 REMEMBERED = 4
 
-#: A rank is known to begin late when it did so in so many rounds.
+#: A rank is known to begin late when it did so in this many rounds.
 LAGS_NEEDED = 4
 
-#: A rank that was slow and now does a block within so many times what it takes the others has recovered.
+#: A slow rank has recovered when a block takes it at most this many times as long as the others.
 RECOVERED_WITHIN = 2.0
 
-#: Ranks' excess over what was expected of them that is remembered, of all ranks together.
+#: Values that are remembered of the time by which ranks exceeded what was expected, of all ranks together.
 EXCESSES = 64
 
 
-#: When a rank begins that has not when others have done its work.
+#: The start time of a rank that had not begun when others had done its work.
 NEVER = float("inf")
 
 
@@ -43,18 +44,18 @@ class Pace:
         self._blocks: list[deque[float]] = [deque(maxlen=REMEMBERED) for _ in range(ranks)]
         self._lags: list[deque[float]] = [deque(maxlen=REMEMBERED) for _ in range(ranks)]
         self._over: deque[float] = deque(maxlen=EXCESSES)
-        self._now: dict[int, tuple[int, float]] = {}  # blocks that ranks have done in this round, and what each took
+        self._now: dict[int, tuple[int, float]] = {}  # by rank: blocks done in this round, and seconds per block
         self._usual: float | None = None
         self._spread = 0.0
 
     def refresh(self) -> None:
-        """A round begins: what is usual is seen anew. Looking at all ranks is for here, not for every message."""
+        """A round begins: compute the usual pace again. All ranks are looked at only here, not for every message."""
         self._now = {}
         self._usual = _at(0.5, [one for one in map(self.block, range(len(self._blocks))) if one is not None])
         self._spread = _at(0.4, self._over) or 0.0
 
     def did(self, rank: int, each: float, blocks: int = 1) -> None:
-        """A rank has done some blocks, each in so many seconds; what it did in one round counts once."""
+        """A rank has done some blocks, in `each` seconds per block; its blocks of one round count once."""
         known, usual = self.block(rank), self._usual
         if rank in self._now:
             before, took = self._now[rank]
@@ -62,49 +63,49 @@ class Pace:
             each = (before * took + blocks * each) / (before + blocks)
             blocks += before
         elif known is not None and usual is not None and known > RECOVERED_WITHIN * usual >= each:
-            self._blocks[rank].clear()  # it was slow, and is no more
+            self._blocks[rank].clear()  # it has recovered
         self._now[rank] = (blocks, each)
         self._blocks[rank].append(each)
         if self._usual is None:
             self._usual = each
 
     def began(self, rank: int, lag: float) -> None:
-        """A rank began with its work so many seconds into the round."""
+        """A rank began with its work `lag` seconds into the round."""
         if lag <= self.lag(rank) / RECOVERED_WITHIN:
-            self._lags[rank].clear()  # it began late, and does no more
+            self._lags[rank].clear()  # it no longer begins late
         self._lags[rank].append(max(0.0, lag))
 
     def held_up(self, rank: int, blocks: int, after: float) -> None:
-        """A rank had done only so many blocks of its work when, so many seconds later, others had done it."""
+        """A rank had done only these `blocks` of its work when others had done all of it, `after` seconds later."""
         known = self.block(rank)
         if not blocks:
-            self._lags[rank].append(NEVER)  # nobody knows when it would have
+            self._lags[rank].append(NEVER)  # it is unknown when it would have begun
         elif rank not in self._now and (known is None or after / (blocks + 1) > known):
             self._blocks[rank].append(after / (blocks + 1))
 
     def block(self, rank: int) -> float | None:
-        """Seconds that a block takes a rank in most rounds; None if nothing is known of it."""
+        """Seconds per block of a rank in most rounds; None if not known."""
         return _at(0.5, self._blocks[rank])
 
     def lag(self, rank: int) -> float:
-        """Seconds into a round until a rank begins at best, if that was seen in some rounds; without end if never."""
+        """Least seconds into a round until a rank begins, if known from enough rounds, else 0; infinite if never."""
         return min(self._lags[rank]) if len(self._lags[rank]) >= LAGS_NEEDED else 0.0
 
     def usual(self) -> float | None:
-        """Seconds that a block takes a rank in the middle."""
+        """Seconds per block of the median rank."""
         return self._usual
 
     def ended(self, over: float) -> None:
-        """A rank was through with its work by so much later than expected, as a part of what was expected."""
+        """A rank finished its work this much later than expected, as a fraction of the expected time."""
         self._over.append(over)
 
     def spread(self) -> float:
-        """How much later than expected the quicker ranks are, as a part of what was expected."""
+        """How much later than expected the quicker ranks finish, as a fraction of the expected time."""
         return self._spread
 
 
 def _at(part: float, values: Sequence[float]) -> float | None:
-    """The value below which such a part of the values lies.
+    """The value below which this fraction of the values lies.
 
     >>> _at(0.5, [4.0, 1.0, 2.0, 9.0])
     2.0
@@ -112,18 +113,18 @@ def _at(part: float, values: Sequence[float]) -> float | None:
     return sorted(values)[int(part * (len(values) - 1))] if values else None
 
 
-#: So many times as long as at most others, and by such a part of the round.
+#: A link is slow if its chunks take SLOWER times as long as most others', and longer by this fraction of the round.
 SLOWER, OF_A_ROUND = 4.0, 0.15
 
-#: In so many rounds in a row: what happens once is not the link.
+#: It must be slow in this many rounds in a row: a single delay is not the link.
 ROUNDS = 3
 
-#: Of so many ranks at least it must be known: of fewer none is as most others.
+#: Times of at least this many ranks must be known: fewer ranks have no majority to compare with.
 RANKS = 3
 
 
 class Deliveries:
-    """How long after a rank had computed its unit all of rank 0's stripe of it had come.
+    """The time from when a rank has computed its unit until all of the leader's stripe of it has arrived.
 
     >>> deliveries = Deliveries()
     >>> for round_ in range(3):
@@ -146,16 +147,16 @@ class Deliveries:
         self._took.clear()
 
     def sends(self, rank: int, now: float) -> None:
-        """A rank has computed something, and sends it; the first time counts."""
+        """A rank has computed a part, and sends it; the first time counts."""
         self._sent.setdefault(rank, now)
 
     def came(self, rank: int, now: float) -> None:
-        """A chunk of it has come."""
+        """A chunk from a rank has arrived."""
         if rank in self._sent:
             self._took[rank] = now - self._sent[rank]
 
     def over(self, seconds: float) -> list[int]:
-        """The round is over, and took so long; the ranks that are known by now to have a slow link."""
+        """The round is over, after `seconds`; return the ranks now known to have a slow link."""
         if len(self._took) < RANKS:
             return []
         usual = median(self._took.values())

@@ -1,11 +1,10 @@
-"""Who takes part in a round: ranks that are there, are at the round that is on, and are not left out for a while.
+"""The ranks that take part in a round: those that are present, at the current round, and not excluded for a while.
 
-A rank from which nothing was heard in a whole round is given nothing in the next one. It says that it is there when it
-begins a round without work, and is given work again after that. So one that is frozen or cut off costs its lateness
-once.
+A rank that was silent for a whole round gets no work in the next one. It reports when it begins a round without work,
+and gets work again after that. So a rank that is frozen or cut off delays the run only once.
 
-A rank that computes, but does not deliver or keep (its link is slow), is left out for some rounds, for twice as many
-each time; and for longer, until it begins a round in time: to begin it must have got the sum over that link.
+A rank that computes, but does not deliver or reduce (its link is slow), is excluded for some rounds, twice as many each
+time. The exclusion lasts until it begins a round in time: to begin, it must have got the sum over that link.
 """
 
 from __future__ import annotations
@@ -14,35 +13,35 @@ from collections.abc import Iterable
 
 from codedreduce.protocol.core.mistakes import Mistakes
 
-#: Rounds that a rank is left out at first when it did not deliver or keep, and at most; each time twice as many.
+#: Rounds for which a rank that did not deliver or reduce is excluded, at first and at most; they double each time.
 LEFT_OUT, LEFT_OUT_AT_MOST = 4, 256
 
-#: A rank that was left out is back when it begins a round within such a part of the time that a round takes.
+#: An excluded rank takes part again when it begins a round within this fraction of the time that a round takes.
 IN_TIME = 0.3
 
 
 class Participation:
-    """What is known of the ranks' being there. The coordinator's `own` always is."""
+    """The known presence of the ranks. The leader's `own` rank is always present."""
 
     def __init__(self, own: int = 0, mistakes: Mistakes | None = None) -> None:
         self._own = own
         self._mistakes = mistakes
         self.present: set[int] = {own}
         self._away: set[int] = set()  # ranks that are new, or take another's state
-        self._catch_up: set[int] = set()  # ranks that have said that they are at an earlier round
-        self._left_out: dict[int, tuple[int, int]] = {}  # until which round, and for how many
-        self._heard: set[int] = set()  # of whom something was heard in this round
-        self._has_sum: set[int] = set()  # who has the sum of this round, and computes nothing of it any more
-        self._silent: set[int] = set()  # of whom nothing was heard in the last one
-        self._leaving: set[int] = set()  # ranks that go after this round
+        self._catch_up: set[int] = set()  # ranks that reported an earlier round
+        self._left_out: dict[int, tuple[int, int]] = {}  # excluded ranks: until which round, and for how many
+        self._heard: set[int] = set()  # ranks heard from in this round
+        self._has_sum: set[int] = set()  # ranks that have the sum of this round, and compute nothing of it any more
+        self._silent: set[int] = set()  # ranks not heard from in the last round
+        self._leaving: set[int] = set()  # ranks that leave after this round
         self._wrong: set[int] = set()  # ranks that have computed wrongly in this round
-        self._in_time: set[int] = set()  # ranks that began this round in time, of those that were left out
+        self._in_time: set[int] = set()  # ranks that began this round in time
         self._round = 0
         self._began = 0.0
         self._took = 0.0
 
     def came(self, rank: int) -> None:
-        """A rank is in; after the first round it must show that it is at the current one."""
+        """A rank is a member; after the first round it must show that it is at the current one."""
         self.present.add(rank)
         self._leaving.discard(rank)
         if self._round:
@@ -57,7 +56,7 @@ class Participation:
         self._has_sum.discard(rank)
 
     def begin(self, round_: int, now: float) -> None:
-        """A round begins: whoever was silent in the last one is given nothing; unless most were, who are awaited."""
+        """A round begins: ranks that were silent in the last one get no work; if most were, the leader awaits them."""
         self._silent = self.present - self._heard - {self._own} if self._round else set()
         if 2 * len(self._silent) > len(self.present):
             self._silent = set()
@@ -74,7 +73,7 @@ class Participation:
         self._began = now
 
     def heard(self, rank: int, now: float) -> None:
-        """A rank has shown that it is at the round that is on."""
+        """A rank has shown that it is at the current round."""
         self._away.discard(rank)
         self._catch_up.discard(rank)
         if rank not in self._heard:
@@ -83,37 +82,37 @@ class Participation:
                 self._in_time.add(rank)
 
     def leaves(self, rank: int) -> None:
-        """A rank goes after this round: it is given nothing more."""
+        """A rank leaves after this round: it gets no more work."""
         self._leaving.add(rank)
 
     def staying(self) -> set[int]:
-        """The ranks that are there and do not go, but for the coordinator's own."""
+        """The ranks that are present and do not leave, without the leader's own."""
         return self.present - self._leaving - {self._own}
 
     def has_sum(self, rank: int) -> None:
-        """A rank has the sum of the round that is on, which the coordinator has not: it computes nothing of it."""
+        """A rank has the sum of the current round, which the leader does not have: it computes nothing of it."""
         self._has_sum.add(rank)
 
     def is_through(self, rank: int) -> bool:
-        """Whether a rank is through with the round that is on: it computes nothing of it, even if it lost its sum."""
+        """Whether a rank has done the current round: it computes nothing of it, even if it lost its sum."""
         return rank in self._has_sum
 
     def can_compute(self, rank: int) -> bool:
-        """Whether a rank is at the round that is on, and has not got its sum."""
+        """Whether a rank is at the current round, does not have its sum, and is not known to be wrong."""
         return self.is_current(rank) and rank not in self._has_sum and not self.is_wrong(rank)
 
     def was_wrong(self, rank: int) -> bool:
-        """A rank computed wrongly: it computes nothing more of this round; whether that is news."""
+        """A rank computed wrongly: it computes nothing more of this round. Return whether that is new."""
         is_news = rank not in self._wrong
         self._wrong.add(rank)
         return is_news
 
     def is_wrong(self, rank: int) -> bool:
-        """Whether what a rank computes cannot be relied on, in this round or for good."""
+        """Whether a rank's results are not reliable, in this round or for good (quarantine)."""
         return rank in self._wrong or (self._mistakes is not None and self._mistakes.is_quarantined(rank))
 
     def are_all_wrong(self, ranks: Iterable[int]) -> bool:
-        """Whether all of these were, and the coordinator's own in this round; if only quarantined, it goes on alone."""
+        """Whether all of these are wrong, the leader's rank in this round. If only quarantined, it goes on alone."""
         return self._own in self._wrong and all(map(self.is_wrong, ranks))
 
     def fell_behind(self, rank: int) -> None:
@@ -122,20 +121,20 @@ class Participation:
             self._catch_up.add(rank)
 
     def renews(self, rank: int) -> None:
-        """A rank takes another's state, and does nothing until it has it."""
+        """A rank takes the state of another, and does nothing until it has it."""
         if rank != self._own:
             self._away.add(rank)
 
     def is_current(self, rank: int) -> bool:
-        """Whether a rank is at the round that is on, as far as is known."""
+        """Whether a rank is at the current round, as far as is known."""
         return rank in self.present and rank not in self._away and rank not in self._catch_up
 
     def current(self) -> list[int]:
-        """The ranks that are at the round that is on, as far as is known."""
+        """The ranks that are at the current round, as far as is known."""
         return sorted(self.present - self._away - self._catch_up)
 
     def taking_part(self) -> list[int]:
-        """The ranks that are given work and stripes at the start of a round."""
+        """The ranks that get work and stripes at the start of a round."""
         out = self._silent | self._leaving
         able = [
             rank for rank in self.current()
@@ -144,17 +143,17 @@ class Participation:
         return able or [self._own]
 
     def can_help(self, rank: int) -> bool:
-        """Whether a rank can be given another's work: it was heard of in this round, and its link serves."""
+        """Whether a rank can take the work of another: it was heard from in this round, and its link is usable."""
         is_there = rank in self._heard or rank == self._own
         return is_there and self.can_compute(rank) and not self.is_left_out(rank) and rank not in self._leaving
 
     def is_left_out(self, rank: int) -> bool:
-        """Whether a rank is given nothing for a while."""
+        """Whether a rank is excluded for a while."""
         until, _ = self._left_out.get(rank, (0, 0))
         return self._round <= until
 
     def leave_out(self, rank: int) -> None:
-        """A rank did not deliver or keep: it is given nothing for some rounds; unless that is so of many."""
+        """A rank did not deliver or reduce: exclude it for some rounds, unless many ranks are excluded already."""
         others = sum(1 for one in self.present if self.is_left_out(one))
         if rank != self._own and not self.is_left_out(rank) and 3 * (others + 1) <= len(self.present):
             _, rounds = self._left_out.get(rank, (0, LEFT_OUT // 2))

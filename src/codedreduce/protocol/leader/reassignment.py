@@ -1,15 +1,16 @@
-"""Whose work idle ranks take over: that of whoever is expected to be through last, among those that are late.
+"""Reassigns the work of late ranks to idle ranks: first that of the late rank that is expected to finish last.
 
-Those that help are in it, too: what they have not begun is taken from them by whoever is idle next. So nobody is idle
-while somebody has blocks to spare, and a rank that awakes helps with what was taken from it.
+Helpers count as late ranks, too: the next idle rank takes what they have not begun. So no rank is idle while another
+has blocks to spare. A rank that wakes up helps with the work that was taken from it.
 
-What ranks say may get lost, and there may be nobody who could do their work: after a while all that are late are asked
-again, and then now and then.
+Reports may get lost, and there may be no rank that can help. So after a while the leader asks all late ranks again, and
+repeats that now and then.
 
-Nothing is taken from a rank that is under way before it is known how long a vector takes: what is taken travels as one.
+The leader takes nothing from a rank that makes progress until it knows how long a vector takes: what is taken travels
+as a vector.
 
-Asking a rank that may be at work is a bet, as under the parents of a tree: few are made where they do not pay
-(`Budget`). Taking from one that has said how far it is, is none.
+Reassigning work that a rank may be doing is a bet, as with the parents of a tree. The leader makes few bets where they
+do not pay (`Budget`). Taking work from a rank that has reported its progress is no bet.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ from codedreduce.protocol.leader.relief import Helper, Relief, Rest, relieve
 from codedreduce.protocol.leader.stragglers import ASKED, BEHIND, NOT_BEGUN, SILENT, Stragglers
 from codedreduce.schemes import Part, StripedPlan
 
-#: Helpers that are so many times slower than usual are asked last.
+#: Helpers that are this many times slower than usual are asked last.
 TOO_SLOW = 3.0
 
-#: What a rank has said is relied on for such a part of the time that a block takes it.
+#: A report of a rank is valid for this fraction of the time that it needs for a block.
 FRESH = 0.5
 
-#: Idle ranks that are looked through for some that are quick and can read a unit's samples.
+#: Number of idle ranks that are searched for quick ones that can read a unit's samples.
 LOOKED_THROUGH = 64
 
-#: A rank that nobody can help is looked at again, and asked again, when it has had such a part longer.
+#: The leader checks and asks a rank without helpers again after this fraction of the time that the rank has had.
 LATER = 0.1
 
-#: When a round has taken so many times as long as all were expected to, whatever may help is done.
+#: When a round has taken this many times the time expected of all ranks, the budget no longer limits bets.
 FAR_TOO_LATE = 4.0
 
 Say = Callable[[int, Message, float, list[AnyAction]], None]
 
 
 class Reassignment:
-    """The late and the idle of a round."""
+    """The late and the idle ranks of a round."""
 
     def __init__(
         self, plan: StripedPlan, participation: Participation, pace: Pace, links: Links, lateness: Stragglers, say: Say,
@@ -57,7 +58,7 @@ class Reassignment:
     ) -> None:  # fmt: skip
         self._plan = plan
         self._own = own
-        # A unit that is one block shows nothing before it is done: who answers may well be at it.
+        # A unit of one block shows no progress before it is done: a rank that answers may be computing it.
         self._not_begun = NOT_BEGUN if plan.blocks > 1 else SILENT
         self._participation = participation
         self._pace = pace
@@ -69,17 +70,17 @@ class Reassignment:
         self.round = 0
         self._generation = generation
         self.is_acting = False
-        self._idle: dict[int, None] = {}  # in the order in which they became so
-        self._catch_up: list[tuple[float, int, int]] = []  # who is through last, when (negative); the stamp of its hand
-        self._noted: set[int] = set()  # the ranks that are in there
-        self._bets: dict[int, bool] = {}  # units that were bet on in this round, and whether it was counted
-        self.failed: dict[int, dict[int, str]] = {}  # by unit: who failed at it in this round, and why
-        self._silent: list[int] = []  # ranks that did not answer, since this was last asked
+        self._idle: dict[int, None] = {}  # in the order in which they became idle
+        self._catch_up: list[tuple[float, int, int]] = []  # late ranks: expected end (negative), rank, stamp
+        self._noted: set[int] = set()  # the ranks in `_catch_up`
+        self._bets: dict[int, bool] = {}  # units with a bet in this round, and whether the budget counted it
+        self.failed: dict[int, dict[int, str]] = {}  # by unit: the ranks that failed at it in this round, and why
+        self._silent: list[int] = []  # ranks that did not answer, since the last `take_silent`
         self._began = 0.0
         self._ask_again_at = self._far_too_late = float("inf")
 
     def begin(self, round_: int, now: float) -> None:
-        """A new round."""
+        """Begin a new round."""
         self.round = round_
         self._began = now
         self._ask_again_at = self._far_too_late = float("inf")
@@ -92,25 +93,25 @@ class Reassignment:
         self._silent = []
 
     def first_look(self) -> float:
-        """All were given what they are to do: when to look at them though none may ever say a thing."""
+        """All ranks have their assignments: when to check on them, even if none of them ever reports."""
         due = (self._lateness.at(assignment, SILENT) for assignment in self.assignments.all() if assignment.each)
         self._ask_again_at = max(due, default=float("inf"))
         self._far_too_late = self._began + FAR_TOO_LATE * (self._ask_again_at - self._began)
         return self._next_look()
 
     def take_silent(self) -> list[int]:
-        """Ranks that are late and did not answer, since this was last asked."""
+        """The late ranks that did not answer, since the last call."""
         silent, self._silent = self._silent, []
         return silent
 
     def give(self, rank: int, parts: Iterable[Part], now: float) -> None:
-        """A rank is given parts at the start of a round."""
+        """Assign parts to a rank at the start of a round."""
         assignment = self.assignments.give(rank, [WorkOrder(part, now) for part in parts])
         lag = self._pace.lag(rank)
         self._lateness.expect(assignment, now, lag if lag < NEVER else 0.0)
 
     def help(self, rank: int, parts: tuple[Part, ...], now: float, actions: list[AnyAction]) -> None:
-        """Have a rank do parts in another's place."""
+        """Have a rank compute parts in place of another."""
         assignment = self.assignments.give(rank, [WorkOrder(part, now, helps=True) for part in parts])
         self._idle.pop(rank, None)
         self._lateness.expect(assignment, now)
@@ -118,7 +119,7 @@ class Reassignment:
         self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now, actions)
 
     def given_again(self, rank: int, now: float, did: WorkOrder | None = None) -> tuple[Part, ...]:
-        """What a rank that is back was given, from now on; but for what it has just done."""
+        """The parts that a returning rank still owes, timed from now on; without the one it has just done."""
         assignment = self.assignments.of(rank)
         owed = [order for order in assignment.orders if order is not did]
         assignment.heard, assignment.asked = None, None
@@ -130,7 +131,7 @@ class Reassignment:
         return tuple(order.part for order in owed)
 
     def is_out(self, rank: int) -> None:
-        """A rank is given nothing more in this round."""
+        """A rank gets no more work in this round."""
         self._idle.pop(rank, None)
 
     def has_failed(self, rank: int, unit: int) -> bool:
@@ -138,7 +139,7 @@ class Reassignment:
         return rank in self.failed.get(unit, ())
 
     def is_idle(self, rank: int) -> None:
-        """A rank could be given something, if it has nothing and is not stuck."""
+        """Note a rank as idle, if it has no work, is not stuck, and can help."""
         assignment = self.assignments.of(rank)
         if not assignment.orders:
             self._noted.discard(rank)
@@ -146,14 +147,14 @@ class Reassignment:
             self._idle[rank] = None
 
     def gone(self, rank: int, now: float) -> None:
-        """A rank cannot be reached: what it has is to be done by others at once."""
+        """A rank cannot be reached: others must do its work at once."""
         self._idle.pop(rank, None)
         assignment = self.assignments.of(rank)
         assignment.stamp += 1
         self._note(assignment, now)
 
     def told(self, assignment: Assignment, done: int, now: float) -> None:
-        """A rank has said how far it is."""
+        """A rank has reported its progress."""
         was_asked, assignment.asked = assignment.asked is not None, None
         assignment.heard = now
         if assignment.orders:
@@ -161,7 +162,7 @@ class Reassignment:
             if done > assignment.done:
                 assignment.done, assignment.moved = done, now
             elif not was_asked:
-                return  # it was not asked, and has nothing new to say
+                return  # the report is no answer, and shows no progress
             assignment.stamp += 1
             if was_asked:
                 self._note(assignment, now)
@@ -169,7 +170,7 @@ class Reassignment:
                 self._lateness.look_at(assignment, self._lateness.at(assignment, ASKED))
 
     def delivered(self, assignment: Assignment, order: WorkOrder | None, now: float) -> None:
-        """A rank has delivered a part, an order or not."""
+        """A rank has delivered a part, with or without an order for it."""
         assignment.delivered += 1
         assignment.asked = None
         assignment.heard = assignment.moved = now
@@ -183,7 +184,7 @@ class Reassignment:
         self.is_idle(assignment.rank)
 
     def cannot(self, assignment: Assignment, unit: int, now: float) -> None:
-        """A rank failed at a unit: it no longer has any of it, and is expected to go on with what else it has."""
+        """A rank failed at a unit: the leader takes the unit from it, and expects it to go on with its other work."""
         assignment.asked = None
         assignment.heard = assignment.moved = now
         for order in [one for one in assignment.orders if one.part.unit == unit]:
@@ -193,7 +194,7 @@ class Reassignment:
         self.is_idle(assignment.rank)
 
     def complete(self, unit: int, now: float, actions: list[AnyAction]) -> list[tuple[Assignment, WorkOrder, int]]:
-        """A unit is done: whoever still works on it need not; who that was, with which blocks done."""
+        """A unit is done: stop the ranks that still work on it. Return them, with their orders and blocks done."""
         left = []
         for assignment, order in self.assignments.holding(unit):
             left.append((assignment, order, assignment.done if order is assignment.orders[0] else 0))
@@ -208,7 +209,7 @@ class Reassignment:
         return left
 
     def _settle(self, unit: int, is_late: bool) -> None:
-        """See whether a bet was won."""
+        """Settle the bet on a unit, if there is one."""
         if unit not in self._bets:
             self.budget.on_time(unit)
             return
@@ -218,10 +219,10 @@ class Reassignment:
         else:
             self.budget.bet_lost(unit)
 
-    # -- late and idle
+    # -- late and idle ranks
 
     def look(self, now: float, actions: list[AnyAction]) -> float:
-        """Have idle ranks take over what late ones have not done; when to look again."""
+        """Have idle ranks take over what late ones have not done; return when to check again."""
         for assignment in self._lateness.whom(now):
             self._note(assignment, now)
         if not self.is_acting:
@@ -236,7 +237,7 @@ class Reassignment:
         return min(self._lateness.next_look() if self._idle else float("inf"), self._ask_again_at)
 
     def _ask_again(self, now: float, actions: list[AnyAction]) -> None:
-        """Ask all that are late: what they said may not have been heard."""
+        """Ask all late ranks: their reports may have been lost."""
         for assignment in list(self.assignments.all()):
             if (
                 assignment.rank != self._own
@@ -248,7 +249,7 @@ class Reassignment:
         self._ask_again_at = now + LATER * (now - self._began) + self._lateness.least
 
     def _note(self, assignment: Assignment, now: float) -> None:
-        """Remember that a rank has work that others could take."""
+        """Note a rank with work that others could take."""
         if assignment.to_relieve() is not None:
             if self._is_alive(assignment):
                 finish = max(now, assignment.heard or assignment.since) + assignment.blocks * assignment.pace(
@@ -281,7 +282,7 @@ class Reassignment:
                 self._note(assignment, now)
 
     def _consider(self, assignment: Assignment, now: float, actions: list[AnyAction]) -> float | None:
-        """Relieve a rank if it is time to; when to look at it again, or None if no bet can be made on it now."""
+        """Relieve a rank if it is time to; return when to check it again, or None if no bet is possible now."""
         lateness = self._lateness
         if not self._is_alive(assignment):
             return self._relieve(assignment, now, actions, is_stuck=True)
@@ -311,11 +312,11 @@ class Reassignment:
     def _relieve(
         self, assignment: Assignment, now: float, actions: list[AnyAction], *, is_stuck: bool = False
     ) -> float | None:
-        """Have idle ranks take over what pays; when to look at the rank again."""
+        """Have idle ranks take over as much as pays; return when to check the rank again."""
         order = assignment.to_relieve()
         if order is None:
             return float("inf")
-        if not is_stuck and not self._links.is_known:  # what blocks would cost that travel alone
+        if not is_stuck and not self._links.is_known:  # the cost of blocks that travel alone is unknown
             return now + LATER * (now - assignment.since) + self._lateness.least
         rest = self._rest(assignment, order, now, is_stuck=is_stuck)
         later = (
@@ -333,14 +334,14 @@ class Reassignment:
         is_twice = is_begun and self._is_alive(assignment) and relief.end == order.part.first
         if is_twice and not self._may_bet(order.part.unit, now):
             return None
-        if is_stuck and not is_begun:  # it has not come to this part, and need not
+        if is_stuck and not is_begun:  # the rank has not begun this part, and need not do it
             relief = replace(relief, end=order.part.first)
         self._hand_over(assignment, order, relief, now, actions, is_begun=is_begun)
         assignment.is_stuck = assignment.is_stuck or is_stuck
         return now
 
     def _rest(self, assignment: Assignment, order: WorkOrder, now: float, *, is_stuck: bool) -> Rest:
-        """What is left of an order."""
+        """The rest of an order."""
         if is_stuck:
             return Rest(part=order.part, pace=float("inf"))
         pace = assignment.pace(self._lateness.slowdown)
@@ -350,7 +351,7 @@ class Reassignment:
         return Rest(part=order.part, pace=pace, ahead=assignment.before(order) * pace - under_way)
 
     def _may_bet(self, unit: int, now: float) -> bool:
-        """Whether work may be done twice, perhaps: if that was needed last time, or out of what was saved."""
+        """Whether to risk computing a unit twice: if it was needed last time, or within the budget."""
         if unit not in self._bets and not self.budget.is_needy(unit) and now < self._far_too_late:
             if not self.budget.may_bet(len(self._bets)):
                 return False
@@ -360,7 +361,7 @@ class Reassignment:
         return True
 
     def _helpers(self, unit: int, now: float) -> list[Helper]:
-        """Some idle ranks: as many as there are for each that is behind; those first that became idle first."""
+        """Ranks that can do a unit, of those idle longest, the quickest first; at most as many as per late rank."""
         most = min(self._plan.blocks, max(1, len(self._idle) // max(1, len(self._noted))))
         usual = self._pace.usual() or 0.0
         group = [rank for rank in self._plan.readers(unit) if not self.has_failed(rank, unit)]
@@ -368,7 +369,7 @@ class Reassignment:
             rank for rank in islice(self._idle, LOOKED_THROUGH)
             if rank in group and (self.assignments.of(rank).delivered or self._pace.lag(rank) <= usual)
         ]  # fmt: skip
-        if not ranks:  # then those that are left out, or were not heard of, too
+        if not ranks:  # then also ranks that are excluded, or were not heard from
             ranks = [
                 rank for rank in group if self._participation.can_compute(rank) and not self.assignments.of(rank).orders
             ]
@@ -389,7 +390,7 @@ class Reassignment:
         *,
         is_begun: bool,
     ) -> None:
-        """Have helpers do their parts, and the owner less; what it may have begun it may still be first with."""
+        """Assign parts to the helpers, and less to the owner. It may still finish first what it may have begun."""
         if not self._is_alive(assignment):
             self.assignments.take(assignment, order)
         elif is_begun:
@@ -401,10 +402,10 @@ class Reassignment:
             self.help(helper, parts, now, actions)
 
     def _cut(self, assignment: Assignment, order: WorkOrder, end: int, now: float, actions: list[AnyAction]) -> None:
-        """Have a rank do less of a part, or nothing."""
+        """Have a rank do less of a part, or nothing of it."""
         unit, first, last = order.part
         if order.is_relieved and end <= first:
-            return  # it may still be first
+            return  # it may still finish first
         others = (one.part.first for one in assignment.orders if one is not order and one.part.unit == unit)
         if not any(other >= end for other in others):
             self._say(

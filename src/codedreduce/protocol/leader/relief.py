@@ -1,10 +1,11 @@
-"""How the work of a late rank is taken over: a pure function of how far it is, and who is idle.
+"""How idle ranks take over the work of a late rank: a pure function of its progress and of the idle ranks.
 
-Idle ranks take blocks from the last one backwards, as many as let all be through soonest. What the owner has begun
-stays its own, unless it seems to do nothing at all: then all of its blocks are taken, and perhaps done twice.
+Idle ranks take blocks from the last one backwards, as many as let all finish soonest. The owner keeps what it has
+begun, unless it seems to be stuck. Then the idle ranks take all of its blocks, and may repeat some.
 
-A block that travels alone is a vector more on a link. Where vectors are short next to blocks, blocks are taken one by
-one, the one that the owner may be at last of all. Where they are long, as many as possible are done in one go.
+A block that travels alone is one more vector on a link. Where vectors are short compared with blocks, helpers take
+blocks one by one, last of all the one that the owner may be computing. Where vectors are long, one helper computes as
+many blocks as possible into one vector.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from codedreduce.schemes import Part
 
-#: What must be saved, as a part of a block's time, or nothing is taken.
+#: The least time to save, as a fraction of a block's time; otherwise nothing is taken.
 SAVES = 0.5
 
 Dealt = tuple[tuple[int, tuple[Part, ...]], ...]
@@ -22,7 +23,7 @@ Dealt = tuple[tuple[int, tuple[Part, ...]], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Helper:
-    """An idle rank: what a block takes it, and how long its link is still busy."""
+    """An idle rank: its seconds per block, and how long its link is still busy."""
 
     rank: int
     block: float
@@ -31,8 +32,8 @@ class Helper:
 
 @dataclass(frozen=True, kw_only=True)
 class Rest:
-    """What is left of a part: `done` blocks of it are done, `begun` are begun; each takes the owner `pace` seconds,
-    from `ahead` seconds on. A pace without end: it does nothing.
+    """The rest of a part: `done` blocks of it are done, `begun` are begun. Each takes the owner `pace` seconds, from
+    `ahead` seconds on. An infinite pace: the owner does nothing.
     """
 
     part: Part
@@ -47,21 +48,21 @@ class Rest:
         return self.pace == float("inf")
 
     def through(self, end: int, vector: float) -> float:
-        """When the owner is through with the blocks before `end`."""
+        """When the owner finishes the blocks before `end`."""
         left = end - self.part.first - self.done
         return self.ahead + left * self.pace + vector if left > 0 else max(0.0, self.ahead)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Relief:
-    """Where the owner stops, and what each helper does."""
+    """The block before which the owner stops, and the parts of each helper."""
 
     end: int
     parts: Dealt
 
 
 def relieve(rest: Rest, helpers: Sequence[Helper], vector: float, ranks: int) -> Relief | None:
-    """What helpers, the best ones first, take over; None if that does not pay.
+    """The work that helpers, the best ones first, take over; None if that does not pay.
 
     >>> idle = [Helper(rank=0, block=1.0), Helper(rank=1, block=1.0)]
     >>> relieve(Rest(part=Part(3, 0, 8), pace=1.0, done=4, begun=5), idle, 0.0, 6)
@@ -102,7 +103,7 @@ def _ways(rest: Rest, helpers: Sequence[Helper], vector: float) -> Iterator[Reli
 
 
 def _time(rest: Rest, relief: Relief, helpers: Sequence[Helper], vector: float, ranks: int) -> float:
-    """When all would be through."""
+    """When all would finish."""
     theirs = max(
         max(sum(part.blocks for part in parts) * helper.block + vector, helper.link + len(parts) * vector)
         for helper, (_, parts) in zip(helpers, relief.parts, strict=False)
@@ -113,14 +114,14 @@ def _time(rest: Rest, relief: Relief, helpers: Sequence[Helper], vector: float, 
 
 
 def _in_one_go(part: Part, helpers: Sequence[Helper]) -> Dealt:
-    """The first helper does the first blocks of a unit as one sum, the others do single ones."""
+    """The first helper computes the first blocks of a unit as one sum, the others compute single blocks."""
     end = -(-part.blocks // len(helpers))
     first = (helpers[0].rank, (Part(part.unit, 0, end),))
     return (first, *_one_by_one(Part(part.unit, end, part.last), helpers[1:])) if end < part.last else (first,)
 
 
 def _one_by_one(part: Part, helpers: Sequence[Helper]) -> Dealt:
-    """Blocks dealt out; each helper does the later ones later, and a unit's first one last of all."""
+    """Deal out single blocks. Each helper does the later ones later, and a unit's first one last of all."""
     shares: list[list[Part]] = [[] for _ in helpers]
     for position, block in enumerate(range(part.last - 1, part.first - 1, -1)):
         shares[position % len(helpers)].append(Part(part.unit, block, block + 1))

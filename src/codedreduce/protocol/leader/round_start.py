@@ -1,9 +1,9 @@
-"""How a round starts: who does what, who keeps what, and who is tried.
+"""The start of a round: the assignment of blocks, the stripes, and trials of slow ranks.
 
-Work is shared out among those that take part by what a block takes them, and stripes by what their links have to carry.
-A rank that is slow in every round does less. One that did nothing in some rounds, though it was there, is given
-nothing; it keeps its stripe. Such a rank, and one that is too slow to be given anything, is given a block now and then
-that another does, too: so it is seen to recover.
+The leader distributes work among the ranks that take part by their seconds per block, and stripes by the load on their
+links. A rank that is slow in every round does less. A rank that was present but did nothing in some rounds gets no
+work; it still reduces its stripe. Such a rank, and one that is too slow for any work, gets a trial now and then: a
+block that another rank computes, too. So the leader sees it recover.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from codedreduce.protocol.leader.pace import NEVER, Pace
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.schemes.striped import FULL_WEIGHT
 
-#: A rank that is given nothing does one block in this many rounds, beside another.
+#: A rank without work does one block in this many rounds, as a trial beside another rank.
 TRY_EVERY = 4
 
-#: That a rank begins late is planned for if it is so late every time, as a part of the time a unit takes.
+#: A late start is planned for if the rank is this late every time, as a fraction of the time a unit takes.
 BEGINS_LATE = 0.75
 
 
 class RoundStart:
-    """Plans of rounds, made from what is known of ranks and links."""
+    """Plans of rounds, from the known paces of ranks and links."""
 
     def __init__(self, plan: StripedPlan, settings: Settings, pace: Pace, links: Links, own: int = 0) -> None:
         self._plan = plan
@@ -39,7 +39,7 @@ class RoundStart:
         self._taking_part: list[int] = []
 
     def share_out(self, taking_part: list[int], present: Iterable[int]) -> Loads:
-        """What each rank is to do."""
+        """The work of each rank."""
         plan = self._plan
         self._taking_part = taking_part
         speeds = {rank: self._speed(rank) for rank in taking_part}
@@ -58,17 +58,17 @@ class RoundStart:
         if lag < BEGINS_LATE * usual * self._plan.blocks:
             lag = 0.0
         block = self._pace.block(rank) or usual
-        if lag + self._plan.blocks * block <= self._noise:  # then it says nothing of a rank that it took longer
+        if lag + self._plan.blocks * block <= self._noise:  # so short a time is noise
             return Speed(block=usual)
         return Speed(block=block, lag=lag)
 
     def _hoped(self, rank: int) -> Speed:
-        """What is hoped for of a rank that has work, though it may have begun with none lately."""
+        """The speed assumed for a rank that has work, even if it has not begun its work in recent rounds."""
         speed = self._speed(rank)
         return speed if speed.lag < NEVER else replace(speed, lag=0.0)
 
     def _cover(self, loads: Loads, present: set[int]) -> None:
-        """Units that nobody who takes part can do go to those that are present, however slow."""
+        """Assign units that no participant can do to ranks that are present, however slow."""
         given = {part.unit for load in loads.values() for part in load.parts()}
         for unit in self._plan.all_units:
             if unit not in given:
@@ -77,13 +77,13 @@ class RoundStart:
                     loads.setdefault(able[0], Allotment()).firsts[unit] = self._plan.blocks
 
     def trial(self, rank: int, round_: int) -> Part | None:
-        """What a rank that is given nothing tries in a round."""
+        """The trial of a rank without work in a round."""
         if rank not in self._taking_part or (round_ + rank) % TRY_EVERY:
             return None
         return Part(self._plan.own(rank).start, 0, 1)
 
     def weights(self, loads: Loads) -> tuple[tuple[int, int], ...]:
-        """What stripes weigh that do not weigh as usual."""
+        """The weights of the stripes that differ from the usual weights."""
         vector = self._links.vector
         plans = {rank: sending(loads.get(rank, Allotment()), self._hoped(rank), vector) for rank in self._taking_part}
         if self._keepers < self._plan.workers:
@@ -97,11 +97,11 @@ class RoundStart:
             if usual[rank]:
                 if weight != FULL_WEIGHT:
                     exceptions[rank] = weight
-            elif lacking:  # in place of one that keeps none
+            elif lacking:  # in place of a rank that reduces nothing
                 exceptions[rank] = FULL_WEIGHT
                 lacking -= 1
         return tuple(sorted(exceptions.items()))
 
     def stripes(self, weights: Iterable[tuple[int, int]]) -> tuple[range, ...]:
-        """Which chunks each rank keeps."""
+        """The chunks that each rank reduces."""
         return self._plan.stripes(self._chunks, self._plan.weights(self._keepers, dict(weights)))

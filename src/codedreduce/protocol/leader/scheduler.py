@@ -1,18 +1,18 @@
-"""What the coordinator does for all: says who computes what, sees who is late, and has others do what is missing.
+"""The leader's work for all ranks: it assigns blocks, detects late ranks, and reassigns what is missing.
 
-A part of the machine of the rank that leads. It is told in small messages what ranks have done, and never holds a
-vector.
+A part of the machine of the rank that leads. Ranks report their progress in small messages; the scheduler never holds
+a vector.
 
-- Whoever was heard of in the last round takes part (`participation`), and work is shared out by what a block takes
-  each rank (`pace`) and a vector on a link (`links`, `round_start`, `distribution`).
-- A rank is late when it has had as long as is expected of it, as much longer as the others took in this round, and a
-  part of a head start (`stragglers`). What it has not begun then goes to those that are idle; what it may have begun,
-  when it seems to be stuck (`reassignment`, `relief`). Whatever is complete first counts.
-- A rank that does not answer when it is late keeps nothing for the rest of the round.
-- When all units are done and the sum does not come, keepers are asked what they lack (`missing_sums`).
+- Ranks heard from in the last round take part (`participation`). Work is distributed by the time that each rank needs
+  for a block (`pace`), and a link for a vector (`links`, `round_start`, `distribution`).
+- A rank is late after its expected time, extended as the others took longer in this round, plus a part of a head start
+  (`stragglers`). The leader then reassigns what the rank has not begun to idle ranks. It reassigns what the rank may
+  have begun when the rank seems to be stuck (`reassignment`, `relief`). The result that is complete first counts.
+- A late rank that does not answer reduces nothing for the rest of the round.
+- When all units are done and the sum does not arrive, the leader asks reducers what they lack (`missing_sums`).
 
-In a calm round every rank says once that it is done, and nothing else is said. What a message costs here does not grow
-with the number of ranks, but for logarithms.
+In a fault-free round every rank reports once that it is done, and sends no other message. The cost of a message here
+does not grow with the number of ranks, except for logarithms.
 """
 
 from __future__ import annotations
@@ -50,31 +50,31 @@ from codedreduce.protocol.leader.stragglers import SILENT, Stragglers
 from codedreduce.protocol.leader.verdicts import Verdicts
 from codedreduce.schemes import Part, StripedPlan
 
-#: Timers: somebody may be late; the sum should be here; whom a round waits for is to be said.
+#: Timers: a rank may be late; the sum should have arrived; log the ranks that the round waits for.
 LATE, TAIL, WAITING = "late", "tail", "waiting"
 
-#: Rounds of which it is remembered how long the sum took when all was computed.
+#: Number of rounds for which the time from the last unit to the sum is remembered.
 TAILS = 8
 
-#: Seconds that the sum may take at least.
+#: Least timeout for the sum, in seconds.
 LEAST_PATIENCE = 0.01
 
-#: How much longer whatever is done about a round may take before something else is: as a part of what it has taken,
-#: of which so many seconds count at most.
+#: How long an intervention may take before the next one, as a fraction of the round so far; of that at most LONG_ROUND
+#: seconds count.
 LONGER = 0.1
 LONG_ROUND = 600.0
 
-#: Seconds after which what a rank was told at the start of a round is not under way any more, but lost.
+#: Seconds after which a message from the start of a round counts as lost, not as under way.
 UNDER_WAY = 1.0
 
-#: A block that took so many times longer than usual was begun late, if it was the only one.
+#: A single block that took this many times longer than usual was begun late.
 BEGUN_LATE = 2.0
 
 
 class Scheduler:
-    """The ranks of a run, as their coordinator sees them.
+    """The ranks of a run, as their leader sees them.
 
-    `own` is the rank it is in, and `tell` how that is told what others are sent.
+    `own` is the leader's rank. `tell` delivers to it the messages that other ranks receive by the network.
     """
 
     def __init__(
@@ -105,18 +105,18 @@ class Scheduler:
         self._tails: deque[float] = deque(maxlen=TAILS)
         self.round = settings.after
         self._began = 0.0
-        self._units: dict[int, UnitParts[None]] = {}  # those that are not complete
-        self._taken: set[int] = set()  # units that nobody computes here, since another rank has the sum
+        self._units: dict[int, UnitParts[None]] = {}  # units that are not complete
+        self._taken: set[int] = set()  # units that no rank computes, since a rank has the sum
         self._units_done_at: float | None = None
-        self._sum_due = 0.0  # when keepers are asked what they lack, if the sum is not there
-        self._providers: dict[int, tuple[int, float]] = {}  # who said last that it did some of a unit, and when
-        self._did: dict[int, set[int]] = {}  # of which units ranks have done something
+        self._sum_due = 0.0  # when to ask reducers what they lack, if the sum has not arrived
+        self._providers: dict[int, tuple[int, float]] = {}  # by unit: the rank of the last report, and when
+        self._did: dict[int, set[int]] = {}  # by rank: units that it has done a part of
         self._late_timer = float("inf")
         self._weights: tuple[tuple[int, int], ...] = ()  # of stripes, as the round began
-        self._resent = 0.0  # when stripes that others keep now should be summed
+        self._resent = 0.0  # when reassigned stripes should be summed
         self.late: set[int] = set()
 
-    # -- who takes part
+    # -- participation
 
     @property
     def present(self) -> set[int]:
@@ -129,19 +129,19 @@ class Scheduler:
         return bool(self._units) or self._units_done_at is not None or not self._audits.is_over
 
     def came(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank is in, or has a new connection: it is told of the round that is on, and must show that it is there."""
+        """A rank joined or reconnected: send it the current round. The rank must show that it is at that round."""
         self._participation.came(rank)
         if self.round > self._settings.after:
             self._tell_of_round(rank, now, actions)
 
     def _tell_of_round(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """Tell a rank that the round is on, and who keeps what."""
+        """Send a rank the current round and its reducers."""
         go = Go(generation=self._generation, round=self.round, keepers=self._weights)
         self._say(rank, go, now, actions)
         self._tell_of_keepers(rank, now, actions)
 
     def _tell_of_keepers(self, rank: int, now: float, actions: list[AnyAction], *, itself: bool = False) -> None:
-        """Tell a rank which stripes are kept by another than planned; or which of them by itself."""
+        """Send a rank the stripes with another reducer than planned; or only those that it reduces `itself`."""
         for stripe, keeper in self._sums.replaced():
             if keeper == rank or not itself:
                 keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
@@ -155,9 +155,9 @@ class Scheduler:
             self._is_back(rank, now, actions, did)
 
     def _is_back(self, rank: int, now: float, actions: list[AnyAction], did: WorkOrder | None) -> None:
-        """A rank is at the current round, and was not: what it still owes may not have reached it.
+        """A rank has arrived at the current round: send it again the work that it owes, as it may not have that.
 
-        And what nobody who was there could do may be its to do.
+        Also give it work that no rank at the round could do.
         """
         parts = self._work.given_again(rank, now, did)
         if parts:
@@ -167,31 +167,31 @@ class Scheduler:
                 self._hand_out_uncovered(unit, now, actions)
 
     def must_renew(self, rank: int) -> None:
-        """A rank takes another's state, and does nothing until it has it."""
+        """A rank takes the state of another, and does nothing until it has it."""
         self._participation.renews(rank)
 
     def is_elsewhere(self, rank: int) -> None:
-        """A rank is in another round, and must show that it has come to the one that is on."""
+        """A rank is in another round, and must show that it has reached the current one."""
         self._participation.renews(rank)
 
     def is_current(self, rank: int) -> bool:
-        """Whether a rank is at the round that is on, as far as is known."""
+        """Whether a rank is at the current round, as far as is known."""
         return self._participation.is_current(rank)
 
     def current(self) -> list[int]:
-        """The ranks that are at the round that is on, as far as is known."""
+        """The ranks that are at the current round, as far as is known."""
         return self._participation.current()
 
     def leaves(self, rank: int) -> None:
-        """A rank goes after this round: others do its part of the next."""
+        """A rank leaves after this round: others do its part of the next."""
         self._participation.leaves(rank)
 
     def staying(self) -> set[int]:
-        """The other ranks that can be reached, and do not go after this round."""
+        """The other ranks that can be reached, and do not leave after this round."""
         return self._participation.staying()
 
     def gone(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank cannot be reached: what it was to do is done by others, at once."""
+        """A rank cannot be reached: others do its work at once."""
         if rank not in self.present:
             return
         self._participation.gone(rank)
@@ -208,7 +208,7 @@ class Scheduler:
                 self._replace(stripe, now, actions)
 
     def _redo_undelivered(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """What a rank that is gone said it had done a moment ago may not have arrived."""
+        """Redo the units that an unreachable rank has just reported: its partial sums may not have arrived."""
         for unit, (provider, when) in list(self._providers.items()):
             recently = now - when <= 0.1 * (when - self._began) + self._links.free_at(rank) - when + self._links.vector
             if provider == rank and recently:
@@ -217,7 +217,7 @@ class Scheduler:
     # -- a round begins
 
     def begin(self, round_: int, now: float, actions: list[AnyAction]) -> Go:
-        """Share out the work of a round, and tell everyone; what its own rank is to do."""
+        """Distribute the work of a round, and send it to all; return the work of the leader's own rank."""
         self.round = round_
         self._began = now
         self._participation.begin(round_, now)
@@ -232,7 +232,7 @@ class Scheduler:
         self._late_timer = float("inf")
         self.late = set()
         self._resent, resent = 0.0, self._resent
-        could_begin = max(now, self._links.end(at_all=True), resent)  # the others may not have the last sum yet
+        could_begin = max(now, self._links.end(at_all=True), resent)  # other ranks may not have the last sum yet
         able = {rank for rank in self.present if not self._participation.is_wrong(rank)}
         loads = self._start.share_out(self._participation.taking_part(), able)
         checks = self._audits.begin(round_, loads, could_begin)
@@ -266,17 +266,17 @@ class Scheduler:
         return own
 
     def _trial(self, rank: int, now: float) -> tuple[Part, ...]:
-        """Now and then a rank that is too slow to be given anything does a block that another does, too."""
+        """Now and then give a rank without work a trial: a block that another rank computes, too."""
         part = self._start.trial(rank, self.round)
         if part is None:
             return ()
         self._work.assignments.give(rank, [WorkOrder(part, now, is_trial=True)])
         return (part,)
 
-    # -- ranks tell what they have done
+    # -- reports of ranks
 
     def done(self, rank: int, done: Done, now: float, actions: list[AnyAction]) -> None:
-        """A rank has done a part and sends it to the keepers."""
+        """A rank has done a part and sends its partial sum to the reducers."""
         part = Part(done.unit, done.first, done.last)
         if done.round != self.round or not self._plan.is_part(part) or not self._is_on:
             return
@@ -285,18 +285,18 @@ class Scheduler:
         self._did.setdefault(rank, set()).add(part.unit)
         self._audits.did(rank, part)
         if order is None and (part.unit not in self._units or self._units[part.unit].has(part)):
-            return  # it was said before, or does not matter
+            return  # a repeated report, or one that does not matter
         self._hear_of(rank, now, actions, order)
         self._work.budget.save()
         self._links.sends(rank, now)
         self._deliveries.sends(rank, now)
         is_first = self._pace.usual() is None
-        if done.block:  # else others did it: it has the sum of the round
+        if done.block:  # else others did the part: this rank has the sum of the round
             self._learn(assignment, order, part, max(done.block, SHORTEST), now)
         elif rank != self._own:
             self._has_sum(rank)
         self._work.delivered(assignment, order, now)
-        if is_first:  # it shows what can be expected of the others
+        if is_first:  # it shows what to expect of the others
             for other in self._work.assignments.all():
                 self._lateness.expect(other, self._began)
             self._work.first_look()
@@ -307,14 +307,14 @@ class Scheduler:
         self.look(now, actions)
 
     def _wait_for_sum(self, now: float, actions: list[AnyAction]) -> None:
-        """If all units are done, so much later the sum should be here."""
+        """If all units are done, set the timeout for the sum."""
         if not self._units and self._units_done_at is None and self._audits.is_over:
             self._units_done_at = now
             self._sum_due = now + self._patience(now)
             actions.append(SetTimer(name=TAIL, at=self._sum_due))
 
     def is_ahead(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank is through with the round that is on, and has its sum: what nobody can compute any more was done."""
+        """A rank has done the current round, and has its sum: units that no rank can compute any more were done."""
         if not self._is_on:
             return
         self._has_sum(rank)
@@ -326,21 +326,21 @@ class Scheduler:
         self._wait_for_sum(now, actions)
 
     def _has_sum(self, rank: int) -> None:
-        """In an audited round the others take it from there, and nothing is used that nobody has compared."""
+        """Note that a rank has the sum. In an audited round the others take it from there: no unchecked sum is used."""
         self._sums.has_sum(rank)
         self._participation.has_sum(rank)
         if self._sums.are_somewhere:
             self._audits.close()
 
     def has_no_sum(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank was through with the round that is on so long ago that it does not hold its sum any more."""
+        """A rank did the current round so long ago that it does not hold its sum any more."""
         self._sums.has_no_sum(rank)
         if self._is_on:
             self._reopen(now, actions)
             self.look(now, actions)
 
     def _reopen(self, now: float, actions: list[AnyAction]) -> None:
-        """If nobody has the sum of an audited round any more, what was to be taken from there is computed."""
+        """If no rank has the sum of an audited round any more, have the units computed that relied on it."""
         if self._sums.are_somewhere or not self._audits.reopen():
             return
         self._units_done_at = None
@@ -350,30 +350,30 @@ class Scheduler:
             self._hand_out_uncovered(unit, now, actions)
 
     def checked(self, rank: int, checked: Checked, now: float, actions: list[AnyAction]) -> None:
-        """A rank says what it has of a block that is audited."""
+        """A rank reports its digest of an audited block."""
         if self._is_on:
             if checked.round == self.round:
-                self._hear_of(rank, now, actions)  # it can be asked, though it was behind a moment ago
+                self._hear_of(rank, now, actions)  # it can take work now, though it was at an earlier round
             for wrong in self._audits.checked(rank, checked, now, actions):
                 self._is_mistaken(wrong, now, actions)
             self._wait_for_sum(now, actions)
             self.look(now, actions)
 
     def undecided(self) -> tuple[Trouble, ...]:
-        """Who has computed different bits, if nobody can decide who was wrong; or all, if every rank was wrong."""
+        """The ranks with different results, if no rank can decide which are wrong; or all, if every rank was wrong."""
         ranks = self._plan.computing
         if self._is_on and self._participation.are_all_wrong(ranks):
-            return tuple((rank, f"was found to be wrong by round {self.round}, and no other is left") for rank in ranks)
+            return tuple((rank, f"was found to be wrong by round {self.round}; no other is left") for rank in ranks)
         return self._audits.undecided()
 
     def _is_mistaken(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank computed wrongly: what it did in this round, and was to do, is done by others."""
+        """A rank computed wrongly: others do all its work of this round, done and not done."""
         if not self._participation.was_wrong(rank):
             return
         times = self._mistakes.again(rank)
         words = self._audits.why(rank)
         if self._mistakes.is_quarantined(rank):
-            words += f". It has been found to be wrong {times} times, and is not used any more"
+            words += f". It has been wrong {times} times: it is quarantined, and not used any more"
         actions.append(Note(kind="mistaken", reason=words, round=self.round, nodes=(rank,)))
         self.late.add(rank)
         self._work.is_out(rank)
@@ -389,7 +389,7 @@ class Scheduler:
             self._hand_out_uncovered(unit, now, actions)
 
     def _learn(self, assignment: Assignment, order: WorkOrder | None, part: Part, block: float, now: float) -> None:
-        """What a rank's part shows of its pace."""
+        """Learn a rank's pace from a part that it has done."""
         rank, known = assignment.rank, self._pace.block(assignment.rank)
         if order is None or order.helps or assignment.delivered:
             self._pace.did(rank, block, part.blocks)
@@ -402,7 +402,7 @@ class Scheduler:
             self._lateness.through(assignment, block, now)
 
     def _add(self, part: Part, order: WorkOrder | None, now: float, actions: list[AnyAction]) -> None:
-        """A part is done: perhaps its unit is; perhaps nobody does the rest."""
+        """A part is done: complete its unit, or hand out the rest of it that no rank does."""
         unit = self._units[part.unit]
         unit.add(part, None)
         if unit.chain() is None:
@@ -416,7 +416,7 @@ class Scheduler:
                     self.late.add(assignment.rank)
 
     def _hand_out_uncovered(self, unit: int, now: float, actions: list[AnyAction]) -> None:
-        """What nobody does of a unit is given to somebody: a rank did less than it was given, or is back."""
+        """Assign the blocks of a unit that no rank does: a rank did less than its assignment, or is back."""
         covered = {
             block for _, order in self._work.assignments.holding(unit) if not order.is_relieved and not order.is_trial
             for block in range(order.part.first, order.part.last)
@@ -438,13 +438,13 @@ class Scheduler:
         )
 
     def failed(self, rank: int, unable: Unable, now: float, actions: list[AnyAction]) -> tuple[Trouble, ...]:
-        """A rank failed at a unit: another does what it was to do of it; who failed, if two have or nobody else can."""
+        """A rank failed at a unit: another does its part. Return the ranks that failed, if two have or no other can."""
         unit = unable.task
         if unable.round != self.round or not self._is_on or unit not in self._plan.all_units:
             return ()
         failed = self._work.failed.setdefault(unit, {})
         if rank in failed:
-            return ()  # it was said before
+            return ()  # a repeated report
         failed[rank] = why = unable.troubles[0][1] if unable.troubles else "no reason given"
         words = f"rank {rank} failed in round {self.round}: {why}"
         actions.append(Note(kind="failed", reason=words, round=self.round, nodes=(rank,)))
@@ -459,13 +459,13 @@ class Scheduler:
         return ()
 
     def status(self, rank: int, status: Status, now: float, actions: list[AnyAction]) -> None:
-        """A rank says how far it is."""
+        """A rank reports its progress."""
         is_here = status.round == self.round
         if is_here:
             self._hear_of(rank, now, actions)
         if rank != self._own and status.round <= self.round and now - self._began >= UNDER_WAY:
             self._say_again(rank, status, now, actions)
-        if status.round < self.round:  # it keeps its stripe all the same
+        if status.round < self.round:  # it still reduces its stripe
             self._participation.fell_behind(rank)
         elif status.round > self.round and rank != self._own:
             self.is_ahead(rank, now, actions)
@@ -477,7 +477,7 @@ class Scheduler:
             self.look(now, actions)
 
     def _say_again(self, rank: int, status: Status, now: float, actions: list[AnyAction]) -> None:
-        """What a rank was told may not have reached it: that the round is on, or what it is to do."""
+        """Send a rank again what it may not have received: the current round, or its work."""
         if status.begun < self.round and self.round > self._settings.after:
             self._tell_of_round(rank, now, actions)
         assignment = self._work.assignments.of(rank)
@@ -485,19 +485,23 @@ class Scheduler:
             parts = tuple(order.part for order in assignment.orders)
             self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now, actions)
 
+    def has_missed_the_end(self, status: Status, now: float) -> bool:
+        """True if a rank still waits for the sum of a round that is over, and no later round tells it so."""
+        return status.round == self.round and not self._is_on and now - self._began >= UNDER_WAY
+
     def part_came(self, rank: int, part: Part, index: int, now: float) -> None:
-        """A chunk of what a rank computed has come to its own rank, which keeps it."""
+        """A chunk of a rank's partial sum has arrived at the leader's own rank, which reduces it."""
         is_first = part.unit == self._plan.own(rank).start and part.first == 0
         if is_first and self._is_on and index in self._sums.stripes[self._own]:
             self._links.came(rank, index, now)
             self._deliveries.came(rank, now)
 
-    # -- who is late
+    # -- late ranks
 
     def look(self, now: float, actions: list[AnyAction]) -> None:
-        """Have the work of late ranks done by those that are idle, and look again when somebody else may be late."""
+        """Reassign the work of late ranks to idle ones, and check again when another rank may be late."""
         if self._work.is_acting:
-            return  # its own rank has answered
+            return  # the leader's own rank has answered
         if self._late_timer <= now:
             self._late_timer = float("inf")
         was_on = self._is_on
@@ -505,7 +509,7 @@ class Scheduler:
         self._look_at(self._work.look(now, actions), now, actions)
         self._look_at(self._audits.look(now, actions), now, actions)
         if was_on:
-            self._wait_for_sum(now, actions)  # a block may have passed because nobody is left to check it
+            self._wait_for_sum(now, actions)  # a block may have passed because no rank is left to check it
         for rank in self._work.take_silent():
             for stripe in self._sums.kept_by(rank):
                 self._replace(stripe, now, actions)
@@ -521,30 +525,30 @@ class Scheduler:
         elif rank in self.present:
             actions.append(Transmit(to=rank, message=message))  # type: ignore[arg-type]
 
-    # -- when all is computed
+    # -- when all units are computed
 
     def _usual(self, guess: float) -> float:
-        """How long a sum takes when all is computed; in the first round two vectors, if it is known what one takes."""
+        """How long a sum takes when all is computed; in the first round two vectors, if a vector's time is known."""
         if self._tails:
             return median(self._tails)
         return 2 * self._links.vector if self._links.is_known else max(self._settings.unknown_seconds, guess)
 
     def _patience(self, now: float) -> float:
-        """How much longer than now, when all is computed, the sum may take before keepers are asked."""
+        """How long the sum may take, now that all is computed, before the leader asks reducers."""
         settings, so_far = self._settings, now - self._began
         expected = max(self._usual(2 * so_far), self._links.end(at_all=True) - now, self._resent - now)
         return max(PATIENCE * expected, 0.5 * settings.head_start * so_far, settings.least_head_start, LEAST_PATIENCE)
 
     def _more_patience(self, now: float) -> float:
-        """How much longer it may take when something was done about it; the longer, the longer it has taken."""
+        """How much longer the sum may take after an intervention; it grows with the time taken so far."""
         settings, so_far = self._settings, min(LONG_ROUND, now - self._began)
         expected = max(self._usual(0.5 * so_far), self._links.end(at_all=True) - now, self._resent - now)
         return max(MORE_PATIENCE * PATIENCE * expected, LONGER * so_far, settings.least_head_start, LEAST_PATIENCE)
 
     def sum_is_late(self, missing: Iterable[int], own_lacks: list[int], now: float, actions: list[AnyAction]) -> None:
-        """All units are done, and chunks of the sum are still missing: find out why, and do something about it."""
+        """All units are done, and chunks of the sum are still missing: find out why, and intervene."""
         if self._units_done_at is None:
-            return  # the timer of a round before
+            return  # the timer of an earlier round
         due = self._units_done_at + self._patience(self._units_done_at)
         if due > max(now, self._sum_due):  # since then chunks have shown how long vectors take
             self._sum_due = due
@@ -555,7 +559,7 @@ class Scheduler:
         for keeper, chunks in steps.want:
             self._say(keeper, Want(generation=self._generation, round=self.round, chunks=chunks), now, actions)
         for keeper in steps.ask:
-            self._tell_of_keepers(keeper, now, actions, itself=True)  # it may not have heard
+            self._tell_of_keepers(keeper, now, actions, itself=True)  # the message may have been lost
             self._say(keeper, Tell(generation=self._generation, round=self.round), now, actions)
         for unit in steps.redo:
             if unit not in self._units and not self._is_redone(unit, now):
@@ -566,14 +570,14 @@ class Scheduler:
             self._replace(stripe, now, actions)
 
     def _replace(self, stripe: int, now: float, actions: list[AnyAction]) -> None:
-        """Have another rank keep a stripe, for the rest of the round."""
+        """Have another rank reduce a stripe, for the rest of the round."""
         if not self._is_on:
             return
         keeper, participation = self._sums.keeper(stripe), self._participation
         assignments, sums = self._work.assignments, self._sums
         others = [rank for rank in participation.current() if rank != keeper and participation.can_help(rank)]
         if not others or sums.was_kept_by_others(stripe):
-            others = [self._own]  # of which at least it is known what has come
+            others = [self._own]  # the leader knows at least which chunks it has itself
         chosen = min(
             others,
             key=lambda rank: (
@@ -584,16 +588,16 @@ class Scheduler:
             ),
         )
         self._sums.is_kept_by(stripe, chosen)
-        reason = f"round {self.round}: rank {chosen} keeps the stripe of rank {keeper}, which is late"
+        reason = f"round {self.round}: rank {chosen} reduces a stripe in place of rank {keeper}, which is late"
         actions.append(Note(kind="keeper", reason=reason, round=self.round, nodes=(keeper, chosen)))
         keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=chosen)
         resent = self._links.resent(len(self._sums.stripes[stripe]), self._settings.chunks, now)
         self._resent = max(self._resent, resent)
-        for rank in sorted(self.present, key=lambda rank: rank == self._own):  # itself last: the round may be over
+        for rank in sorted(self.present, key=lambda rank: rank == self._own):  # itself last: that may end the round
             self._say(rank, keep, now, actions)
 
     def _is_redone(self, unit: int, now: float) -> bool:
-        """Whether somebody was asked to do a unit again, and may still be at it, or what it sent on its way."""
+        """Whether a rank was asked to redo a unit, and may still compute it, or its partial sum may be on its way."""
         redone = self._sums.redone.get(unit)
         if redone is None:
             return False
@@ -605,7 +609,7 @@ class Scheduler:
         return now < max(redone.asked + self._more_patience(redone.asked), min(due, longest))
 
     def _redo(self, unit: int, now: float, actions: list[AnyAction]) -> None:
-        """A unit was said to be done, and has not arrived: another rank does it, in the end this one itself."""
+        """A unit was reported as done but has not arrived: another rank does it, in the end the leader itself."""
         redone = self._sums.redone.setdefault(unit, Redone())
         provider, _ = self._providers.get(unit, (self._plan.owner(unit), 0.0))
         redone.tried.add(provider)
@@ -617,16 +621,16 @@ class Scheduler:
             self.late.add(provider)
             self._providers[unit] = (helper, now)
             if helper != self._own:
-                self._tell_of_keepers(helper, now, actions)  # it may not have heard
+                self._tell_of_keepers(helper, now, actions)  # the message may have been lost
             self._work.help(helper, (Part(unit, 0, self._plan.blocks),), now, actions)
 
     def _who_redoes(self, unit: int, tried: set[int]) -> int | None:
-        """Somebody who has not done a unit; the second time its own rank, of which it is known what it does."""
+        """A rank that has not done a unit; the second time the leader's own rank, as its state is known."""
         assignments, participation = self._work.assignments, self._participation
         able = [rank for rank in self._plan.readers(unit) if participation.can_compute(rank)]
         able = [rank for rank in able if not self._work.has_failed(rank, unit)] or able
         if tried.issuperset(able):
-            tried.clear()  # whoever it was: it is all there is
+            tried.clear()  # there are no other ranks: try the same ones again
         return min(
             (rank for rank in able if rank not in tried),
             key=lambda rank: (
@@ -637,13 +641,13 @@ class Scheduler:
         )  # fmt: skip
 
     def over(self, now: float) -> tuple[int, ...]:
-        """The sum is here; who was late."""
+        """The sum has arrived; return the ranks that were late."""
         if self._units_done_at is not None and self._sums.is_as_planned:
             self._tails.append(now - self._units_done_at)
             self._links.over(self._units_done_at, now)
         else:
             if self._units_done_at is not None and not self._tails:
-                self._tails.append(now - self._units_done_at)  # it took so long with help: at least it may
+                self._tails.append(now - self._units_done_at)  # with help it took this long: a sum may take as long
             self._links.over_with_help()
         for assignment in self._work.assignments.all():
             for order in assignment.orders:
@@ -660,7 +664,7 @@ class Scheduler:
         return tuple(sorted(self.late))
 
     def waiting_for(self, missing: Iterable[int]) -> tuple[int, ...]:
-        """The ranks that have not delivered what they were given, or who could; or keep what is missing of the sum."""
+        """The ranks that have not delivered their work, or could do it; or the reducers of what the sum lacks."""
         late = {
             assignment.rank
             for assignment in self._work.assignments.all()

@@ -1,17 +1,17 @@
-"""When a rank is late, and what then.
+"""When a rank is late, and what the leader does then.
 
-What is expected of a rank is its usual pace, slowed down as blocks of those were that are through in this round. After
-that it has a *margin*, the head start: a fraction of the time expected, or a smaller one of a round where rounds are
-mostly sending; as long as the work itself while there is no history.
+The leader expects the usual pace of a rank, slowed down as much as the ranks that have finished in this round. After
+the expected time a rank has a *margin*, the head start. It is a fraction of that time, or a smaller fraction of a round
+where rounds are mostly sending. While there is no history the margin is as long as the work itself.
 
-- A quarter of it later a rank is asked how far it is, as soon as somebody is idle: that costs two small messages.
-  Whoever answers is alive, and what it has not begun can be taken from it without doing anything twice.
-- Half of it later a rank that answers and has not begun is taken to be stuck: others do all of its work. That is a
-  vector more on a helper's link, so a rank is not taken to be stuck before it is late by half of what a vector takes.
-  Where a unit is one block nobody can be seen to have begun: there it is all of the margin.
-- When all of it has passed, or as much as the quicker ranks usually are apart, and as much as they began late in this
-  round, a rank that does not answer is taken to be stuck, too. One that answers that it is at an earlier round is given
-  twice as long.
+- After a quarter of the margin the leader asks the rank for its progress, as soon as another rank is idle. That costs
+  two small messages. A rank that answers is alive. Idle ranks can take what it has not begun; nothing is done twice.
+- After half of the margin a rank that answers and has not begun is considered stuck: others do all of its work. That is
+  one more vector on a helper's link, so the rank must be late by at least half of a vector's time. Where a unit is one
+  block the leader cannot see that a rank has begun: there the limit is all of the margin.
+- After all of the margin a rank that does not answer is considered stuck, too. If the usual spread of the quicker ranks
+  is longer than the margin, it counts instead. Their late start in this round is added. A rank that reports an earlier
+  round gets twice the margin.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from codedreduce.protocol.leader.assignments import Assignment
 from codedreduce.protocol.leader.links import Links
 from codedreduce.protocol.leader.pace import Pace
 
-#: Parts of the margin after which a rank is asked; and after which one is stuck that has not begun, that is silent, or
-#: that has not got the last sum.
+#: Fractions of the margin. After ASKED the leader asks a rank. The others are limits after which a rank is stuck: if it
+#: has not begun, if it is silent, and if it has not got the last sum.
 ASKED, NOT_BEGUN, SILENT, BEHIND = 0.25, 0.5, 1.0, 2.0
 
-#: What somebody else does in a rank's place travels as one more vector: how late the rank must be, as a part of that.
+#: What a helper does in a rank's place travels as one more vector. The rank must be late by this fraction of its time.
 WORTH_A_VECTOR = 0.5
 
-#: The margin as a part of the time that a round takes: as a part of the head start.
+#: The margin as a fraction of a round's time, in units of the head start.
 OF_A_ROUND = 0.5
 
-#: How long an answer may take, as a part of the time that has passed, and of a round.
+#: The timeout for an answer, as a fraction of the time that has passed, and of a round.
 ANSWER, ANSWER_OF_A_ROUND = 0.05, 0.02
 
-#: How long a message may wait behind vectors, as a part of the time that one takes: a link sends what it has in turn.
+#: How long a message may wait behind vectors, as a fraction of a vector's time: a link sends its messages in turn.
 BEHIND_VECTORS = 0.2
 
-#: A rank that is under way is stuck after so many times a block's time without having done one, and half the margin.
+#: A rank that made progress is stuck after this many times a block's time without a block done, and half the margin.
 BLOCKS_WITHOUT_NEWS = 2.0
 
-#: Entries of the agenda above which the void ones are taken out.
+#: Entries of the agenda above which the void ones are removed.
 MOST_VOID = 64
 
-#: Rounds whose length is remembered.
+#: Number of rounds for which the length is remembered.
 REMEMBERED = 5
 
 
 class Stragglers:
-    """What is expected of ranks in this round; and an agenda: whom to look at, when."""
+    """The expected times of ranks in this round; and an agenda: which ranks to check, and when."""
 
     def __init__(self, settings: Settings, pace: Pace, links: Links) -> None:
         self._settings = settings
@@ -62,17 +62,17 @@ class Stragglers:
         self._links = links
         self._rounds: deque[float] = deque(maxlen=REMEMBERED)
         self._round = 0.0
-        self._slower: list[float] = []  # how many times longer than expected blocks took those that are through
-        self._later: list[float] = []  # by how many seconds they began later than expected
+        self._slower: list[float] = []  # block times of ranks that have finished, as multiples of the expected ones
+        self._later: list[float] = []  # seconds by which these ranks began later than expected
         self.slowdown = 1.0
         self._delay = 0.0
         self._most = MOST_VOID
         self._agenda: list[
             tuple[float, int, int, Assignment]
-        ] = []  # when to look at whom; void if its stamp is another
+        ] = []  # when to check which rank; void if the stamp differs
 
     def begin(self) -> None:
-        """A new round."""
+        """Begin a new round."""
         self._round = median(self._rounds) if self._rounds else 0.0
         self._slower = []
         self._later = []
@@ -81,21 +81,21 @@ class Stragglers:
         self._agenda = []
 
     def over(self, seconds: float) -> None:
-        """A round took so long."""
+        """A round is over, after `seconds`."""
         self._rounds.append(seconds)
 
     def expect(self, assignment: Assignment, now: float, lag: float = 0.0) -> None:
-        """A rank has something to do from now on: note when that should be done, and look then."""
+        """A rank has work from now on: note when it should be done, and when to check."""
         each = self._pace.block(assignment.rank) or self._pace.usual()
         if each is None:
-            return  # nothing is known of anybody
+            return  # no rank's pace is known
         assignment.each = each
         assignment.since = assignment.moved = now
         assignment.expected = now + lag + assignment.blocks * each
         self.look_at(assignment, self.at(assignment, ASKED))
 
     def through(self, assignment: Assignment, block: float, now: float) -> None:
-        """A rank is through with what it was given: see whether all are slower, or later, in this round."""
+        """A rank has finished its assignment: update how much slower and later all ranks are in this round."""
         expected = assignment.expected - assignment.since
         if expected > 0:
             slower = max(1.0, block / assignment.each)
@@ -106,7 +106,7 @@ class Stragglers:
             self._delay = self._later[len(self._later) // 3]
 
     def margin(self, assignment: Assignment) -> float:
-        """The head start of a rank: seconds."""
+        """The head start of a rank, in seconds."""
         settings = self._settings
         if not settings.head_start:
             return settings.least_head_start
@@ -117,55 +117,55 @@ class Stragglers:
         return max(fraction * expected, of_a_round, settings.least_head_start, self._held_up())
 
     def at(self, assignment: Assignment, part: float) -> float:
-        """When such a part of a rank's margin has passed."""
+        """When this fraction of a rank's margin has passed."""
         expected = self.slowdown * (assignment.expected - assignment.since)
         late = part * self.margin(assignment)
         if part >= NOT_BEGUN:
             late = max(late, WORTH_A_VECTOR * self._links.vector)
-        if part >= SILENT:  # what it has in hand may be done twice
+        if part >= SILENT:  # its work may be done twice
             late = max(late, self._pace.spread() * expected) + (0.0 if assignment.delivered else self._delay)
         return assignment.since + expected + late
 
     @property
     def least(self) -> float:
-        """How long an answer may take in any case."""
+        """The least timeout for an answer."""
         return max(self._settings.least_head_start, self._held_up())
 
     def answers_by(self, assignment: Assignment, asked: float) -> float:
-        """When a rank that was asked should have answered."""
+        """The deadline for the answer of a rank that was asked."""
         patience = max(
             ANSWER * (asked - assignment.since), ANSWER_OF_A_ROUND * self._round, self._settings.least_head_start
         )
         return asked + max(patience, self._held_up())
 
     def _held_up(self) -> float:
-        """How long a small message may be held up behind vectors that are on their way."""
+        """How long a small message may wait behind vectors on a link."""
         unknown = 0.0 if self._links.is_known else self._settings.unknown_seconds
         return BEHIND_VECTORS * max(self._links.vector, unknown)
 
     def seems_stuck(self, assignment: Assignment, now: float) -> bool:
-        """Whether a rank that was under way has done nothing for too long."""
+        """Whether a rank that had made progress has done nothing for too long."""
         late = max(NOT_BEGUN * self.margin(assignment), WORTH_A_VECTOR * self._links.vector)
         return now > assignment.moved + BLOCKS_WITHOUT_NEWS * assignment.pace(self.slowdown) + late
 
     # -- the agenda
 
     def look_at(self, assignment: Assignment, when: float) -> None:
-        """Look at a rank then, unless its hand has changed."""
+        """Check a rank at that time, unless its assignment has changed."""
         heapq.heappush(self._agenda, (when, assignment.rank, assignment.stamp, assignment))
-        if len(self._agenda) > self._most:  # mostly void: somebody says again and again how far it is
+        if len(self._agenda) > self._most:  # mostly void: a rank reports its progress often
             self._agenda = [one for one in self._agenda if one[2] == one[3].stamp]
             heapq.heapify(self._agenda)
             self._most = max(MOST_VOID, 2 * len(self._agenda))
 
     def next_look(self) -> float:
-        """When to look at somebody."""
+        """The time of the next check."""
         while self._agenda and self._agenda[0][2] != self._agenda[0][3].stamp:
             heapq.heappop(self._agenda)
         return self._agenda[0][0] if self._agenda else float("inf")
 
     def whom(self, now: float) -> list[Assignment]:
-        """Whom to look at now."""
+        """The assignments to check now."""
         assignments = []
         while self.next_look() <= now:
             assignments.append(heapq.heappop(self._agenda)[3])

@@ -1,13 +1,13 @@
-"""What the coordinator does for audits: who computes which block a second time, who was right, who is not to be used.
+"""The leader's part in audits: it assigns checks of blocks, decides which results are right, and quarantines ranks.
 
-A block that is drawn (`audits`) is computed by whoever sends it, and by a second rank, which does so before its own
-work: so it is as good as always known whether they agree before the first has computed the rest of its part. If they
-differ a third is asked, and so on until two agree and no other two do. Whoever has said something else was wrong: what
-it did in this round is done by others, and after some times it is given nothing any more.
+A block that is drawn (`audits`) is computed by the rank that sends it, and by a second rank (the checker) before its
+own work. So the result of the check is almost always known before the first rank has computed the rest of its part. If
+the two differ the leader asks a third rank, and so on until two agree and no other two do. A rank with another result
+was wrong: others repeat its work of this round. After several wrong results the rank is quarantined: it gets no work.
 
-Nobody waits for a rank that is late with this: another is asked. If no other is at the round, one that is there is
-waited for, as long again as the round has taken; if none comes a block passes as it is, and that is noted. If ranks
-differ and nobody is left to decide, all compute it once more; then the run ends.
+The leader does not wait for a late checker: it asks another rank. If no other is at the round, the leader waits for one
+that is present, as long again as the round has taken. If none arrives, the block passes unchecked, with a note. If
+ranks differ and no other rank can decide, all of them compute the block once more; then the run ends.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from codedreduce.protocol.leader.pace import NEVER, Pace
 from codedreduce.protocol.leader.participation import Participation
 from codedreduce.schemes import Part, StripedPlan
 
-#: A rank that checks is late when it has taken so many times what is expected, and a part of what the round has taken.
+#: A checker is late after this many times its expected time, and this fraction of the time that the round has taken.
 PATIENCE, OF_THE_ROUND = 2.0, 0.1
 
-#: Seconds that it is given at least; and that somebody is waited for at least who is there, and not at the round.
+#: Least seconds that a checker gets; and that the leader waits for a rank that is present but not at the round.
 LEAST, LEAST_WAIT = 0.01, 1.0
 
 Say = Callable[[int, Message, float, list[AnyAction]], None]
@@ -38,42 +38,42 @@ Say = Callable[[int, Message, float, list[AnyAction]], None]
 
 @dataclass(slots=True)
 class Case:
-    """A block that is looked at: what ranks have said of it, who was asked, and what is right."""
+    """An audited block: the digests that ranks reported, the ranks that were asked, and the right digest."""
 
     said: dict[int, bytes] = field(default_factory=dict)
-    before: dict[int, set[bytes]] = field(default_factory=dict)  # what they said first, if all were asked again
-    asked: dict[int, tuple[float, int]] = field(default_factory=dict)  # when, and how many blocks it has before it
-    checkers: set[int] = field(default_factory=set)  # who was ever asked
-    sends: set[int] = field(default_factory=set)  # who has said that it did it as a part of what it sends
-    looked: float = 0.0  # when something was last done because nobody had said anything
-    since: float = 0.0  # when that was so at first
+    before: dict[int, set[bytes]] = field(default_factory=dict)  # earlier digests of ranks that reported again
+    asked: dict[int, tuple[float, int]] = field(default_factory=dict)  # when, and number of blocks up to this one
+    checkers: set[int] = field(default_factory=set)  # ranks that were ever asked
+    sends: set[int] = field(default_factory=set)  # ranks that reported the block as part of what they send
+    looked: float = 0.0  # when the leader last intervened, because no rank had reported
+    since: float = 0.0  # when it first did
     right: bytes | None = None
     is_over: bool = False
-    passed: set[int] = field(default_factory=set)  # who was told that it was right
-    found: set[int] = field(default_factory=set)  # who was found to be wrong
+    passed: set[int] = field(default_factory=set)  # ranks that were told that they were right
+    found: set[int] = field(default_factory=set)  # ranks that were found to be wrong
 
     def ask(self, rank: int, now: float, blocks: int) -> None:
-        """A rank is asked, which has so many blocks to do until it can answer."""
+        """Note that a rank is asked, which has this number of blocks to do until it can answer."""
         self.asked[rank] = (now, blocks)
         self.checkers.add(rank)
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody has computed it as a part of what it sends, and may not send it yet."""
+        """Whether a rank has computed the block as part of what it sends, and may not send it yet."""
         return not self.is_over and bool(self.sends or self.said.keys() - self.checkers)
 
     def majority(self) -> bytes | None:
-        """What two have said, and no other two."""
+        """The digest that most ranks reported, at least two; None in a tie."""
         first, *others = Counter(self.said.values()).most_common(2)
         return first[0] if first[1] > 1 and all(count < first[1] for _, count in others) else None
 
     def has_said_else(self, rank: int, digest: bytes) -> bool:
-        """Whether a rank has ever said something else."""
+        """Whether a rank has ever reported a different digest."""
         return self.said.get(rank, digest) != digest or bool(self.before.get(rank, set()) - {digest})
 
 
 class Verdicts:
-    """The audits of a round, as the coordinator sees them."""
+    """The audits of a round, as the leader sees them."""
 
     def __init__(
         self, plan: StripedPlan, settings: Settings, participation: Participation, pace: Pace,
@@ -92,14 +92,14 @@ class Verdicts:
         self._began = 0.0
         self._cases: dict[Block, Case] = {}
         self._is_closed = False
-        self._absent: set[int] = set()  # ranks that were waited for in vain
+        self._absent: set[int] = set()  # ranks that did not arrive while the leader waited
         self._right_in: dict[int, int] = {}  # the last round in which a rank was found to be right
         self._right_before: dict[int, int] = {}  # the same, when this one began
 
     # -- a round begins
 
     def begin(self, round_: int, loads: Mapping[int, Allotment], now: float) -> dict[int, tuple[Block, ...]]:
-        """Draw what is looked at, and who does so; before anything else that it does."""
+        """Draw the blocks to audit, and return the checks of each rank, which it does before its other work."""
         self._round, self._began = round_, now
         self._cases = {}
         self._is_closed = False
@@ -118,7 +118,7 @@ class Verdicts:
                 block = (unit, number)
                 self._cases[block] = case = Case()
                 able = [rank for rank in self._plan.readers(unit) if rank in free and rank != worker.get(block)]
-                if not able:  # somebody may yet come to the round
+                if not able:  # a rank may still arrive at the round
                     able = self._may_come(block, {worker.get(block, -1)})[:1]
                     free |= dict.fromkeys(able, 0.0)
                 if able:
@@ -134,14 +134,14 @@ class Verdicts:
         return blocks * each
 
     def ahead(self, rank: int, checks: Mapping[int, tuple[Block, ...]]) -> float:
-        """Seconds that a rank takes for what it checks before it begins with its parts, as far as is known."""
+        """Seconds that a rank needs for its checks before it begins with its parts, as far as is known."""
         return len(checks.get(rank, ())) * (self._pace.block(rank) or self._pace.usual() or 0.0)
 
-    # -- ranks say what they have
+    # -- digests of ranks
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to be decided."""
+        """Whether all cases are decided."""
         return all(case.is_over for case in self._cases.values())
 
     @property
@@ -150,27 +150,27 @@ class Verdicts:
         return bool(self._cases)
 
     def close(self) -> None:
-        """Nothing more is decided: the round is over, or somebody has its sum, which the others take."""
+        """Decide nothing more: the round is over, or a rank has its sum, which the others take."""
         self._is_closed = True
         for case in self._cases.values():
             case.is_over = True
 
     def reopen(self) -> bool:
-        """Nobody has the sum any more: what nobody has compared is looked at after all. Whether anything was closed."""
+        """No rank has the sum any more: audit blocks without a verdict after all. Return whether any were closed."""
         was_closed, self._is_closed = self._is_closed and self.is_on, False
         for case in self._cases.values() if was_closed else ():
             case.is_over = case.right is not None
         return was_closed
 
     def did(self, rank: int, part: Part) -> None:
-        """A rank has done a part, and says what it has of the blocks in it, or has said so."""
+        """A rank has done a part. It reports the digests of the audited blocks in it, or has reported them."""
         for block in range(part.first, part.last):
             case = self._cases.get((part.unit, block))
             if case is not None:
                 case.sends.add(rank)
 
     def checked(self, rank: int, checked: Checked, now: float, actions: list[AnyAction]) -> list[int]:
-        """A rank says what it has of a block; who is found to be wrong by it."""
+        """A rank reports its digest of a block; return the ranks that this shows to be wrong."""
         block = (checked.unit, checked.block)
         case = self._cases.get(block)
         if checked.round != self._round or case is None:
@@ -179,7 +179,7 @@ class Verdicts:
             case.before.setdefault(rank, set()).add(case.said[rank])
         case.said[rank] = checked.digest
         self._absent.discard(rank)
-        case.passed.discard(rank)  # it may not have heard
+        case.passed.discard(rank)  # the message may have been lost
         case.asked.pop(rank, None)
         return self._decide(block, case, now, actions)
 
@@ -187,9 +187,9 @@ class Verdicts:
         if case.right is None:
             case.right = case.majority()
         if case.right is None and self._is_closed:
-            return []  # nothing passes that nobody has compared: it is not needed any more
+            return []  # an unchecked block does not pass: it is not needed any more
         if case.right is None and len(set(case.said.values())) > 1:
-            case.is_over = False  # it may have passed because nobody else was there
+            case.is_over = False  # it may have passed because no other rank was present
             if not case.asked:
                 self._ask_another(block, case, now, actions)
         if case.right is None and not case.is_over:
@@ -215,23 +215,23 @@ class Verdicts:
             self._say(rank, passed, now, actions)
 
     def why(self, rank: int) -> str:
-        """What a rank has done wrong in this round, and how much of what it did before may be wrong as well."""
+        """The blocks that a rank computed wrongly in this round, and the earlier rounds that may be wrong as well."""
         blocks = [
             f"{block} of unit {unit}" for (unit, block), case in self._cases.items()
             if case.right is not None and case.has_said_else(rank, case.right)
         ]  # fmt: skip
         last = self._right_before.get(rank, self._settings.after)
-        since = "it was last found to be right in" if rank in self._right_before else "it had not been looked at before"
+        since = "it was last found to be right in" if rank in self._right_before else "it was not audited before"
         if rank in self._right_before:
             since += f" round {last}"
         if last + 1 < self._round:
-            since += f", so what it did in rounds {last + 1} to {self._round - 1} may be wrong, too"
+            since += f", so its results of rounds {last + 1} to {self._round - 1} may be wrong, too"
         return f"rank {rank} computed block {' and block '.join(blocks)} wrongly in round {self._round}; {since}"
 
-    # -- and if they do not
+    # -- late or missing digests
 
     def _ask_another(self, block: Block, case: Case, now: float, actions: list[AnyAction]) -> bool:
-        """Have one more rank compute a block; if there is none, and they differ, all that have once more."""
+        """Have one more rank compute a block; if there is none, and the digests differ, the same ranks once more."""
         able = [
             rank for rank in self._plan.readers(block[0])
             if rank not in case.said and rank not in case.asked and self._participation.can_compute(rank)
@@ -255,22 +255,22 @@ class Verdicts:
         self._say(rank, Check(generation=self._generation, round=self._round, blocks=(block,)), now, actions)
 
     def undecided(self) -> tuple[Trouble, ...]:
-        """Who has said different things of a block, if nobody is left who could decide."""
+        """The ranks that reported different digests of a block, if no other rank can decide."""
         for (unit, block), case in self._cases.items():
             is_open = case.right is None and not case.is_over and not case.asked and len(set(case.said.values())) > 1
             if is_open and not self._may_decide((unit, block), case):
-                words = f"computed other bits than another for block {block} of unit {unit}, and nobody can decide"
+                words = f"computed other bits than another rank for block {block} of unit {unit}; no rank can decide"
                 return tuple((rank, words) for rank in sorted(case.said))
         return ()
 
     def gone(self, rank: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank cannot be reached: others check what it was to."""
+        """A rank cannot be reached: others do its checks."""
         for block, case in self._cases.items():
             if case.asked.pop(rank, None) is not None and not case.asked and case.is_waited_for:
                 self._look_at(block, case, now, actions)
 
     def look(self, now: float, actions: list[AnyAction]) -> float:
-        """Ask others in place of those that are late; when to look again."""
+        """Ask other ranks in place of late ones; return when to check again."""
         due = float("inf")
         for block, case in self._cases.items():
             if case.is_waited_for:
@@ -281,16 +281,16 @@ class Verdicts:
         return due
 
     def _is_due(self, case: Case) -> float:
-        """When somebody else is asked, if nobody who was has said anything."""
+        """When to ask another rank, if those asked have not answered."""
         again = case.looked + self._longer(case.looked) if case.looked else 0.0
         return max((self._late_at(rank, *asked) for rank, asked in case.asked.items()), default=again)
 
     def _longer(self, since: float) -> float:
-        """How much longer to wait for somebody, at such a time."""
+        """How much longer to wait, from this time on."""
         return max(LEAST, OF_THE_ROUND * (since - self._began) + self._settings.least_head_start)
 
     def _may_come(self, block: Block, others: Collection[int]) -> list[int]:
-        """Who could check a block if it came to this round, but for these."""
+        """The ranks that could check a block if they arrived at this round, without `others`."""
         there = self._participation.present - self._absent
         return [
             rank for rank in self._plan.readers(block[0])
@@ -298,7 +298,7 @@ class Verdicts:
         ]  # fmt: skip
 
     def _may_decide(self, block: Block, case: Case) -> list[int]:
-        """Who is there and could say who was right, when it comes to this round."""
+        """The ranks that are present and could decide which digest is right, once they arrive at this round."""
         participation = self._participation
         return [
             rank for rank in self._plan.readers(block[0])
@@ -317,26 +317,26 @@ class Verdicts:
     def _look_at(self, block: Block, case: Case, now: float, actions: list[AnyAction]) -> None:
         case.looked = now
         case.since = case.since or now
-        for rank in sorted(case.sends - case.said.keys() - {self._own}):  # what it said may be lost
+        for rank in sorted(case.sends - case.said.keys() - {self._own}):  # its report may be lost
             self._say(rank, Tell(generation=self._generation, round=self._round), now, actions)
         if self._ask_another(block, case, now, actions):
             return
         late, case.asked = case.asked, {}
         for rank, (_, blocks) in late.items():
             if self._participation.can_compute(rank):
-                self._ask(rank, block, case, blocks + 1, now, actions)  # it may not have heard
+                self._ask(rank, block, case, blocks + 1, now, actions)  # the request may be lost
         if not case.asked and len(set(case.said.values())) == 1:
             absent = self._may_come(block, case.said)
             if absent and now < case.since + max(LEAST_WAIT, case.since - self._began):
                 return
             self._absent.update(absent)
             case.is_over = True
-            words = f"round {self._round}: nobody is left to check block {block[1]} of unit {block[0]}"
+            words = f"round {self._round}: no rank is left to check block {block[1]} of unit {block[0]}"
             actions.append(Note(kind="unaudited", reason=words, round=self._round, nodes=tuple(case.said)))
             self._decide(block, case, now, actions)
 
     def ranks(self) -> Iterable[int]:
-        """Those that a round waits for to say what they have of blocks that are looked at."""
+        """The ranks that a round waits for, to report digests of audited blocks."""
         waited = {rank for case in self._cases.values() if not case.is_over for rank in case.asked}
         for block, case in self._cases.items():
             if not case.is_over and len(set(case.said.values())) > 1:

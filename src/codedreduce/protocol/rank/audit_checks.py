@@ -1,10 +1,10 @@
-"""What audits ask of a rank: to say the digests of some blocks, and to send what they are in when they have passed.
+"""A rank's duties in audits: it reports digests of audited blocks, and sends their parts once the blocks have passed.
 
-Of a block that is audited whoever computes it says the digest, and so does somebody who computes it beside. While one
-that this rank computed has not passed, it sends nothing: what it does may be wrong. In an audited round it sends
-nothing before one has passed, either: if it has computed none, since what it was given, or what was left of it, has
-none in it, it computes one that others do as well. So nothing that is found to be wrong has ever left the rank that
-computed it, and a rank that is always wrong sends nothing in such a round.
+Every rank that computes an audited block reports its digest: the rank that sends the block, and a rank that checks it.
+A rank sends nothing while an audited block that it computed has not passed: its results may be wrong. In an audited
+round it sends nothing before at least one block has passed. If its parts contain no audited block, it computes one that
+other ranks compute as well. So a result that is found wrong has never left its rank, and a rank that is always wrong
+sends nothing in such a round.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from codedreduce.schemes import Part, StripedPlan
 
 
 class AuditChecks:
-    """A rank's side of the audits of the round that is on."""
+    """A rank's side of the audits in the current round."""
 
     def __init__(self, position: RankPosition, plan: StripedPlan, settings: Settings) -> None:
         self._position = position
@@ -29,9 +29,9 @@ class AuditChecks:
         self.mistakes = Mistakes(settings)
         self._said: dict[Block, Checked] = {}
         self._pending: dict[Block, bytes] = {}
-        self._passed: dict[Block, set[bytes]] = {}  # a rank may compute a block twice, and be wrong once
-        self.held: list[Part] = []  # what is computed and not sent
-        self.is_out = False  # whether this rank was wrong, and does nothing more in this round
+        self._passed: dict[Block, set[bytes]] = {}  # by block: a rank may compute a block twice, and be wrong once
+        self.held: list[Part] = []  # parts that are computed and not sent
+        self.is_out = False  # whether this rank was wrong, and does no more work in this round
 
     def begin(self) -> None:
         """A new round."""
@@ -42,15 +42,15 @@ class AuditChecks:
         self.is_out = False
 
     def drawn(self, unit: int) -> tuple[int, ...]:
-        """Which blocks of a unit are audited."""
+        """The blocks of a unit that are audited."""
         return self._audit.blocks(self._position.round, unit, self._plan.blocks) if self._audit is not None else ()
 
     def in_part(self, part: Part) -> tuple[int, ...]:
-        """Which blocks of a part are audited, counted from its first."""
+        """The blocks of a part that are audited, counted from its first block."""
         return tuple(block - part.first for block in self.drawn(part.unit) if part.first <= block < part.last)
 
     def say(self, block: Block, digest: bytes, *, is_own: bool) -> Checked | None:
-        """A block was computed: what to say of it. `is_own`: and is a part of what this rank is to send."""
+        """Return the report for a computed block; None if it was sent before. `is_own`: the block is in an own part."""
         if is_own and digest not in self._passed.get(block, ()):
             self._pending[block] = digest
         if is_own and block in self._said and self._said[block].digest == digest:
@@ -65,29 +65,29 @@ class AuditChecks:
         return said
 
     def said(self) -> list[Checked]:
-        """What was said in this round, perhaps to another coordinator."""
+        """The reports of this round; some may have gone to another leader."""
         return [replace(checked, generation=self._position.generation) for checked in self._said.values()]
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a block that is a part of what this rank sends has not passed."""
+        """True if a block in this rank's own parts has not passed."""
         return bool(self._pending)
 
     @property
     def has_said(self) -> bool:
-        """Whether a block of this rank may pass."""
+        """True if this rank has reported a block, so that one may pass."""
         return bool(self._said)
 
     def lacks_proof(self, part: Part) -> bool:
-        """Whether the round is audited, and nothing that this rank computed in it has passed."""
+        """True if the round is audited, and no block that this rank computed in it has passed."""
         return not self._passed and bool(self.drawn(part.unit))
 
     def hold(self, part: Part) -> None:
-        """A part is computed, and waits."""
+        """Hold back a part that is computed."""
         self.held.append(part)
 
     def passed(self, block: Block, digest: bytes) -> list[Part]:
-        """Others have computed the same; what may be sent now."""
+        """Other ranks computed the same result; return the parts that may be sent now."""
         self._passed.setdefault(block, set()).add(digest)
         if self._pending.get(block) == digest:
             del self._pending[block]
@@ -97,7 +97,7 @@ class AuditChecks:
         return released
 
     def drop(self) -> None:
-        """What this rank computed in this round is of no use."""
+        """Discard all results of this rank in this round: it was wrong."""
         self.is_out = True
         self._pending = {}
         self.held = []

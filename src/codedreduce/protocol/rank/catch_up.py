@@ -1,4 +1,4 @@
-"""A rank that fell behind: it asks keepers for the sums it missed, or takes another's state."""
+"""Catching up: a rank that fell behind requests the sums that it missed, or takes the state of another rank."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from codedreduce.protocol.rank.state_transfer import Asking, OfferedState, State
 from codedreduce.protocol.rank.worker import RankWorker
 from codedreduce.vectors import Vector
 
-#: A timer: a rank that is behind asks again.
+#: A timer: a rank that is behind repeats its request.
 BEHIND = "behind"
 
-#: Seconds after which a rank that is behind asks for what it misses, at least; how often it asks before it gives up.
-#: After some tries it no longer asks keepers, which may be stopped, but who leads.
+#: The minimum wait in seconds before a rank that is behind repeats its request; and the number of requests before it
+#: gives up. After `PATIENT_TRIES` requests it asks the leader instead of the reducers, which may be stopped.
 ASK_AFTER = 0.05
 TRIES, PATIENT_TRIES = 5, 2
 
-#: And at most, however long rounds take: nothing of the sum has come for so long.
+#: The maximum wait in seconds during which no chunk of the sum arrives, however long rounds take.
 ASK_WITHIN = 30.0
 
-#: Seconds that a rank waits for another's state, or for more of it, at least.
+#: The minimum wait in seconds for another rank's state, or for more of it.
 STATE_WITHIN = 1.0
 
-#: How often that is doubled at most, if nothing comes.
+#: The maximum number of times that this wait is doubled if nothing arrives.
 RARELY = 5
 
-#: Chunks in a message that asks for some.
+#: The maximum number of chunks in one request.
 ASKED_AT_ONCE = 1024
 
 
 class CatchUp:
-    """How a rank catches up. `office`: whether it leads; then it may have to take a state, too.
+    """How a rank catches up. `office`: whether this rank is the leader; the leader may have to take a state, too.
 
-    `finish` ends its round if all of the sum is here, and says whether it did.
+    `finish` ends the rank's round if the whole sum has arrived, and returns True if it did.
     """
 
     def __init__(
@@ -54,49 +54,47 @@ class CatchUp:
         self._finish = finish
         self._taking = StateTaking()
         self._tries = 0
-        self._tried_with = -1  # so many chunks of the sum were here when it was last asked for more
-        self._renewals = 0  # times that a state was asked for in vain
-        self._missed = 0  # the round whose sum was here, and did not reach the script
-        self.must_renew = False  # when the script begins its next round
+        self._tried_with = -1  # the number of chunks of the sum that were there at the last request
+        self._renewals = 0  # number of requests for a state without an answer
+        self._missed = 0  # the round with a sum that did not reach the script
+        self.must_renew = False  # take a state when the script begins its next round
 
     def begin_anew(self) -> None:
-        """The round is over: of the next one nothing was asked for."""
+        """The round is over: reset the count of requests."""
         self._tries = 0
 
     def begin_after(self, round_: int) -> None:
-        """This rank comes when the others are through with a round: it takes the state that they had then."""
+        """This rank joins after the others have finished a round: it takes the state that they had then."""
         self._position.come_after(round_)
         self._exchange.expect(round_ + 1)
         self.must_renew = True
 
     def was_overtaken(self, now: float, actions: list[AnyAction]) -> None:
-        """A later round has begun while this rank waits for its sum, which may be on its way."""
+        """A later round has begun while this rank waits for its sum, which may still be on its way."""
         self._tries = 0
         self._tried_with = self._exchange.sum.count
         self.ask_later(now, actions)
 
     @property
     def is_taking(self) -> bool:
-        """Whether some of a state is here."""
+        """True if pieces of a state have arrived or were requested."""
         return self._taking.is_under_way
 
     def drop(self) -> None:
-        """Nobody needs a state any more."""
+        """Drop the state: it is no longer needed."""
         self._taking.clear()
 
     # -- sums
 
     def ask_later(self, now: float, actions: list[AnyAction]) -> None:
-        """Ask for what is missing if it has not come by then."""
+        """Set a timer for requesting the chunks that are still missing then."""
         position = self._position
-        a_round = (
-            position.round_took or now - position.began_at
-        )  # of the first one it is known how long it has taken so far
+        a_round = position.round_took or now - position.began_at  # in the first round: the time so far
         wait = min(ASK_WITHIN, max(ASK_AFTER, 0.5 * a_round)) * (1 + self._tries)
         actions.append(SetTimer(name=BEHIND, at=now + wait))
 
     def catch_up(self, now: float, actions: list[AnyAction]) -> None:
-        """Ask for what is missing of a past round's sum, or give it up."""
+        """Request the missing chunks of a past round's sum, or give the sum up."""
         position, exchange = self._position, self._exchange
         keepers = exchange.stripes.keepers(position.round)
         self._tried_with = exchange.sum.count
@@ -121,17 +119,17 @@ class CatchUp:
         self.ask_later(now, actions)
 
     def _kept_by(self, keepers: list[int] | None) -> dict[int, list[int]]:
-        """What is missing of the sum, by who kept it; all by this rank itself if that is not known."""
+        """The missing chunks of the sum by reducer; all under this rank itself if the reducers are not known."""
         found: dict[int, list[int]] = {}
         for index in self._exchange.sum.missing():
             found.setdefault(keepers[index] if keepers is not None else self._position.node, []).append(index)
         return found
 
     def _whom_to_ask(self, kept_by: dict[int, list[int]]) -> dict[int, list[int]]:
-        """Who can be asked for what: who leads has had every sum, and is asked for what no keeper can be.
+        """Which rank to ask for which chunks: the leader had every sum, and is asked for all that no reducer can send.
 
-        A keeper may be gone, or stopped, or another keeps its part, and this rank was not told who. If it is not known
-        who leads, whoever does next is asked.
+        A reducer may be gone or stopped, or another rank reduces its stripe and this rank was not notified. If there is
+        no known leader, the next leader is asked.
         """
         first = self._position.coordinator
         asked: dict[int, list[int]] = {}
@@ -144,7 +142,7 @@ class CatchUp:
         return asked
 
     def _want(self, peer: int, chunks: list[int], actions: list[AnyAction]) -> None:
-        """Ask a rank for chunks of the sum."""
+        """Request chunks of the sum from a rank."""
         position = self._position
         for start in range(0, len(chunks), ASKED_AT_ONCE):
             wanted = tuple(chunks[start : start + ASKED_AT_ONCE])
@@ -152,7 +150,7 @@ class CatchUp:
             actions.append(Transmit(to=peer, message=want))
 
     def on_want(self, message: Want, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Send what is here of a sum, and say so if it is of a past round and some is not here."""
+        """Send the chunks of a sum that are here; if the round is past and some are not here, report that (`Past`)."""
         if self._office.leading is not None:
             self._office.leading.hear_of(sender)
         is_here = self._exchange.send_sums(sender, message.round, message.chunks, actions)
@@ -161,7 +159,7 @@ class CatchUp:
             actions.append(Transmit(to=sender, message=past))
 
     def on_past(self, message: Past, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """A keeper has not got a sum any more, or another the state that it offered."""
+        """A reducer no longer has a sum, or another rank no longer has the state that it offered."""
         if self._position.state is RENEWING:
             if message.round == self._taking.round:
                 self._ask(self._taking.lost(sender), actions)
@@ -171,7 +169,7 @@ class CatchUp:
             self._do_without(sender, now, actions)
 
     def _do_without(self, keeper: int, now: float, actions: list[AnyAction]) -> None:
-        """A keeper has not got its part of the sum: who leads may have, and if it has not, this rank takes a state."""
+        """A reducer does not have its part of the sum: ask the leader. If the leader does not have it, take a state."""
         first = self._position.coordinator
         if keeper == first:
             self.renew(now, actions)
@@ -180,21 +178,21 @@ class CatchUp:
             self._want(first, self._kept_by(keepers).get(keeper, []), actions)
 
     def look(self, now: float, actions: list[AnyAction]) -> None:
-        """It is time to ask again, unless something came meanwhile."""
+        """Repeat the request, unless something has arrived meanwhile."""
         if self._position.state is RENEWING:
             self._renew_again(now, actions)
         elif self._position.state is WORKING and self._position.is_behind:
             if self._exchange.sum.count == self._tried_with:
                 self.catch_up(now, actions)
-            else:  # it comes
+            else:  # chunks are arriving
                 self._tried_with = self._exchange.sum.count
                 self.ask_later(now, actions)
 
-    # -- another's state
+    # -- the state of another rank
 
     def renew(self, now: float, actions: list[AnyAction]) -> None:
-        """Wait for another's state, and take it."""
-        self._worker.stop("this rank takes another's state", actions)
+        """Stop work, and take the state of another rank."""
+        self._worker.stop("this rank takes the state of another rank", actions)
         self._worker.drop_model()
         self._position.become(RENEWING)
         self._no_more(self._taking.clear(), actions)
@@ -205,14 +203,14 @@ class CatchUp:
         self._wait_for_state(now, actions)
 
     def _renew_again(self, now: float, actions: list[AnyAction]) -> None:
-        """The state does not come: ask others; a coordinator goes on as it is if there are none."""
+        """The state does not arrive: ask other ranks. A leader goes on with its own state if there are none."""
         leading = self._office.leading
         if leading is not None and not leading.takes_state(self._position.round, actions):
             self._has(None, min(self._position.round, self._missed or self._position.round) - 1, actions)
         else:
             self._renewals += 1
             self.renew(now, actions)
-            if not self._office.is_held:  # it may not have been told of a round, and so refuses a state after that
+            if not self._office.is_held:  # it may not know of a round, and would refuse a state after that round
                 self._worker.tell_status(actions)
 
     def _wait_for_state(self, now: float, actions: list[AnyAction]) -> None:
@@ -220,7 +218,7 @@ class CatchUp:
         actions.append(SetTimer(name=BEHIND, at=now + wait))
 
     def on_must_renew(self, message: Renew, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """This rank has another model than the others: it takes theirs, at once or when its script goes on."""
+        """This rank's model differs from the others: it takes their state, at once or when its script goes on."""
         if self._position.state is RESTING:
             self.must_renew = True
             self._position.lose_state()
@@ -228,7 +226,7 @@ class CatchUp:
             self.renew(now, actions)
 
     def on_overtaken(self, event: Overtaken, now: float, actions: list[AnyAction]) -> None:
-        """The script could not take the sum in time: it goes on with another's state when it begins again."""
+        """The script could not copy the sum in time: it goes on with another rank's state when it begins again."""
         self.must_renew = True
         self._position.lose_state()
         self._missed = event.round
@@ -236,7 +234,7 @@ class CatchUp:
             self._office.leading.must_take_state()
 
     def on_offer(self, message: StateOffer, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Another has its state to give; it must be later than this rank's own, and one is needed."""
+        """Another rank offers its state. Accept it if this rank needs one, and it is later than its own."""
         position = self._position
         latest = max(position.go.round, position.over, position.end or 0, position.round - 1)
         if position.state is not RENEWING or not position.round - 1 <= message.round <= latest:
@@ -247,7 +245,7 @@ class CatchUp:
         self._wait_for_state(now, actions)
 
     def lost(self, peer: int, actions: list[AnyAction]) -> None:
-        """A rank is gone: if it was to give pieces of a state, others do."""
+        """A rank is lost: request its pieces of a state from others."""
         if self._position.state is RENEWING:
             self._ask(self._taking.lost(peer), actions)
 
@@ -257,12 +255,12 @@ class CatchUp:
             actions.append(Transmit(to=giver, message=take))
 
     def _no_more(self, givers: dict[int, int], actions: list[AnyAction]) -> None:
-        """Those that offered a state need not keep it."""
+        """Release the ranks that offered a state: they need not keep it."""
         for giver, round_ in givers.items():
             actions.append(Transmit(to=giver, message=Take(generation=self._position.generation, round=round_)))
 
     def on_state(self, chunk: StateChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
-        """A piece of a state that was asked for."""
+        """A requested piece of a state has arrived."""
         asking = self._taking.came(chunk, sender, data)
         if asking is None:
             return
@@ -274,7 +272,7 @@ class CatchUp:
             self._has(state, chunk.round, actions)
 
     def _has(self, state: Vector | None, round_: int, actions: list[AnyAction]) -> None:
-        """Go on after a round, with the state that others had then."""
+        """Continue after a round, with the state that others had then."""
         self._no_more(self._taking.clear(), actions)
         self._position.rest_after(round_)
         self._exchange.expect(round_ + 1)

@@ -1,4 +1,4 @@
-"""How vectors travel between ranks: parts to their keepers, and sums from keepers to all."""
+"""Vectors on their way between ranks: parts to their reducers, and sums from reducers to all."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from codedreduce.vectors import Vector, on_host
 
 
 class Exchange:
-    """A rank's part in it: sends what it computed, sums what it keeps, and puts together the sum of its own round.
+    """A rank's part in the exchange: it sends its results, reduces its stripe, and assembles the sum of its own round.
 
-    Keeping is done for the round that is on (`go`). The rank's own round, whose sum is put together, may be another.
+    It reduces in the current round (`go`). The rank's own round, for which the sum is assembled, may be another.
     """
 
     def __init__(
@@ -33,28 +33,27 @@ class Exchange:
         self._settings = settings
         self._links = links
         self._generation = settings.generation
-        self._round = 0  # that is on
+        self._round = 0  # the current round
         self.stripes = Stripes(plan, settings)
         self.keeper = Reducer(len(plan.all_units), plan.blocks, self.stripes.rounds_held, settings, rooms)
         self.sum = SumAssembly(settings.after + 1, settings, rooms)
-        self._next: SumAssembly | None = (
-            None  # the sum of the round that follows, if it comes before this one is through
-        )
+        self._next: SumAssembly | None = None  # the sum of the next round, if it arrives before this one is over
         self._past = PastSums(settings, rooms)
-        self.own_damage: list[DamagedChunk] = []  # what of its own parts is not what it was when it was computed
-        self._seals: dict[Part, tuple[bytes, ...]] = {}  # digests of chunks, of parts that are audited
+        self.own_damage: list[DamagedChunk] = []  # chunks of its own parts that have changed since they were computed
+        self._seals: dict[Part, tuple[bytes, ...]] = {}  # digests of the chunks of audited parts
         self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, int, Vector]] = OrderedDict()
         usual = -(-settings.chunks // settings.keepers(plan))
         self._early_at_most = 2 * len(plan.all_units) * usual
 
     def speak_of(self, generation: int) -> None:
-        """Of the plan, from now on."""
+        """Switch to this generation of the plan."""
         self._generation = generation
 
     def begin(self, go: Go, actions: list[AnyAction]) -> None:
-        """A round begins for keepers; parts of it may have come already.
+        """A round begins for reducers; parts of it may have arrived already.
 
-        Under another coordinator it may begin again: sums that are here are told to all, who may not have got them.
+        Under another leader the round may begin again: this rank sends its finished sums to all again, as some may have
+        got lost.
         """
         if go.round != self._round:
             self._seals = {}
@@ -68,22 +67,22 @@ class Exchange:
 
     @property
     def keeps_now(self) -> bool:
-        """Whether this rank keeps something of the round that is on, planned or in another's place."""
+        """True if this rank reduces a stripe in the current round, by plan or for another rank."""
         return self.stripes.is_kept_by(self._node)
 
     def keep_whole(self) -> None:
-        """All of the sum is here, and its script may do with it what it likes: hold it for those that lack some."""
+        """Hold a copy of the complete sum for ranks that miss some of it: the script may change its own."""
         self._past.hold(self.sum)
 
     def expect(self, round_: int) -> None:
-        """The rank waits for the sum of this round next; some of it may be here."""
+        """Wait for the sum of this round next; some of it may have arrived."""
         ahead, self._next = self._next, None
         if ahead is None or ahead.round != round_:
             ahead = SumAssembly(round_, self._settings, self._rooms)
         self.sum = ahead
 
     def _is_wanted(self, message: AnyChunk) -> bool:
-        """Whether a chunk that waits to be sent is of use in a round that begins."""
+        """True if a chunk that waits to be sent is still of use in the round that begins."""
         if isinstance(message, SumChunk):
             return message.round > self._round - self.keeper.rounds_held
         return isinstance(message, StateChunk) or message.round >= self._round
@@ -91,13 +90,13 @@ class Exchange:
     # -- parts
 
     def seal(self, part: Part, vector: Vector) -> None:
-        """Note the digests of a part that is complete: what comes of it on its way, or lies in memory, is compared."""
+        """Record the digests of a complete part, to find later damage on the way or in memory."""
         self._seals[part] = tuple(
             digest(on_host(self._cut_out(vector, index))) for index in range(self._settings.chunks)
         )
 
     def send_if_intact(self, part: Part, vector: Vector, index: int, to: int, actions: list[AnyAction]) -> bool:
-        """Send a chunk again that came damaged, unless it is so here, too: then the part has to be computed again."""
+        """Send a damaged chunk again; return False if it is damaged here, too, and the part must be computed again."""
         seal = self._seals.get(part)
         if seal is None or index >= len(seal):
             return True
@@ -108,7 +107,7 @@ class Exchange:
         return True
 
     def send(self, part: Part, vector: Vector, actions: list[AnyAction]) -> None:
-        """Send a part to those that keep it."""
+        """Send a part to its reducers."""
         self._send(part, vector, self.stripes.in_order(self._node), actions)
 
     def _send(self, part: Part, vector: Vector, chunks: Iterable[int], actions: list[AnyAction]) -> None:
@@ -135,7 +134,7 @@ class Exchange:
         return SumChunk(generation=self._generation, round=round_, index=index)
 
     def change_keeper(self, message: Keep, done: Mapping[Part, Vector], actions: list[AnyAction]) -> None:
-        """A stripe has another keeper: all that was sent of it is sent again."""
+        """A stripe has another reducer: send all parts of the stripe again."""
         stripe = self.stripes.change(message)
         if not stripe:
             return
@@ -146,7 +145,7 @@ class Exchange:
             self._send(part, vector, stripe, actions)
 
     def send_again(self, peer: int, done: Mapping[Part, Vector], actions: list[AnyAction]) -> None:
-        """What was on its way over an old connection may be lost: send what a rank should have of this round."""
+        """Send a rank its chunks of this round again: those in flight on its old connection may be lost."""
         for part, vector in done.items():
             for index in self.stripes.in_order(self._node):
                 if self.stripes.keeper(index) == peer:
@@ -154,19 +153,19 @@ class Exchange:
         kept = self.keeper.sums(self._round, range(self._settings.chunks))
         self._send_chunks(peer, self._round, kept, actions)
 
-    # -- keeping
+    # -- reducing
 
     def part_came(self, chunk: PartChunk, sender: int, data: Vector, actions: list[AnyAction]) -> None:
-        """Add a part to what this rank keeps, or wait for what makes it this rank's to keep."""
+        """Add a chunk to a sum of this rank; hold it if it is early, or if this rank does not reduce it yet."""
         if chunk.round == self._round and self.keeper.keeps(chunk.index):
             self._keep(chunk, sender, data, actions)
         elif chunk.round >= self._round:
             self._early[chunk.place] = (chunk, sender, data)
             if len(self._early) > self._early_at_most:
-                self._early.popitem(last=False)  # if it was needed, it is found to be missing, and done again
+                self._early.popitem(last=False)  # if it was needed, the leader notices, and it is computed again
 
     def _replay(self, actions: list[AnyAction]) -> None:
-        """Take what came before this rank knew that it keeps it."""
+        """Process the chunks that arrived before this rank knew that it reduces them."""
         early, self._early = self._early, OrderedDict()
         for position, (chunk, sender, data) in early.items():
             if chunk.round == self._round and self.keeper.keeps(chunk.index):
@@ -184,7 +183,7 @@ class Exchange:
             self._complain(damaged, actions)
 
     def _complain(self, seal: ChunkDigest, actions: list[AnyAction]) -> None:
-        """Tell whoever sent a chunk that it is not what it should be."""
+        """Report a damaged chunk to its sender."""
         unit, first, last = seal.part
         damaged = DamagedChunk(
             generation=self._generation, round=self._round, unit=unit, first=first, last=last, index=seal.chunk
@@ -195,7 +194,7 @@ class Exchange:
             actions.append(Transmit(to=seal.sender, message=damaged))
 
     def _tell_sum(self, index: int, total: Vector, actions: list[AnyAction]) -> None:
-        """Send a chunk of the sum to everyone."""
+        """Send a chunk of the sum to all ranks."""
         message = self._sum_chunk(self._round, index)
         for step in range(1, self._ranks):
             self._links.put((self._node + step) % self._ranks, message, total, actions)
@@ -204,7 +203,7 @@ class Exchange:
     # -- sums
 
     def sum_came(self, round_: int, index: int, data: Vector) -> None:
-        """A chunk of a sum is here: of this rank's own round, or of the next, which may be on: it is not sent twice."""
+        """A chunk of a sum has arrived, for this rank's own round or the next one. It is not sent twice, so hold it."""
         if round_ == self.sum.round:
             self.sum.add(index, data)
         elif round_ == self.sum.round + 1:
@@ -213,16 +212,16 @@ class Exchange:
             self._next.add(index, data)
 
     def has(self, chunks: Iterable[int]) -> bool:
-        """Whether these chunks of the sum of the rank's own round are here."""
+        """True if these chunks of the sum of this rank's own round have arrived."""
         return set(chunks).isdisjoint(self.sum.missing())
 
     def take_own(self, round_: int, chunks: Iterable[int]) -> None:
-        """Take what this rank itself kept of a past round's sum."""
+        """Take the chunks of a past round's sum that this rank reduced itself."""
         for index, data in self.keeper.sums(round_, chunks):
             self.sum_came(round_, index, data)
 
     def send_sums(self, peer: int, round_: int, chunks: Iterable[int], actions: list[AnyAction]) -> bool:
-        """Send what is here of these chunks of a round's sum; whether that is all of them."""
+        """Send the chunks of a round's sum that are here; return True if these are all that were requested."""
         wanted = [index for index in chunks if index < self._settings.chunks]
         found = dict(self._past.chunks(round_, wanted)) | dict(self.keeper.sums(round_, wanted))
         self._send_chunks(peer, round_, found.items(), actions)
@@ -235,7 +234,7 @@ class Exchange:
             self._links.put(peer, self._sum_chunk(round_, index), data, actions)
 
     def held(self) -> int:
-        """How many chunks of others' parts are here, or in the making of sums."""
+        """The number of chunks of other ranks' parts that are held or being added up."""
         return self.keeper.held() + len(self._early)
 
     def check_invariants(self) -> None:
@@ -244,5 +243,5 @@ class Exchange:
         if len(self._early) > self._early_at_most:
             raise AssertionError(f"rank {self._node} holds {len(self._early)} chunks that came too early")
         if self.sum.count > self._settings.chunks:
-            raise AssertionError(f"rank {self._node} has more of the sum than there is")
+            raise AssertionError(f"rank {self._node} holds more chunks than a sum has")
         self._past.check_invariants()

@@ -1,4 +1,4 @@
-"""How a rank comes in, and back: it says hello to whoever leads until it is welcomed."""
+"""How a rank joins a run, or returns to it: it sends hello to the leader until it is welcomed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from codedreduce.schemes import StripedPlan
 #: A timer: a rank has not been welcomed.
 GREETING = "greeting"
 
-#: Seconds after which a rank that has not been welcomed says hello again, for the first time.
+#: Seconds until a rank that has not been welcomed sends hello for the second time.
 HELLO_AGAIN = 2.0
 
 
 class Joining:
-    """A rank that another leads, before it is in, and over every new connection.
+    """A follower before it is admitted, and over every new connection.
 
-    `adopt` makes a generation its own; `is_in` is told that it was welcomed, and whether it is new.
+    `adopt` switches this rank to a generation. `is_in` receives the welcome, and whether the rank is new.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Joining:
         self._adopt = adopt
         self._is_in = is_in
         self._process = settings.process
-        self._hellos = 0  # that were not answered
+        self._hellos = 0  # hellos without an answer
         self._to = position.coordinator
 
     def say_hello(self, now: float, actions: list[AnyAction], to: int | None = None) -> None:
-        """Ask to be let in, with the plan that this rank has, by its coordinator or by another that is said to lead."""
+        """Send hello with this rank's plan, to its leader or to another rank that is reported to lead."""
         position = self._position
         self._to = position.coordinator if to is None else to
         is_in = position.state is not JOINING
@@ -54,18 +54,18 @@ class Joining:
         actions.append(SetTimer(name=GREETING, at=now + HELLO_AGAIN * self._hellos))
 
     def look(self, now: float, actions: list[AnyAction]) -> None:
-        """Say hello again, if nobody answered."""
+        """Send hello again if there was no answer."""
         if self._hellos and self._to != self._position.node:
             self.say_hello(now, actions, self._to)
 
     def has_lead(self) -> None:
-        """This rank leads: nobody has to welcome it."""
+        """This rank is the leader: it needs no welcome."""
         self._hellos = 0
 
     def on_welcome(self, message: Welcome, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """This rank is in, or back; what it said last may not have been heard.
+        """This rank is admitted, or back. The leader may not have received its last messages, so it repeats them.
 
-        The one that leads a later generation welcomes it, too. An earlier one is past.
+        The leader of a later generation sends a welcome, too. A welcome of an earlier generation is ignored.
         """
         position = self._position
         if message.generation < position.generation or position.leader_of(message.generation) != sender:
@@ -77,7 +77,7 @@ class Joining:
             self._is_in(message, False, actions)
         if position.state is JOINING:
             position.become(RESTING)
-            if message.round > position.round:  # it comes late, or the others went on from a checkpoint
+            if message.round > position.round:  # it joins late, or the others continued from a checkpoint
                 self._catch_up.begin_after(message.round)
             self._is_in(message, True, actions)
             actions.append(EveryoneIn())
@@ -85,7 +85,7 @@ class Joining:
             actions.append(Transmit(to=sender, message=Have(generation=position.generation, round=position.round)))
         elif (
             position.state is RESTING and position.through > message.round
-        ):  # which nobody may be able to compute any more
+        ):  # perhaps no other rank can compute that round any more
             self._worker.tell_ahead(actions)
         elif position.state in (READY, WORKING) and position.round <= message.round:
             position.become(WORKING)
@@ -95,5 +95,5 @@ class Joining:
             self._worker.tell_status(actions)
         elif position.state is READY and position.round == position.first:
             self._worker.tell_again(actions)
-        elif position.state is RENEWING and not self._catch_up.is_taking:  # nobody may have heard that it asked
+        elif position.state is RENEWING and not self._catch_up.is_taking:  # its request may be lost
             self._catch_up.renew(now, actions)

@@ -1,15 +1,14 @@
-"""How a rank leaves a run: when its coordinator has let all be through with the last round, or at once.
+"""How a rank leaves a run: when the leader sees that all have finished the last round, or at once.
 
-A rank that shall leave while the run goes on: first others take what it does for all.
+A rank that is to leave while the run goes on first hands over its duties to the others.
 
-It tells the one that leads (*leaving*), and goes on as before. From the next round on it is given nothing to compute
-and nothing to keep. When it has heard of such a round, and what it kept of the last one is on its way to all, it says
-goodbye and goes: nobody waits for it, and nothing is done twice.
+It notifies the leader (`Leaving`) and goes on as before. From the next round on it is assigned no parts and no stripe.
+It says goodbye and leaves when it has received such a round and the sums of its last stripe are on their way to all. So
+no rank waits for it, and no work is done twice.
 
-One that leads does not begin the next round. It says that it leads no more (*stand*), the others choose another of
-them, and it follows that one like any rank that shall leave. It votes, and does not offer to lead itself. One with
-whom nobody stays has nobody to hand over to, and goes without a word; so does one that is left without anybody who
-leads for a while.
+A leader that is to leave does not begin the next round. It reports that it leads no more (`Stand`). The others elect a
+new leader, and the rank follows it like any rank that is to leave. It votes, but is no candidate. If no other rank
+stays, it leaves without notice, as there is no rank to hand over to. It also does so after a while without a leader.
 """
 
 from __future__ import annotations
@@ -28,16 +27,17 @@ from codedreduce.protocol.rank.exchange import Exchange
 from codedreduce.protocol.rank.state_transfer import StateGiving
 from codedreduce.protocol.rank.worker import RankWorker
 
-#: A timer: a rank that ends has waited long enough for the others.
+#: A timer: a rank at the end of the run has waited long enough for the others.
 ENDED = "ended"
 
-#: Seconds that ranks which are behind have to catch up when a run ends; as long again while they do, so often at most.
+#: The grace period in seconds for ranks that are behind when a run ends; and the maximum number of such periods, while
+#: those ranks still catch up.
 GRACE = 5.0
 GRACES = 12
 
 
 class Departure:
-    """A rank's end. `office`: whether it leads; `go_on` has a rank work on its round, or catch up with it."""
+    """How a rank ends. `office`: whether this rank is the leader. `go_on` makes it work on its round, or catch up."""
 
     def __init__(
         self, position: RankPosition, worker: RankWorker, catch_up: CatchUp, office: Office,
@@ -51,12 +51,12 @@ class Departure:
         self._why = "the run is over"
         self._graces = 0
         self.refused: str | None = None
-        self.left_alone: str | None = None  # why this rank may not leave by itself
+        self.left_alone: str | None = None  # the error if this rank has left by itself
 
     # -- this rank leaves
 
     def on_leave(self, event: Leave, now: float, actions: list[AnyAction]) -> None:
-        """Leave when the others are through, too; or at once."""
+        """Leave when the others have finished, too; or at once."""
         self._worker.stop("this rank leaves", actions)
         self._why = event.reason
         if event.at_once or self._position.state is JOINING:
@@ -72,7 +72,7 @@ class Departure:
             self._office.tell_leader(have, actions)
 
     def lead_end(self, now: float, actions: list[AnyAction]) -> None:
-        """On a rank that leads and has left its loop: have the others come to the end, too."""
+        """On a leader that has left its loop: make the others end, too."""
         assert self._office.leading is not None
         self._tell_all_of_end(self._office.leading, actions)
         self._office.leading.some_catch_up()
@@ -84,18 +84,18 @@ class Departure:
         leading.tell_all(End(generation=self._position.generation, round=self._position.round), actions)
 
     def is_left(self, now: float, actions: list[AnyAction]) -> None:
-        """Its coordinator is lost: who is through does not wait for another for ever."""
+        """The leader is lost: a rank that has finished sets a time limit for its wait for another leader."""
         if self._position.state is ENDING:
             self._wait(now, actions)
 
     def leave_if_all_through(self, actions: list[AnyAction]) -> None:
-        """On a rank that leads: leave, if the others are through."""
+        """On the leader: leave if all others have finished."""
         leading = self._office.leading
         if self._position.state is ENDING and leading is not None and leading.all_through:
             self._say_goodbye(actions)
 
     def on_have(self, message: Have, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """To a rank that leads: another is through."""
+        """On the leader: another rank has finished."""
         assert self._office.lead is not None
         assert self._office.leading is not None
         self._office.leading.through(sender)
@@ -108,12 +108,12 @@ class Departure:
         actions.append(SetTimer(name=ENDED, at=now + max(GRACE, 3 * self._position.round_took)))
 
     def is_late(self, now: float, actions: list[AnyAction]) -> None:
-        """Whoever is not through by now, and has not been heard of, is not waited for."""
+        """Stop waiting for ranks that have not finished by now and were not heard of."""
         if self._position.state is not ENDING:
             return
         leading = self._office.leading
         if leading is not None and self._graces < GRACES and leading.some_catch_up():
-            self._tell_all_of_end(leading, actions)  # it may not have been heard
+            self._tell_all_of_end(leading, actions)  # the first message may be lost
             self._wait(now, actions)
         else:
             self._say_goodbye(actions)
@@ -121,13 +121,13 @@ class Departure:
     # -- the run is over
 
     def tell_of_end(self, rank: int, actions: list[AnyAction]) -> None:
-        """On a rank that leads: one that comes, or is back, is told if the run is over."""
+        """On the leader: tell a rank that joins or returns that the run is over, if it is."""
         if self._position.end is not None:
             end = End(generation=self._position.generation, round=self._position.end)
             actions.append(Transmit(to=rank, message=end))
 
     def on_end(self, message: End, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """The coordinator says after which round the run is over."""
+        """The leader reports the last round of the run."""
         position = self._position
         if position.state is ENDING:
             if position.round > message.round:
@@ -137,28 +137,28 @@ class Departure:
             self._object_if_early(message.round)
             return
         if position.end is not None:
-            return  # it has been said, and stands
+            return  # the first report stands
         position.is_to_end(message.round)
         if position.state in (READY, WORKING) and position.round > message.round:
             self._worker.stop("the run is over", actions)
             self.tell_script(actions)
-        elif position.state is WORKING:  # what is missing of the last sum, nobody will send unasked
+        elif position.state is WORKING:  # no rank sends the missing chunks of the last sum without a request
             self._catch_up.ask_later(now, actions)
-        elif position.state is READY:  # its round is over, and nobody told it that it had begun
+        elif position.state is READY:  # its round is over, and it never received its `Go`
             self._go_on(now, actions)
 
     @property
     def is_past(self) -> bool:
-        """Whether the script has begun a round that will not be."""
+        """True if the script has begun a round after the last one."""
         return self._position.end is not None and self._position.round > self._position.end
 
     def tell_script(self, actions: list[AnyAction]) -> None:
-        """Tell the script that it has had its last round."""
+        """Tell the script that the last round is over."""
         assert self._position.end is not None
         actions.append(Ended(round=self._position.end))
 
     def goes_on_without(self, go: Go, actions: list[AnyAction]) -> bool:
-        """Whether the coordinator has begun a round that comes after this rank's last."""
+        """True if the leader has begun a round after this rank's last one; this rank has then left too early."""
         position = self._position
         if position.end is None or position.state is not ENDING or go.round <= position.round:
             return False
@@ -167,7 +167,7 @@ class Departure:
         return True
 
     def _object_if_early(self, end: int) -> None:
-        """This rank has left its loop; the run ended after that round, as far as is known."""
+        """Object if this rank has left its loop before round `end`, the last one as far as is known."""
         if self._position.round < end:
             self._object_to_leaving(f"the run ended after round {end}")
 
@@ -175,12 +175,12 @@ class Departure:
         position = self._position
         self.left_alone = (
             f"rank {position.node} left its loop after round {position.round}, and {others}: a run ends on all ranks "
-            f"when the one that leads leaves its loop (now rank {position.coordinator}), or when all leave it after "
+            f"when the leader (now rank {position.coordinator}) leaves its loop, or when all leave it after "
             "the same round"
         )
 
     def on_goodbye(self, message: Goodbye, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """The coordinator has left: the run is over."""
+        """The leader has left: the run is over."""
         self._worker.stop("the run is over", actions)
         if self._position.state is ENDING:
             self._object_if_early(message.round)
@@ -189,7 +189,7 @@ class Departure:
         self._finish(message.reason, actions)
 
     def fail(self, troubles: tuple[Trouble, ...], actions: list[AnyAction]) -> None:
-        """On who coordinates: nobody can compute a part of the round, and with that the run is over, on all ranks."""
+        """On the leader: no rank can compute a part of the round, which ends the run on all ranks."""
         assert self._office.leading is not None
         failure = Failure(
             generation=self._position.generation, round=self._position.round, troubles=troubles[:16], ends=True
@@ -198,7 +198,7 @@ class Departure:
         self._finish_failed(troubles, actions)
 
     def on_failure(self, message: Failure, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """The coordinator says that nobody could compute a part of the round."""
+        """The leader reports that no rank could compute a part of the round."""
         self._finish_failed(message.troubles or ((sender, "no reason given"),), actions)
 
     def _finish_failed(self, troubles: tuple[Trouble, ...], actions: list[AnyAction]) -> None:
@@ -207,18 +207,18 @@ class Departure:
         self._finish(f"a round cannot be computed: ranks {who} failed", actions, troubles)
 
     def on_refuse(self, message: Refuse, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """The coordinator does not let this rank in."""
+        """The leader refuses this rank."""
         self.refused = message.reason
         self._finish(message.reason, actions)
 
     def say_goodbye(self, why: str, actions: list[AnyAction]) -> None:
-        """Leave, with a word to the one that leads."""
+        """Leave, with a goodbye to the leader."""
         self._worker.stop("this rank leaves", actions)
         self._why = why
         self._say_goodbye(actions)
 
     def vanish(self, why: str, actions: list[AnyAction]) -> None:
-        """Leave without a word: who is left finds that this rank is gone."""
+        """Leave without notice: the other ranks detect that this rank is gone."""
         self._worker.stop("this rank leaves", actions)
         self._office.leave()
         self._finish(why, actions)
@@ -237,25 +237,25 @@ class Departure:
         actions.append(Finished(reason=why, troubles=troubles))
 
     def _drop_all(self) -> None:
-        """No model is needed any more, nor another's state."""
+        """Drop the model and the state of another rank: they are no longer needed."""
         self._worker.drop_model()
         self._catch_up.drop()
 
 
-#: A timer: a rank that shall leave looks whether it may; and again so many seconds later at least, and such a part of
-#: the time that its round has taken.
+#: A timer: a rank that is to leave checks whether it may. It checks again after at least `LOOK_AGAIN` seconds, and
+#: after the fraction `LONGER` of the time of its round.
 HANDING_OVER = "handing over"
 LOOK_AGAIN, LONGER = 0.02, 0.1
 
-#: Seconds that it waits for somebody who leads.
+#: Seconds that it waits for a new leader.
 WITHOUT_LEADER = 1.0
 
-#: Says goodbye to the one that leads, or nothing to anybody; and has left.
+#: Leaves with a goodbye to the leader, or without notice.
 LastWord = Callable[[str, list[AnyAction]], None]
 
 
 class Handover:
-    """Whether a rank shall leave, and whether it may."""
+    """Tracks whether a rank is to leave, and whether it may."""
 
     def __init__(
         self, position: RankPosition, worker: RankWorker, exchange: Exchange, links: Outboxes, giving: StateGiving,
@@ -271,12 +271,12 @@ class Handover:
         self._say_goodbye = say_goodbye
         self._vanish = vanish
         self._why = ""
-        self._told: tuple[int, int] | None = None  # in which generation, and during which round
-        self._lost_since: float | None = None  # when it was first seen that nobody leads this rank
-        self.goes_on: bool | None = None  # when this rank has left: whether others are there to go on
+        self._told: tuple[int, int] | None = None  # the generation and the round of the last notice
+        self._lost_since: float | None = None  # when this rank first found that it has no leader
+        self.goes_on: bool | None = None  # once this rank has left: whether others go on
 
     def on_hand_over(self, event: HandOver, now: float, actions: list[AnyAction]) -> None:
-        """This rank shall leave; one that is not in has nothing to hand over."""
+        """This rank is to leave. A rank that has not joined has nothing to hand over."""
         self._why = event.reason
         if self._position.state is JOINING:
             self.goes_on = True
@@ -287,12 +287,12 @@ class Handover:
         self.look_soon(now, actions)
 
     def look_soon(self, now: float, actions: list[AnyAction]) -> None:
-        """Look whether it may go, if it shall: its script has begun a round."""
+        """The script has begun a round: if this rank is to leave, check soon whether it may."""
         if self._position.is_leaving:
             actions.append(SetTimer(name=HANDING_OVER, at=now))
 
     def look(self, now: float, actions: list[AnyAction]) -> None:
-        """Go, if this rank shall and may; else look again. While its script is between two rounds nothing is done."""
+        """Leave if this rank is to leave and may; else check again later. Nothing happens between two rounds."""
         position = self._position
         if not position.is_leaving or position.state in (RESTING, ENDING, LEFT):
             return
@@ -312,7 +312,7 @@ class Handover:
             actions.append(SetTimer(name=HANDING_OVER, at=now + again))
 
     def _tell(self, actions: list[AnyAction]) -> None:
-        """Tell the one that leads; and again in every round, since it may be another, or may not have heard."""
+        """Notify the leader; in every round again, since the leader may be new, or the notice may be lost."""
         position = self._position
         now = (position.generation, position.go.round)
         if not self._office.is_held and not self._election.is_lost and self._told != now:
@@ -321,7 +321,7 @@ class Handover:
             self._office.tell_leader(leaving, actions)
 
     def _hand_over_lead(self, now: float, actions: list[AnyAction]) -> None:
-        """Lead no more, before the next round begins; if nobody stays, go."""
+        """Stop leading before the next round begins; if no other rank stays, leave."""
         assert self._office.leading is not None
         if self._position.state is not READY:
             return
@@ -329,11 +329,11 @@ class Handover:
             self._office.leave()
             self._election.lose(now, actions)
         else:
-            self.goes_on = False  # others that are there were told to leave, too
+            self.goes_on = False  # all other ranks are to leave, too
             self._vanish(self._why, actions)
 
     def _wait_for_leader(self, now: float, actions: list[AnyAction]) -> None:
-        """Others choose who leads; not for ever."""
+        """Wait for the others to elect a leader, for a limited time."""
         if self._lost_since is None:
             self._lost_since = now
         elif now - self._lost_since >= WITHOUT_LEADER:
@@ -342,7 +342,7 @@ class Handover:
 
     @property
     def _is_free(self) -> bool:
-        """Whether nobody counts on this rank in the round that is on, and it owes nothing of the one before."""
+        """True if this rank has no work in the current round, and owes nothing from the last one."""
         position, worker = self._position, self._worker
         is_given_nothing = position.go.generation == position.generation and not position.go.parts
         is_idle = worker.is_idle and not worker.has_something_to_do

@@ -1,17 +1,17 @@
-"""A rank of a striped run: computes its parts, keeps its stripe, and ends every round with the whole sum.
+"""A rank of a striped run: it computes its parts, reduces its stripe, and ends every round with the whole sum.
 
-A round, at a rank: it begins when the script says so (`Begin`) and the coordinator, rank 0, does (`Go`). Parts are
-computed one after the other (`worker`), and each goes to the keepers chunk by chunk, beginning with the keeper that
-follows this rank. Sums come from keepers (`exchange`). When all of the sum is here the round is over, whatever is
-still being computed.
+A round at a rank begins when both the script (`Begin`) and the leader, at first rank 0, have begun it (`Go`). The rank
+computes its parts one after the other (`worker`). It sends each to the reducers chunk by chunk, beginning with the
+reducer that follows this rank. Sums come from the reducers (`exchange`). The round is over when the whole sum has
+arrived, even if something is still being computed.
 
-Keeping goes on beside that, and does not wait for the rank itself: one that is late with its own work, or whose script
-takes its time between two rounds, sums its stripe all the same.
+Reducing goes on beside that and does not wait for the rank itself. A rank that is late with its own work, or has a slow
+script between two rounds, still sums its stripe.
 
-A rank that fell behind (rank 0 has begun a later round) asks keepers for what it misses of the sums, one round after
-the other; if they no longer have it, it takes another's state (`catch_up`).
+A rank that fell behind (the leader has begun a later round) requests the missing sums from the reducers, one round
+after the other. If they no longer hold them, it takes the state of another rank (`catch_up`).
 
-The parts of the machine each own what they are about, and know where the rank stands (`rank_position`).
+Each part of the machine owns its data, and knows the position of the rank (`rank_position`).
 """
 
 from __future__ import annotations
@@ -96,21 +96,21 @@ from codedreduce.protocol.rank.worker import RankWorker
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector
 
-#: A timer: a rank that leads may go on, which waited for others.
+#: A timer: a leader that waited for other ranks may go on.
 GOING_ON = "going on"
 
-#: A timer: a round has taken very long at a rank. After so many seconds at least and at most, and so many rounds.
+#: A timer: a round takes very long. It fires after so many rounds, within this minimum and maximum in seconds.
 HEARD_NOTHING = "heard nothing"
 LONG_ENOUGH, LONGEST, MANY_ROUNDS = 5.0, 600.0, 8.0
 
-#: What is said of a vector, which is the same in every generation; and what makes a generation known.
+#: Messages about a vector, which is the same in every generation; and messages that announce a generation.
 OF_ANY_GENERATION = (
     PartChunk, SumChunk, StateChunk, Want, Past, StateOffer, Take, Hello, Welcome, Stand, Lead, Goodbye,
 )  # fmt: skip
 
 
 class Rank(Machine):
-    """The state machine of a rank; that of the one that leads has a coordinator in it."""
+    """The state machine of a rank; that of the leader contains a `Scheduler`."""
 
     ROWS = ROWS
     OF_ANY_GENERATION = OF_ANY_GENERATION
@@ -143,102 +143,102 @@ class Rank(Machine):
 
     @property
     def state(self) -> RankState:  # type: ignore[override]
-        """Where this rank stands."""
+        """The state of this rank."""
         return self._position.state
 
     @property
     def round(self) -> int:  # type: ignore[override]
-        """The round that this rank's own model is in, or has last been in."""
+        """The current or the last round of this rank's own model."""
         return self._position.round
 
     @property
     def generation(self) -> int:  # type: ignore[override]
-        """Of the plan: who leads."""
+        """The generation of the plan; it determines the leader."""
         return self._position.generation
 
     @property
     def leads(self) -> bool:
-        """Whether this rank leads the others."""
+        """True if this rank is the leader."""
         return self._office.is_held
 
     @property
     def coordinator(self) -> int:
-        """Who leads, as far as this rank knows."""
+        """The leader, as far as this rank knows."""
         return self._position.coordinator
 
     @property
     def lead(self) -> Scheduler | None:
-        """What this rank does for all, if it leads."""
+        """The scheduler, if this rank is the leader."""
         return self._office.lead
 
     def lacking(self) -> list[int]:
-        """On a rank that leads: the ranks that are not in."""
+        """On the leader: the ranks that have not joined."""
         return self._office.leading.lacking() if self._office.leading is not None else []
 
     @property
     def ended_after(self) -> int | None:
-        """The round after which the run is over, if that is known."""
+        """The last round of the run, if it is known."""
         return self._position.end
 
     @property
     def left_alone(self) -> str | None:
-        """Why this rank should not have left when it did, if it should not."""
+        """Why this rank should not have left when it did; None if it left correctly."""
         return self._departure.left_alone
 
     @property
     def has_handed_over(self) -> bool | None:
-        """Of a rank that was told to leave, and has: whether others are there to go on. None of any other."""
+        """After an ordered leave: True if others go on, False if none do. None for any other rank."""
         return self._handover.goes_on
 
     @property
     def refused(self) -> str | None:
-        """Why this rank was not let in, if it was not."""
+        """Why this rank was refused; None if it was not."""
         return self._departure.refused
 
     @property
     def begun(self) -> int:
-        """The last round that the coordinator has let begin, as far as this rank knows."""
+        """The last round that the leader has begun, as far as this rank knows."""
         return self._position.go.round
 
     @property
     def through(self) -> int:
-        """The last round that this rank is through with."""
+        """The last round that this rank has finished."""
         return self._position.through
 
     @property
     def has_say(self) -> bool:
-        """Whether this rank's word counts when it is decided who leads, as far as it knows."""
+        """True if this rank is a voter, as far as it knows."""
         return self._election.has_say
 
     @property
     def begun_in(self) -> int:
-        """The generation in which that was."""
+        """The generation in which the leader began that round."""
         return self._position.go.generation
 
     def is_to_wait(self, round_: int) -> bool:
-        """Whether nothing comes of it that the script begins this round, until the coordinator lets it begin."""
+        """True if `Begin` of this round has no effect until `Go` arrives, so that the driver need not be woken."""
         is_first = round_ <= self._position.first
         is_calm = self.lead is None and not self._catch_up.must_renew and self._position.end is None
         return is_calm and not is_first and self.begun == round_ - 1
 
     @property
     def keeper(self) -> Reducer:
-        """What this rank sums for all."""
+        """The reducer of this rank."""
         return self._exchange.keeper
 
     @property
     def reached(self) -> int:
-        """How many ranks can be reached, with itself."""
+        """The number of ranks that can be reached, this one included."""
         return len(self.plan.computing) - len(self._links.lost())
 
     @property
     def states_held(self) -> int:
-        """How many states this rank keeps for those that take them."""
+        """The number of states that this rank holds for state transfers."""
         return self._giving.held
 
     @property
     def tasks(self) -> int:
-        """How many computations this rank has begun."""
+        """The number of computations that this rank has begun."""
         return self._worker.tasks
 
     def _who(self, sender: int) -> From:
@@ -249,7 +249,7 @@ class Rank(Machine):
         return COORDINATOR if sender == self._position.coordinator else PEER
 
     def _hear(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        """Whoever speaks of an earlier generation is told of this one; what it says does not count."""
+        """Answer a message of an earlier generation with the current one, and ignore its content."""
         message, sender = event.message, event.sender
         is_past = message.generation < self.generation and type(message) not in OF_ANY_GENERATION
         if is_past and self.state not in (JOINING, LEFT) and sender in self._links:
@@ -282,7 +282,7 @@ class Rank(Machine):
         self._worker.use(event.model, event.digest)
         self._giving.begin(event.round, actions)
         self._handover.look_soon(now, actions)
-        if self.lead is None and not self.begun:  # everyone is in when all have said this
+        if self.lead is None and not self.begun:  # all have joined once every rank has sent this
             self._worker.tell_status(actions)
         if self.lead is None:
             self._look_whether_on(now, actions)
@@ -297,7 +297,7 @@ class Rank(Machine):
             if self._office.leading.takes_state(event.round, actions):
                 self._catch_up.renew(now, actions)
                 return
-            if not self._position.is_leaving:  # else another lets it begin
+            if not self._position.is_leaving:  # else another leader begins the round
                 self._let_begin(now, actions)
             return
         if self._departure.is_past:
@@ -306,7 +306,7 @@ class Rank(Machine):
             self._go_on(now, actions)
 
     def _go_on(self, now: float, actions: list[AnyAction]) -> None:
-        """Work, if the round that the script has begun is on; or get what is missing of it, if it is past."""
+        """Work, if the leader has begun the script's round; catch up, if the round is over."""
         if self._position.is_on:
             self._position.become(WORKING)
             self._work_on(now, actions)
@@ -315,16 +315,16 @@ class Rank(Machine):
             self._catch_up.catch_up(now, actions)
 
     def _work_on(self, now: float, actions: list[AnyAction]) -> None:
-        """Begin with what is to be done, if there is something and nothing is under way."""
+        """Begin with the next part, if there is one and nothing is being computed."""
         if not self._worker.is_idle:
             return
         if self._worker.has_something_to_do:
             self._worker.compute_next(now, actions)
         elif not self._office.is_held:
-            self._worker.tell_status(actions)  # it is here, and could be given something
+            self._worker.tell_status(actions)  # report that this rank is idle and can be assigned work
 
     def _look_whether_on(self, now: float, actions: list[AnyAction]) -> None:
-        """If the round takes very long, ask the coordinator what is on, ever more rarely: what it said may be lost."""
+        """If the round takes very long, report the status to the leader, ever more rarely: `Go` may be lost."""
         wait = max(LONG_ENOUGH, MANY_ROUNDS * self._position.round_took, now - self._position.began_at)
         actions.append(SetTimer(name=HEARD_NOTHING, at=now + min(LONGEST, wait)))
 
@@ -350,15 +350,15 @@ class Rank(Machine):
         if self._finish_round(now, actions):
             return
         if self.state is WORKING and self.round > go.round and not self._position.is_behind:
-            self._position.become(READY)  # under this coordinator it has not begun
-        elif self.state is WORKING and self._position.is_on:  # it begins again, perhaps for one that was overtaken
+            self._position.become(READY)  # under this leader the round has not begun
+        elif self.state is WORKING and self._position.is_on:  # it begins again, perhaps for a rank that was behind
             self._work_on(now, actions)
         elif self.state is READY:
             self._go_on(now, actions)
         elif self.state is WORKING and self.round < go.round and not was_behind:
             self._catch_up.was_overtaken(now, actions)
 
-    # -- and goes on, until all of its sum is here
+    # -- a round goes on until its whole sum has arrived
 
     def _told_by_own_coordinator(self, message: Message, now: float, actions: list[AnyAction]) -> None:
         match message:
@@ -395,13 +395,13 @@ class Rank(Machine):
             self._end_if_undecided(actions)
 
     def _end_if_undecided(self, actions: list[AnyAction]) -> None:
-        """If ranks have computed different bits, and nobody can decide, no sum can be relied on."""
+        """Fail if ranks have computed different bits and no verdict is possible: then no sum can be relied on."""
         troubles = self.lead.undecided() if self.lead is not None else ()
         if troubles:
             self._departure.fail(troubles, actions)
 
     def _on_failed(self, event: Failed, now: float, actions: list[AnyAction]) -> None:
-        """This rank failed at a part: the coordinator has another do it, and this one goes on with the next."""
+        """This rank failed at a part: the leader reassigns it, and this rank goes on with its next part."""
         unable = self._worker.failed(event) if event.round == self.round and self._position.is_on else None
         if unable is not None and self.lead is None:
             self._office.tell_leader(unable, actions)
@@ -432,7 +432,7 @@ class Rank(Machine):
         self._finish_round(now, actions)
 
     def _finish_round(self, now: float, actions: list[AnyAction]) -> bool:
-        """End the round if all of its sum is here, and the script waits for it."""
+        """End the round if its whole sum has arrived and the script waits for it; return True if it ended."""
         total, position = self._exchange.sum, self._position
         if position.state not in (READY, WORKING) or total.round != position.round or not total.is_complete:
             return False
@@ -449,10 +449,10 @@ class Rank(Machine):
         actions.append(total.given(late))
         return True
 
-    # -- who leads
+    # -- the leader, and elections
 
     def _adopt(self, generation: int) -> None:
-        """Speak of a generation from now on, and obey nothing of an earlier one."""
+        """Switch to a generation, and obey no message of an earlier one."""
         if generation != self.generation:
             self._office.leave()
             self._position.speak_of(generation)
@@ -470,7 +470,7 @@ class Rank(Machine):
         return leading
 
     def _take_lead(self, positions: Mapping[int, int], now: float, actions: list[AnyAction]) -> None:
-        """Lead those that follow, from the round that this rank is in."""
+        """Lead the ranks that follow, from this rank's current round."""
         leading = self._take_office()
         self._joining.has_lead()
         leading.take_over(positions, now, actions)
@@ -491,9 +491,9 @@ class Rank(Machine):
             self._departure.lead_end(now, actions)
 
     def _let_begin(self, now: float, actions: list[AnyAction]) -> None:
-        """On a rank that leads: let the round begin that its script is in, if it reaches enough of the others.
+        """On the leader: begin the round of its script, if it reaches enough other ranks.
 
-        Who takes over before any round has begun waits until all have said which model they have.
+        A leader that takes over before the first round waits until all ranks have reported their model.
         """
         lead, leading = self._office.lead, self._office.leading
         assert lead is not None
@@ -505,12 +505,12 @@ class Rank(Machine):
             self._take_go(lead.begin(self.round, now, actions), now, actions)
 
     def _go_on_soon(self, now: float, actions: list[AnyAction]) -> None:
-        """On a rank that leads: somebody is back, or will never be."""
+        """On the leader: schedule another try, since a rank is back or is lost for good."""
         if self._office.is_held and self.state is not LEFT:
             actions.append(SetTimer(name=GOING_ON, at=now))
 
     def _go_on_leading(self, now: float, actions: list[AnyAction]) -> None:
-        """Go on with what waited for others."""
+        """Go on with a round that waited for other ranks."""
         if self._office.is_held and self.state is READY and not self._departure.is_past:
             self._let_begin(now, actions)
         elif self._office.is_held:
@@ -518,7 +518,7 @@ class Rank(Machine):
 
     def _say_unreached(self, now: float, actions: list[AnyAction]) -> None:
         missing = tuple(self._election.unreached())
-        reason = f"rank {self.node} cannot reach ranks {list(missing)}: without more than half of all it does not go on"
+        reason = f"rank {self.node} cannot reach ranks {list(missing)}: it goes on only if it reaches more than half"
         actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=missing))
         actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
 
@@ -529,7 +529,7 @@ class Rank(Machine):
         self._departure.tell_of_end(rank, actions)
 
     def _let_in(self, rank: int, process: int, position: int, now: float, actions: list[AnyAction]) -> None:
-        """On a rank that leads: lead one more that follows, in whatever round it is."""
+        """On the leader: admit one more rank that follows, whatever its round is."""
         assert self._office.leading is not None
         self._office.leading.take_over({self.node: self._position.progress, rank: position}, now, actions)
         self._election.let_in(rank, process)
@@ -549,12 +549,12 @@ class Rank(Machine):
             self._joining.say_hello(now, actions, rank)
 
     def _has_not_met(self, rank: int) -> bool:
-        """Whether this rank would lead a run that it has not begun, and has never let in one that has been in a run."""
+        """True if this rank leads a run that has not begun, and never admitted `rank`, which was in a run before."""
         leading = self._office.leading
         return leading is not None and self.state is RESTING and not self.begun and not leading.has_met(rank)
 
     def _give_way(self, generation: int, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Others have a run already: this rank does not begin one, and asks to be let in."""
+        """Other ranks have a run already: stop leading, begin no run, and ask to join theirs."""
         self._office.leave()
         self._position.become(JOINING)
         leader = self._position.leader_of(generation)
@@ -573,12 +573,12 @@ class Rank(Machine):
             self._election.on_stand(message, sender, now, actions)
 
     def _on_hello_to_another(self, message: Hello, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Somebody wants to be let in, or is back, and takes this rank for the one that leads."""
+        """A rank asks to join, or is back, and takes this rank for the leader."""
         if not message.is_in:
             self._election.is_new(sender, message.process, now, actions)
         self._election.tell(sender, actions)
 
-    # -- what the coordinator hears
+    # -- messages to the leader
 
     def _on_hello(self, message: Hello, sender: int, now: float, actions: list[AnyAction]) -> None:
         if message.is_in and self._has_not_met(sender):
@@ -588,7 +588,7 @@ class Rank(Machine):
         assert lead is not None
         assert leading is not None
         if not message.is_in and self.begun and not self._election.has_enough:
-            return  # others may lead by now: it is not for this rank to say who is in
+            return  # there may be another leader by now: this one must not decide about members
         self._election.let_in(sender, message.process)
         if leading.greet(sender, message, self._position, self._election.known_voters, actions):
             self._links.find(sender)
@@ -603,6 +603,8 @@ class Rank(Machine):
     def _on_status(self, message: Status, sender: int, now: float, actions: list[AnyAction]) -> None:
         assert self._office.leading is not None
         self._office.leading.on_status(message, sender, now, actions)
+        if self.lead is not None and self.lead.has_missed_the_end(message, now):
+            self._welcome(sender, actions)  # it says which round is over
         if self.state is READY:
             self._go_on_soon(now, actions)
 
@@ -632,7 +634,7 @@ class Rank(Machine):
         self._election.peer_lost(sender, now, actions, is_dead=True)
 
     def _on_goodbye(self, message: Goodbye, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """The coordinator leaves: the run is over; unless it speaks of an earlier generation, or never led this one."""
+        """The leader leaves: the run is over. Any other sender, or an earlier generation, is a peer that leaves."""
         if message.generation == self.generation:
             self._departure.on_goodbye(message, sender, now, actions)
         else:
@@ -721,19 +723,19 @@ class Rank(Machine):
             self._joining.say_hello(now, actions)
         elif self.state is not JOINING:
             self._election.tell(event.peer, actions)
-        if self.lead is None:  # whom a coordinator is to talk to says hello
+        if self.lead is None:  # a follower sends hello first
             self._worker.send_again(event.peer, actions)
 
     def held(self) -> int:
-        """How many chunks of others' parts this rank holds, or has in the making of sums."""
+        """The number of chunks of other ranks' parts that this rank holds or is adding up."""
         return self._exchange.held()
 
     def check_invariants(self) -> None:
         """Raise if memory or bookkeeping is out of bounds."""
         self._exchange.check_invariants()
         if self._catch_up.is_taking and self.state is not RENEWING:
-            raise AssertionError(f"rank {self.node} holds pieces of a state that it does not take")
+            raise AssertionError(f"rank {self.node} holds pieces of a state but is not taking one")
         if self.state is WORKING and self.begun < self.round and not self._position.is_behind:
             raise AssertionError(f"rank {self.node} works on round {self.round}, which has not begun")
         if self._worker.has_model is not (self.state in (READY, WORKING)):
-            raise AssertionError(f"rank {self.node} has a model in state {self.state.name}, or none")
+            raise AssertionError(f"rank {self.node} has a model, or has none, in state {self.state.name}")

@@ -1,4 +1,4 @@
-"""What a keeper does: sums a stripe of everyone's parts, in the plan's order, and holds the sums of the last rounds."""
+"""The reducer: it sums all parts for a stripe, in the plan's order, and holds the sums of the last rounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from codedreduce.vectors import Vector, combine, copied, empty_like, on_host, ro
 
 
 class ChunkDigest(NamedTuple):
-    """What a chunk should be, who says so, and what it is a chunk of."""
+    """The expected digest of a chunk, the sender that states it, and the part and index of the chunk."""
 
     digest: bytes
     sender: int
@@ -24,26 +24,26 @@ class ChunkDigest(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A chunk of a part, where it lies; sealed, if it is to be looked at when it is added."""
+    """A chunk of a part, in the memory where it lies; with a seal if it is checked when it is added."""
 
     data: Vector
     seal: ChunkDigest | None = None
 
     @property
     def is_damaged(self) -> bool:
-        """Whether it is not what it should be."""
+        """True if the chunk does not match its digest."""
         return self.seal is not None and digest(on_host(self.data)) != self.seal.digest
 
 
-#: Where borrowed chunks are added up, by index, and whether none of them was written into meanwhile.
+#: For borrowed chunks: the memory for the sum of a chunk, and a check that no chunk was written into meanwhile.
 Lent = tuple[Callable[[int], Vector | None], Callable[[Iterable[Vector]], bool]]
 
 
 class StripeSum:
-    """The sum of one stripe in one round: chunk by chunk, unit after unit; what comes before its turn waits.
+    """The sum of one stripe in one round: chunk by chunk, unit after unit. A chunk that arrives before its turn waits.
 
-    Chunks that are lent take no memory here, so they wait until all are there, and are added up in one go into the room
-    that there is for their sum (`lent`). It counts if none of them was written into meanwhile.
+    Borrowed chunks take no memory here. They wait until all have arrived, and are then added up at once into the memory
+    for their sum (`lent`). The sum is valid if none of them was written into meanwhile.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class StripeSum:
         self._lent = lent
         self._units = units
         self._blocks = blocks
-        self._turn = {index: units if index in summed else 0 for index in chunks}  # the unit each chunk's sum waits for
+        self._turn = {index: units if index in summed else 0 for index in chunks}  # the unit a chunk's sum waits for
         self._total: dict[int, Vector] = {}
         self._early: dict[int, dict[int, UnitParts[Chunk]]] = {index: {} for index in chunks}
-        self.damaged: list[ChunkDigest] = []  # what was lent and is not what it should be
+        self.damaged: list[ChunkDigest] = []  # damaged borrowed chunks
 
     def add(self, part: Part, index: int, data: Vector, seal: ChunkDigest | None = None) -> Vector | None:
-        """A chunk of a part is here; the chunk's sum, if it is complete now."""
+        """Add a chunk of a part; return the chunk's sum if it is complete now."""
         turn = self._turn.get(index)
         if turn is None or turn == self._units or part.unit < turn:
             return None
@@ -77,7 +77,7 @@ class StripeSum:
         return self._total.pop(index) if turn == self._units else None
 
     def _fold(self, index: int, chain: list[Vector]) -> None:
-        """Add a unit: its parts to one another, and their sum to the units before it."""
+        """Add a unit: first its parts to one another, then their sum to the units before it."""
         unit = _sum(chain)
         total = self._total.get(index)
         if total is not None:
@@ -88,7 +88,7 @@ class StripeSum:
             self._total[index] = copied(unit)  # it lies in the sender's memory, or in a vector that is sent again
 
     def _add_up(self, index: int, lent: Lent) -> Vector | None:
-        """The sum of all units, if they are there."""
+        """The sum of all units; None if some have not arrived."""
         waiting = self._early[index]
         if len(waiting) < self._units:
             return None
@@ -113,7 +113,7 @@ class StripeSum:
         return total if is_intact else None
 
     def _takes_out(self, index: int, damaged: list[Chunk]) -> bool:
-        """Wait for these to come again, if there are some."""
+        """Remove damaged chunks and wait for them again; return True if there are some."""
         for chunk in damaged:
             assert chunk.seal is not None
             self._early[index][chunk.seal.part.unit].remove(chunk)
@@ -121,7 +121,7 @@ class StripeSum:
         return bool(damaged)
 
     def lacks(self) -> list[int]:
-        """The units that have not come, of some chunk."""
+        """The units that have not arrived completely, for some chunk."""
         return sorted(
             {
                 unit
@@ -132,11 +132,11 @@ class StripeSum:
         )
 
     def held(self) -> int:
-        """How many chunks wait for their turn, or are being summed."""
+        """The number of chunks that wait for their turn or are being summed."""
         return len(self._total) + sum(len(unit) for waiting in self._early.values() for unit in waiting.values())
 
     def check_invariants(self) -> None:
-        """Of a unit one chunk is here at most, and one for every block that came by itself; of those added, one."""
+        """Raise if too much is held: per unit one chunk, and one for every block that arrived singly; plus one sum."""
         for index, waiting in self._early.items():
             singles = sum(unit.singles for unit in waiting.values())
             held = (index in self._total) + sum(map(len, waiting.values()))
@@ -145,12 +145,12 @@ class StripeSum:
 
 
 def _sum(chain: list[Vector]) -> Vector:
-    """Of the parts of a unit, in their order."""
+    """The sum of the parts of a unit, in their order."""
     return chain[0] if len(chain) == 1 else combine(chain, None, empty_like(chain[0]))
 
 
 class Reducer:
-    """A rank's stripes of the current round, and the sums of the last ones."""
+    """A rank's stripes in the current round, and the sums of the last rounds."""
 
     def __init__(
         self,
@@ -163,27 +163,27 @@ class Reducer:
         self._shape = (units, blocks)
         self._rooms = rooms
         self.rounds_held = rounds_held
-        self._settings = settings  # what numbers travel as: also a sum that stays here is as it is elsewhere
+        self._settings = settings  # with the type on the wire: a sum that stays here is rounded in the same way
         self.round = 0
         self._stripes: list[StripeSum] = []
         self._damaged: list[ChunkDigest] = []
         self._sums: OrderedDict[int, dict[int, Vector]] = OrderedDict()
 
     def begin(self, round_: int, stripe: range) -> None:
-        """A round begins, in which this rank keeps a stripe; or begins again, under another coordinator.
+        """A round begins, in which this rank reduces a stripe; or it begins again under another leader.
 
-        What is summed already is not summed again: others may be reading it.
+        Finished sums are not added up again: other ranks may be reading them.
         """
         self.round = round_
         self._stripes = []
         self._sums.setdefault(round_, {})
         latest = max(self._sums)
         for past in [one for one in self._sums if one <= latest - self.rounds_held and one != round_]:
-            del self._sums[past]  # rounds may have been missed, and their room is as good as taken
+            del self._sums[past]  # this rank may have missed rounds; the memory of their sums is to be reused
         self.take_over(stripe)
 
     def take_over(self, stripe: range) -> None:
-        """Keep this stripe, too; unless it is kept already."""
+        """Reduce this stripe as well, unless this rank does so already."""
         if stripe and all(one.chunks != stripe for one in self._stripes):
             round_, rooms = self.round, self._rooms
             lent = (
@@ -194,9 +194,9 @@ class Reducer:
             self._stripes.append(StripeSum(stripe, *self._shape, lent, self._sums[round_]))
 
     def add(self, part: Part, index: int, data: Vector, seal: ChunkDigest | None = None) -> Vector | None:
-        """A chunk of a part of this round is here; the chunk's sum, if it is complete now.
+        """Add a chunk of a part of this round; return the chunk's sum if it is complete now.
 
-        A chunk with a seal is compared with it: here, or if it is lent, when it was added.
+        A chunk with a seal is compared with it: now, or if it is borrowed, after it was added.
         """
         if seal is not None and not self._rooms.lends and Chunk(data, seal).is_damaged:
             self._damaged.append(seal)
@@ -214,7 +214,7 @@ class Reducer:
         return total if settings is None else round_off(total, settings.wire, settings.exact_in(index))
 
     def take_damaged(self) -> list[ChunkDigest]:
-        """Chunks that were not what they should be, since this was last asked."""
+        """The damaged chunks found since the last call."""
         damaged, self._damaged = self._damaged, []
         for stripe in self._stripes:
             damaged += stripe.damaged
@@ -222,20 +222,20 @@ class Reducer:
         return damaged
 
     def keeps(self, index: int) -> bool:
-        """Whether a chunk is this rank's to sum."""
+        """True if this rank reduces the chunk."""
         return any(index in stripe.chunks for stripe in self._stripes)
 
     def sums(self, round_: int, chunks: Iterable[int]) -> Iterator[tuple[int, Vector]]:
-        """Those of these chunks of a round's sum that are here."""
+        """The requested chunks of a round's sum that are here."""
         kept = self._sums.get(round_, {})
         return ((index, kept[index]) for index in chunks if index in kept)
 
     def lacks(self) -> list[int]:
-        """The units that stripes of this rank wait for."""
+        """The units that this rank's stripes wait for."""
         return sorted({unit for stripe in self._stripes for unit in stripe.lacks()})
 
     def held(self) -> int:
-        """How many chunks are in the making."""
+        """The number of chunks that wait or are being summed."""
         return sum(stripe.held() for stripe in self._stripes)
 
     def check_invariants(self) -> None:

@@ -1,11 +1,13 @@
-"""A state on its way to a rank that cannot catch up, or has another model than the others, from several that have it.
+"""State transfer: a rank that cannot catch up, or has drifted, takes the state from several other ranks.
 
-Those that are asked to give offer what they have: after which round, in how many pieces, and a digest. Ranks that are
-after the same round have the same state, to the bit, so that a rank can take some pieces from each. Where digests
-differ (what packs a state need not write the same bytes twice) it takes all from those that agree, or from one.
+The ranks that the leader asks offer their state: its round, the number of its pieces, and a digest. States after the
+same round are bit-identical, so that a rank can take some pieces from each giver. The digests may still differ, since
+packing a state need not write the same bytes twice. Then the rank takes all pieces from givers with the same digest, or
+from one.
 
-Pieces are asked for, a few at a time: who is quick gives more. When all are asked for, one that has given its own is
-asked for what others owe. So nobody has to find out who is slow, and one that is gone is not missed.
+The rank requests a few pieces at a time, so a quick giver gives more. When all pieces are requested, a giver that has
+delivered its own is asked for the outstanding pieces of others. So slow givers need not be identified, and a giver that
+is gone causes no delay.
 """
 
 from __future__ import annotations
@@ -21,35 +23,35 @@ from codedreduce.protocol.core.rank_table import READY, WORKING
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.vectors import Vector, joined
 
-#: Pieces that one rank is asked for at a time, at most.
+#: The maximum number of pieces that are requested from one rank at a time.
 AT_ONCE = 8
 
 
 class OfferedState(NamedTuple):
-    """A state that somebody has: after which round, in how many pieces, and what tells it from another."""
+    """A state that a rank offers: after which round, in how many pieces, and the digest that identifies it."""
 
     round: int
     of: int
     digest: str
 
 
-#: Which pieces are to be asked of whom.
+#: Which pieces to request from which rank.
 Asking = list[tuple[int, tuple[int, ...]]]
 
 
 class StateTaking:
-    """The pieces of a state that have come, from whom others are expected, and who could give more."""
+    """The receiving side: pieces that have arrived, pieces that are requested from each rank, and all offers."""
 
     def __init__(self) -> None:
         self._offers: dict[int, OfferedState] = {}
         self._taken: OfferedState | None = None
         self._pieces: dict[int, Vector] = {}
-        self._asked: dict[int, set[int]] = {}  # of whom, and has not come
-        self._again: deque[int] = deque()  # to be asked for again
-        self._next = 0  # what comes after it has not been asked for
+        self._asked: dict[int, set[int]] = {}  # by giver: requested, and not arrived
+        self._again: deque[int] = deque()  # to be requested again
+        self._next = 0  # pieces from this index on have not been requested
 
     def clear(self) -> dict[int, int]:
-        """Nothing is taken, or not yet; who had offered a state until now, and after which round."""
+        """Reset the transfer; return the ranks that had offered a state, with the round of each."""
         offered = {giver: offer.round for giver, offer in self._offers.items()}
         self._offers, self._pieces, self._asked = {}, {}, {}
         self._taken = None
@@ -59,28 +61,28 @@ class StateTaking:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether some of a state is here, or was asked for."""
+        """True if pieces of a state have arrived or were requested."""
         return self._taken is not None
 
     @property
     def round(self) -> int:
-        """The state that is taken is as it was after this round."""
+        """The round after which the state was packed; -1 if none is being taken."""
         return self._taken.round if self._taken is not None else -1
 
     def offered(self, giver: int, offer: OfferedState) -> Asking:
-        """A rank has a state to give; whom to ask for what."""
+        """A rank offers a state; return the requests to send."""
         self._give_up(giver)
         self._offers[giver] = offer
         return self._ask()
 
     def lost(self, giver: int) -> Asking:
-        """A rank is gone, or has its state no longer; whom to ask for what it owed."""
+        """A rank is lost, or no longer has its state; return the requests for its outstanding pieces."""
         self._give_up(giver)
         self._offers.pop(giver, None)
         return self._ask()
 
     def came(self, chunk: StateChunk, giver: int, data: Vector) -> Asking | None:
-        """A piece is here; whom to ask for what, or None if it is nothing that was asked for."""
+        """A piece has arrived; return the requests to send, or None if the piece was not requested."""
         taken, asked = self._taken, self._asked.get(giver, set())
         if taken is None or (chunk.round, chunk.of) != (taken.round, taken.of) or chunk.index not in asked:
             return None
@@ -89,22 +91,22 @@ class StateTaking:
         return self._ask()
 
     def whole(self) -> Vector | None:
-        """The state, if all of it is here."""
+        """The state, if all pieces have arrived."""
         if self._taken is None or len(self._pieces) < self._taken.of:
             return None
         return joined([self._pieces[index] for index in range(self._taken.of)])
 
     def _give_up(self, giver: int) -> None:
-        """Expect nothing more of a rank."""
+        """Expect nothing more from a rank."""
         owed = self._asked.pop(giver, set())
         others = set().union(*self._asked.values())
         self._again.extend(sorted(owed - others - set(self._pieces)))
 
     def _givers(self) -> list[int]:
-        """Those that have the state that is taken; another one is, if there are none left."""
+        """The ranks that offer the state being taken; if there are none left, another state is chosen."""
         givers = [giver for giver, offer in self._offers.items() if offer == self._taken]
         if not givers and self._offers:
-            # what has most givers, and of those the latest; without a digest it cannot be told from another
+            # choose the state with most givers, then the latest; states without a digest cannot be compared
             counts = Counter(self._offers.values())
             offer = max(counts, key=lambda one: (counts[one] if one.digest else 1, one.round))
             givers = [giver for giver, one in self._offers.items() if one == offer]
@@ -114,7 +116,7 @@ class StateTaking:
         return givers if self._taken is not None and self._taken.digest else givers[:1]
 
     def _ask(self) -> Asking:
-        """Ask everyone who has the state for some pieces, and who has given its own for what others owe."""
+        """Request pieces from every giver; when all are requested, ask idle givers for outstanding pieces of others."""
         asking: Asking = []
         for giver in self._givers():
             asked = self._asked.setdefault(giver, set())
@@ -130,7 +132,7 @@ class StateTaking:
         return asking
 
     def _some(self, count: int) -> list[int]:
-        """Up to so many pieces that nobody is asked for."""
+        """Up to so many pieces that are not requested from any rank."""
         assert self._taken is not None
         some = [self._again.popleft() for _ in range(min(count, len(self._again)))]
         first, self._next = self._next, min(self._taken.of, self._next + count - len(some))
@@ -138,18 +140,20 @@ class StateTaking:
 
 
 class StateGiving:
-    """Those that wait for this rank's state, which its script packs between two rounds, and those that take it."""
+    """The sending side: ranks that wait for this rank's state, and ranks that take it. The script packs it between
+    rounds.
+    """
 
     def __init__(self, position: RankPosition, links: Outboxes, settings: Settings) -> None:
         self._position = position
         self._links = links
         self._piece = settings.state_chunk
         self._waiting: set[int] = set()
-        self._later: dict[int, int] = {}  # to whom, and before which round this rank has not come to
-        self._offered: dict[int, StatePacked] = {}  # to whom, and not yet taken
+        self._later: dict[int, int] = {}  # by receiver: it gets the state before this future round
+        self._offered: dict[int, StatePacked] = {}  # by receiver: offered, and not yet taken
 
     def promise(self, rank: int, actions: list[AnyAction], before: int = 0) -> None:
-        """Give the state to a rank when it is packed; as it is before a round, if this rank has not come to that."""
+        """Send the state to a rank once it is packed: that before round `before`, if this rank has not reached it."""
         if rank not in self._links:
             return
         if self._position.state in (READY, WORKING) and self._position.round < before:
@@ -160,17 +164,17 @@ class StateGiving:
             self._waiting.add(rank)
 
     def begin(self, round_: int, actions: list[AnyAction]) -> None:
-        """The script begins a round: it packs what was to be given as it is before it."""
+        """The script begins a round: have it pack the states that were promised as they are before this round."""
         for rank in [rank for rank, before in self._later.items() if before <= round_]:
             del self._later[rank]
             self.promise(rank, actions)
 
     def on_give(self, message: Give, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """The coordinator asks this rank to give its state to another."""
+        """The leader asks this rank to send its state to another."""
         self.promise(message.to, actions, before=message.round)
 
     def on_packed(self, event: StatePacked, now: float, actions: list[AnyAction]) -> None:
-        """Offer it to those that wait for it."""
+        """Offer the packed state to the ranks that wait for it."""
         offer = StateOffer(
             generation=self._position.generation, round=event.round, of=self._count(event), digest=event.digest
         )  # fmt: skip
@@ -180,7 +184,7 @@ class StateGiving:
         self._waiting.clear()
 
     def on_take(self, message: Take, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Send the pieces that a rank asks for; or forget what it needs no more."""
+        """Send the pieces that a rank requests; or forget a state that it no longer needs."""
         event = self._offered.get(sender)
         if event is None or event.round != message.round:
             if message.pieces:
@@ -200,12 +204,12 @@ class StateGiving:
         return -(-len(event.state) // self._piece)
 
     def lost(self, rank: int) -> None:
-        """A rank that waits for the state, or takes it, is gone, or begins anew."""
+        """A rank that waits for the state, or takes it, is lost or begins again."""
         self._waiting.discard(rank)
         self._later.pop(rank, None)
         self._offered.pop(rank, None)
 
     @property
     def held(self) -> int:
-        """How many states are kept for those that take them."""
+        """The number of states that are held for ranks that take them."""
         return len({id(event) for event in self._offered.values()})

@@ -1,4 +1,4 @@
-"""Who keeps which chunk of the sum, in the round that is on and in the last ones."""
+"""The reducers of the chunks of the sum, in the current round and in the last ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from codedreduce.schemes import StripedPlan
 
 
 class Stripes:
-    """The stripes of a round, as its coordinator said, and by whom they are kept."""
+    """The stripes of a round, as its leader defined them, and their reducers."""
 
     def __init__(self, plan: StripedPlan, settings: Settings) -> None:
         self._plan = plan
@@ -19,7 +19,7 @@ class Stripes:
         self._keepers = settings.keepers(plan)
         self.rounds_held = settings.rounds_held(self._keepers)
         self._stripes: tuple[range, ...] = ()
-        self._keeper_of: list[int] = []  # chunk by chunk, in the round that is on
+        self._keeper_of: list[int] = []  # chunk by chunk, in the current round
         self._rounds: OrderedDict[int, list[int]] = OrderedDict()
 
     def begin(self, go: Go) -> None:
@@ -31,23 +31,23 @@ class Stripes:
             self._rounds.popitem(last=False)
 
     def of(self, rank: int) -> range:
-        """The stripe that is a rank's by itself."""
+        """The stripe that a rank reduces by plan."""
         return self._stripes[rank]
 
     def keeper(self, index: int) -> int:
-        """Who keeps a chunk in the round that is on."""
+        """The reducer of a chunk in the current round."""
         return self._keeper_of[index]
 
     def is_kept_by(self, rank: int) -> bool:
-        """Whether a rank keeps any chunk in the round that is on."""
+        """True if a rank reduces any chunk in the current round."""
         return rank in self._keeper_of
 
     def keepers(self, round_: int) -> list[int] | None:
-        """Who kept the chunks of a round, if that is still known."""
+        """The reducers of the chunks of a past round, if they are still known."""
         return self._rounds.get(round_)
 
     def change(self, message: Keep) -> range:
-        """A stripe has another keeper; which chunks that are, none if there is no such stripe or rank."""
+        """Give a stripe another reducer; return its chunks, none if there is no such stripe or rank."""
         if message.stripe >= len(self._stripes) or message.keeper not in self._plan.computing:
             return range(0)
         for index in self._stripes[message.stripe]:
@@ -55,7 +55,7 @@ class Stripes:
         return self._stripes[message.stripe]
 
     def in_order(self, rank: int) -> Iterator[int]:
-        """Chunks as a rank sends them: the first of each stripe, then the second; beginning behind its own."""
+        """The chunks in a rank's order of sending: the first of each stripe, then the second; its own stripe last."""
         ranks = self._plan.workers
         stripes = [self._stripes[(rank + step) % ranks] for step in range(1, ranks + 1)]
         longest = max(len(stripe) for stripe in stripes)

@@ -1,8 +1,8 @@
-"""Where sums lie that others read, and whether what others lent is still what it was.
+"""The memory in which other ranks read sums, and a check that borrowed chunks are unchanged.
 
-Between processes of one machine a chunk need not travel: who has it lends the memory it lies in, and writes into that
-again some rounds later, whether everyone is through with it or not. So nothing that was made of borrowed memory is
-believed before it is known that the memory was not written into meanwhile.
+Between processes of one host a chunk need not travel. Its owner lends the memory that contains it. Some rounds later
+the owner writes into that memory again, even if a borrower has not finished with it. So a result made from borrowed
+memory is used only after a check that the memory was not written into meanwhile.
 """
 
 from __future__ import annotations
@@ -14,33 +14,34 @@ from codedreduce.vectors import Vector
 
 
 class SumBuffers(Protocol):
-    """What a rank needs to know of the memory that vectors lie in."""
+    """The interface to the memory of vectors."""
 
     @property
     def lends(self) -> bool:
-        """Whether chunks that come lie in their senders' memory."""
+        """True if received chunks lie in their senders' memory."""
 
     def sum_room(self, round_: int, index: int) -> Vector | None:
-        """Room for a chunk of a round's sum, from where others can read it; None if there is none to be had.
+        """Memory for a chunk of a round's sum that other ranks can read; None if there is none.
 
-        It is this rank's until it asks for room for a round that is as much later as sums are held.
+        This rank owns it until it requests memory for a round that is later by the number of rounds for which sums are
+        held.
         """
 
     def are_intact(self, round_: int, chunks: Iterable[Vector]) -> bool:
-        """Whether all of these, which came as chunks of a round, have not been written into since."""
+        """True if none of these chunks of a round has been written into since it arrived."""
 
 
 class OwnSumBuffers:
-    """Everything that comes is this rank's own: between machines, and where a world is simulated."""
+    """All received chunks are this rank's own: between hosts, and in the simulator."""
 
     lends: ClassVar[bool] = False
 
     def sum_room(self, round_: int, index: int) -> Vector | None:
-        """Sums are made where they are added up."""
+        """Return None: sums stay where they are added up."""
         return None
 
     def are_intact(self, round_: int, chunks: Iterable[Vector]) -> bool:
-        """Nobody else can write into them."""
+        """Return True: no other process can write into them."""
         return True
 
 

@@ -1,4 +1,4 @@
-"""The sum of a round, put together from what reducers send; and the whole sums of the last rounds."""
+"""The sum of a round, assembled from the chunks of the reducers; and the whole sums of the last rounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from codedreduce.vectors import Vector, empty
 
 
 class SumAssembly:
-    """The sum of a round, as far as it is here: in a vector, or if chunks are lent, where its keepers have it."""
+    """The sum of a round, as far as it has arrived: in a vector, or for borrowed chunks in the reducers' memory."""
 
     def __init__(self, round_: int, settings: Settings, rooms: SumBuffers = OWN_SUM_BUFFERS) -> None:
         self.round = round_
@@ -22,7 +22,7 @@ class SumAssembly:
         self._vector: Vector | None = None
 
     def add(self, index: int, data: Vector) -> bool:
-        """A chunk is here; whether that is news."""
+        """Add a chunk; return False if it was there already."""
         if index in self._here:
             return False
         if not self._rooms.lends:
@@ -36,16 +36,16 @@ class SumAssembly:
 
     @property
     def count(self) -> int:
-        """How many chunks are here."""
+        """The number of chunks that have arrived."""
         return len(self._here)
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it is here."""
+        """True if all chunks have arrived."""
         return len(self._here) == self._settings.chunks
 
     def missing(self) -> list[int]:
-        """The chunks that are not here."""
+        """The chunks that have not arrived."""
         return [index for index in range(self._settings.chunks) if index not in self._here]
 
     def given(self, late: tuple[int, ...]) -> Aggregated | Gathered:
@@ -55,13 +55,15 @@ class SumAssembly:
         return Gathered(round=self.round, chunks=self.in_order(), late=late)
 
     def in_order(self) -> tuple[Vector, ...]:
-        """The chunks of a sum that is complete."""
+        """The chunks of a complete sum, in order."""
         return tuple(self._here[index] for index in range(self._settings.chunks))
 
 
 class PastSums:
-    """Copies, since a script may do with a sum what it likes; of what is lent, where it lies: its readers see if it is
-    no longer what it was.
+    """The whole sums of the last rounds, for ranks that catch up.
+
+    They are copies, since a script may change its sum. Borrowed chunks are not copied: their readers check that they
+    were not overwritten.
     """
 
     def __init__(self, settings: Settings, rooms: SumBuffers = OWN_SUM_BUFFERS) -> None:
@@ -70,7 +72,7 @@ class PastSums:
         self._sums: OrderedDict[int, tuple[Vector, ...]] = OrderedDict()
 
     def hold(self, total: SumAssembly) -> None:
-        """A round's whole sum, and no longer the oldest."""
+        """Hold a round's whole sum, and drop the oldest."""
         chunks = total.in_order()
         self._sums[total.round] = chunks if self._is_lent else tuple(chunk.copy() for chunk in chunks)
         self._sums.move_to_end(total.round)
@@ -78,7 +80,7 @@ class PastSums:
             self._sums.popitem(last=False)
 
     def chunks(self, round_: int, chunks: Iterable[int]) -> Iterator[tuple[int, Vector]]:
-        """Those of these chunks of a round's sum that are here: all or none."""
+        """The requested chunks of a round's sum: all of them, or none if the sum is not held."""
         held = self._sums.get(round_, ())
         return ((index, held[index]) for index in (chunks if held else ()))
 

@@ -1,4 +1,4 @@
-"""A rank at work: computes the parts it was given, says that they are done, and sends them to the keepers."""
+"""A rank at work: it computes its assigned parts, reports them as done, and sends them to the reducers."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from codedreduce.protocol.rank.workload import BlockTask, Workload
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector, round_off
 
-#: Units in a status that a stripe lacks, at most.
+#: The maximum number of missing units in a status.
 TOLD_AT_ONCE = 4096
 
 
 class RankWorker:
-    """What a rank does of a round, with the model that its script began it with. `office`: whether it leads."""
+    """A rank's computations in a round, with the model from its script. `office`: whether this rank is the leader."""
 
     def __init__(
         self, position: RankPosition, plan: StripedPlan, settings: Settings, exchange: Exchange, office: Office
@@ -61,10 +61,10 @@ class RankWorker:
         self._office = office
         self._work = Workload()
         self._checking = AuditChecks(position, plan, settings)
-        self._untold: dict[Part, Done] = {}  # what is computed and not said to be: nothing has shown that it is right
+        self._untold: dict[Part, Done] = {}  # computed parts that are not yet reported: no audit has confirmed them
         self._model: Vector | None = None
-        self._digest = ""  # of the model, until it has been told
-        self._told = ""  # of the same, when it has been
+        self._digest = ""  # of the model, until it is reported
+        self._told = ""  # the same, once it is reported
 
     def use(self, model: Vector, digest: str) -> None:
         """The script begins a round with this model."""
@@ -73,36 +73,36 @@ class RankWorker:
         self._told = ""
 
     def drop_model(self) -> None:
-        """The script's model is not needed any more."""
+        """Drop the script's model: it is no longer needed."""
         self._model = None
 
     @property
     def mistakes(self) -> Mistakes:
-        """Who was found to have computed wrongly."""
+        """The wrong results that were found, by rank."""
         return self._checking.mistakes
 
     @property
     def has_model(self) -> bool:
-        """Whether a script waits for what is computed with its model."""
+        """True if a script waits for results of its model."""
         return self._model is not None
 
     @property
     def has_something_to_do(self) -> bool:
-        """Whether parts are left that were not begun."""
+        """True if parts are left that have not begun."""
         return not self._work.is_empty
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is computed."""
+        """True if nothing is being computed."""
         return self._work.now is None
 
     @property
     def tasks(self) -> int:
-        """How many computations were begun."""
+        """The number of computations that have begun."""
         return self._work.task
 
     def begin(self, go: Go) -> None:
-        """A round is on: what is to be done in it; this rank may not have come to it."""
+        """The leader has begun a round: take its assignment. This rank may not have reached the round yet."""
         self._work.clear()
         self._checking.begin()
         self._untold.clear()
@@ -110,13 +110,13 @@ class RankWorker:
         self._take_checks(go.checks)
 
     def begin_again(self, go: Go) -> None:
-        """The round that this rank is in is shared out by another coordinator: what it has done stays done."""
+        """Another leader assigns the work of this rank's round again: results stay valid."""
         self._work.begin_again()
         self._take_on(go.parts)
         self._take_checks(go.checks)
 
     def deliver_again(self, now: float, actions: list[AnyAction]) -> None:
-        """Say to another coordinator what is done, and send it to those that keep it now."""
+        """Report all results to another leader, and send them to their current reducers."""
         for done in self._said():
             self._tell_done(done, now, actions)
         for checked in self._checking.said():
@@ -129,7 +129,7 @@ class RankWorker:
         self.look_at_own_damage(now, actions)
 
     def _sent(self) -> dict[Part, Vector]:
-        """What is done, and need not wait for an audit."""
+        """Results that need not wait for an audit."""
         held = self._checking.held
         return {part: vector for part, vector in self._work.done.items() if part not in held}
 
@@ -140,7 +140,7 @@ class RankWorker:
             self._office.tell_leader(done, actions)
 
     def _take_on(self, places: tuple[tuple[int, int, int], ...]) -> None:
-        """Add to what is to be done; but for parts that do not exist, and those whose samples it cannot read."""
+        """Add parts to the work, except those that do not exist or have samples that this rank cannot read."""
         if self._checking.is_out:
             return
         parts = [Part(*position) for position in places]
@@ -165,7 +165,7 @@ class RankWorker:
             )  # fmt: skip
 
     def stop(self, why: str, actions: list[AnyAction]) -> None:
-        """Compute nothing more of the script's round."""
+        """Stop all computation for the script's round."""
         if self._position.round >= self._position.go.round:
             self._work.todo.clear()
             self._work.checks.clear()
@@ -174,22 +174,22 @@ class RankWorker:
             actions.append(Cancel(reason=why))
 
     def on_advanced(self, event: Advanced, now: float, actions: list[AnyAction]) -> None:
-        """So many blocks are done of what is computed."""
+        """So many blocks of the current computation are done."""
         if event.round == self._position.round and event.task == self._work.task and self._work.now is not None:
             self._work.advance(event.pieces, now)
             if self._work.is_far_enough:
                 self._move_on(now, actions)
 
     def _move_on(self, now: float, actions: list[AnyAction]) -> None:
-        """Stop what is computed now, which is reported as far as it is done, and begin with what comes next."""
+        """Stop the current computation and begin the next; what it has finished is still reported."""
         if not self._work.is_empty:
             self.compute_next(now, actions)
         else:
             self._work.now = None
-            actions.append(Cancel(reason="others do the rest"))
+            actions.append(Cancel(reason="other ranks compute the rest"))
 
     def computed(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
-        """A part was computed, or some of it."""
+        """A part, or the beginning of it, has been computed."""
         task = self._work.ended(event.task)
         if task is not None and not task.is_check:
             part = task.part
@@ -199,9 +199,9 @@ class RankWorker:
                 self._deliver(part, task, event.vector, now, actions)
 
     def failed(self, event: Failed) -> Unable | None:
-        """A part cannot be computed here, nor what else this rank was to do of its unit; what to say of it."""
+        """A part cannot be computed here; drop the rest of its unit, and return the report to the leader."""
         task = self._work.ended(event.task)
-        if task is None or task.is_check:  # whoever sends it fails as well, if it is not this rank's own fault
+        if task is None or task.is_check:  # a failure that is not this rank's own hits the sender, too
             return None
         self._work.cut(task.part.unit, 0)
         position = self._position
@@ -211,9 +211,9 @@ class RankWorker:
         return unable
 
     def _deliver(self, part: Part, task: BlockTask, vector: Vector, now: float, actions: list[AnyAction]) -> None:
-        """Say that a part is done, and send it to the keepers."""
+        """Report a part as done, and send it to the reducers."""
         settings = self._settings
-        vector = round_off(vector, settings.wire, settings.exact)  # also what stays here: it must not matter who did it
+        vector = round_off(vector, settings.wire, settings.exact)  # also if it stays here: all ranks must agree
         self._work.done[part] = vector
         done = Done(
             generation=self._position.generation, round=self._position.round, unit=part.unit, first=part.first,
@@ -222,7 +222,7 @@ class RankWorker:
         if self._checking.in_part(part):
             self._exchange.seal(part, vector)
         if self._checking.is_waiting:
-            self._checking.hold(part)  # before it is said: a block may pass at once where this rank leads
+            self._checking.hold(part)  # before the report: on the leader a block may pass at once
             self._say_done(done, now, actions)
         elif self._checking.lacks_proof(part):
             self._untold[part] = done
@@ -239,15 +239,15 @@ class RankWorker:
         self._tell_done(done, now, actions)
 
     def _prove(self, unit: int) -> None:
-        """Compute an audited block of a unit, unless one that was computed, or is about to be, may show the same."""
+        """Compute an audited block of a unit, unless a block that is reported or is about to be may serve as proof."""
         is_under_way = self._work.is_checking and self._work.now is not None
         if not (self._checking.has_said or self._work.checks or is_under_way):
             self._work.checks.append((unit, self._checking.drawn(unit)[0]))
 
-    # -- what is audited
+    # -- audits
 
     def _take_checks(self, blocks: tuple[Block, ...]) -> None:
-        """Compute these blocks, which others send; but for those that do not exist, or whose samples cannot be read."""
+        """Add checks of blocks that others send, except blocks that do not exist or have unreadable samples."""
         for unit, block in blocks if not self._checking.is_out else ():
             is_here = self._plan.is_part(Part(unit, block, block + 1)) and self._position.node in self._plan.readers(
                 unit
@@ -256,7 +256,7 @@ class RankWorker:
                 self._work.checks.append((unit, block))
 
     def on_check(self, message: Check, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """The coordinator would know the digests of these blocks."""
+        """The leader requests the digests of these blocks."""
         position = self._position
         if message.round == position.go.round and position.round == message.round and position.state is WORKING:
             self._take_checks(message.blocks)
@@ -264,7 +264,7 @@ class RankWorker:
                 self.compute_next(now, actions)
 
     def on_digested(self, event: Digested, now: float, actions: list[AnyAction]) -> None:
-        """A block of what is computed is done, and audited."""
+        """An audited block of a running computation is done."""
         task = self._work.under_way(event.task)
         if event.round == self._position.round and self._position.is_on and task is not None:
             block = (task.part.unit, task.part.first + event.piece)
@@ -279,7 +279,7 @@ class RankWorker:
             self._office.tell_leader(checked, actions)
 
     def on_passed(self, message: Passed, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Others have computed the same."""
+        """Other ranks computed the same result for a block: send the parts that waited for it."""
         if message.round == self._position.go.round:
             for part in self._checking.passed((message.unit, message.block), message.digest):
                 if part in self._untold:
@@ -287,7 +287,7 @@ class RankWorker:
                 self._send(part, self._work.done[part], now, actions)
 
     def on_mistaken(self, message: Mistaken, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """A rank computed wrongly; if it is this one, nothing that it did of the round is sent."""
+        """A rank computed wrongly; if it is this one, it discards all its results of the round."""
         self.mistakes.note(message.node, message.times)
         if message.node == self._position.node and message.round == self._position.go.round:
             is_busy = self._work.now is not None
@@ -295,15 +295,15 @@ class RankWorker:
             self._checking.drop()
             self._untold.clear()
             if is_busy:
-                actions.append(Cancel(reason="what this rank computes is wrong"))
+                actions.append(Cancel(reason="this rank computed a wrong result"))
 
     def on_damaged(self, message: DamagedChunk, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """A chunk is not what this rank said it is: it is sent again, if it is right here, or computed again."""
+        """A chunk arrived damaged: send it again if it is intact here, else compute the part again."""
         part = Part(message.unit, message.first, message.last)
         vector = self._sent().get(part) if message.round == self._position.go.round else None
         if vector is None or self._position.state is not WORKING:
             return
-        words = f"rank {sender} was sent a chunk of round {message.round} by rank {self._position.node} that is damaged"
+        words = f"rank {sender} received a damaged chunk of round {message.round} from rank {self._position.node}"
         actions.append(Note(kind="damaged", reason=words, round=message.round, nodes=(self._position.node, sender)))
         if not self._exchange.send_if_intact(part, vector, message.index, sender, actions):
             del self._work.done[part]
@@ -312,14 +312,14 @@ class RankWorker:
                 self.compute_next(now, actions)
 
     def look_at_own_damage(self, now: float, actions: list[AnyAction]) -> None:
-        """What this rank itself keeps of its own parts may not be what it was, either."""
+        """Check this rank's own parts for its own stripe: they may be damaged as well."""
         while self._exchange.own_damage:
             self.on_damaged(self._exchange.own_damage.pop(), self._position.node, now, actions)
 
-    # -- late, and again
+    # -- late results, and repetitions
 
     def on_interrupted(self, event: ComputationStopped, now: float, actions: list[AnyAction]) -> None:
-        """A computation was stopped; if the round was over without it, so late it would have been."""
+        """A computation was stopped; if its round ended without it, report how late it would have been."""
         position = self._position
         if event.round < position.round or position.state is RESTING:
             late = Late(
@@ -331,18 +331,18 @@ class RankWorker:
                 self._office.tell_leader(late, actions)
 
     def send_again(self, peer: int, actions: list[AnyAction]) -> None:
-        """A connection is new: what a rank should have of this round may be lost."""
+        """A connection is new: send the peer its chunks of this round again, as they may be lost."""
         self._exchange.send_again(peer, self._sent(), actions)
 
     def change_keeper(self, message: Keep, actions: list[AnyAction]) -> None:
-        """A stripe has another keeper, for the rest of the round: it is sent that of all that is done."""
+        """A stripe has another reducer for the rest of the round: send it the stripe of all results."""
         if message.round == self._position.go.round:
             self._exchange.change_keeper(message, self._sent(), actions)
 
-    # -- what the coordinator says
+    # -- messages from the leader
 
     def on_do(self, message: Do, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Do these parts, too; some of them may be done, and have not arrived."""
+        """Compute these parts as well; some may be done already, and not have arrived."""
         position = self._position
         if message.round != position.go.round:
             return
@@ -365,24 +365,24 @@ class RankWorker:
             self.compute_next(now, actions)
 
     def _say_it_is_done(self, message: Do, now: float, actions: list[AnyAction]) -> None:
-        """This rank has the sum of the round, so all of it was done, by whomever."""
+        """Report these parts as done: this rank has the sum of the round, so some rank has computed them."""
         for unit, first, last in message.parts:
             done = Done(generation=self._position.generation, round=message.round, unit=unit, first=first, last=last)
             self._tell_done(done, now, actions)
 
     def on_cut(self, message: Cut, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """Others do the end of a unit."""
+        """Other ranks compute the end of a unit."""
         if message.round == self._position.go.round and self._work.cut(message.unit, message.end):
             self._move_on(now, actions)
 
     def on_tell(self, message: Tell, sender: int, now: float, actions: list[AnyAction]) -> None:
-        """The coordinator asks how far this rank is."""
+        """The leader requests the progress of this rank."""
         if message.round == self._position.round:
             self.repeat_done(actions)
         self.tell_status(actions)
 
     def repeat_done(self, actions: list[AnyAction]) -> None:
-        """Say again what was done in this round: it may not have been heard."""
+        """Repeat the reports of this round: they may be lost."""
         if not self._office.is_held:
             for done in self._said():
                 self._office.tell_leader(done, actions)
@@ -392,35 +392,35 @@ class RankWorker:
                 self._office.tell_leader(unable, actions)
 
     def _said(self) -> list[Done]:
-        """What was said to be done in this round, perhaps to another coordinator."""
+        """The reports of this round; some may have gone to another leader."""
         return [msgspec.structs.replace(done, generation=self._position.generation) for done in self._work.said]
 
     def tell_ahead(self, actions: list[AnyAction]) -> None:
-        """Between two rounds: this rank has the sum of the last one, and is as good as in the next."""
+        """Between two rounds: report progress as if in the next round, since this rank has the sum of the last one."""
         self._office.tell_leader(replace(self.status(), round=self._position.through + 1), actions)
 
     def tell_status(self, actions: list[AnyAction]) -> None:
-        """Say how far this rank is."""
+        """Report the progress of this rank."""
         self._office.tell_leader(self.status(self._digest), actions)
         self._has_told()
 
     def tell_again(self, actions: list[AnyAction]) -> None:
-        """Say to another coordinator how far this rank is, and what its model is, if that is compared."""
+        """Report progress to another leader, with the model's digest if models are compared."""
         self._digest, self._told = self._digest or self._told, ""
         self.tell_status(actions)
 
     @property
     def digest(self) -> str:
-        """Of the model that the script began this round with, where that is compared."""
+        """The digest of the model with which the script began this round, if models are compared."""
         return self._digest or self._told
 
     def _has_told(self) -> None:
         self._digest, self._told = "", self._digest or self._told
 
     def status(self, digest: str = "") -> Status:
-        """How far this rank is, and what it lacks of what it keeps.
+        """The progress of this rank, and the units that its stripe lacks.
 
-        What one that led before has let begin counts for nothing: the one that leads may weigh stripes otherwise.
+        A round that an earlier leader has begun is not reported: the current leader may give stripes other weights.
         """
         go, generation = self._position.go, self._position.generation
         return Status(

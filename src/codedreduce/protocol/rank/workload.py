@@ -1,4 +1,4 @@
-"""What a rank computes in a round: the parts it was given, one after the other, and what has come of them."""
+"""A rank's work in a round: the parts it was assigned, one after the other, and their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from codedreduce.vectors import Vector
 
 
 class BlockTask:
-    """A part that is computed: since when, and how far it is. `is_check`: another computes it, too, and sends it."""
+    """A part in computation: start time and progress. `is_check`: another rank computes it as well, and sends it."""
 
     __slots__ = ("_under_way", "advanced", "began", "is_check", "part")
 
@@ -21,18 +21,19 @@ class BlockTask:
         self.is_check = is_check
         self.began = began
         self.advanced = 0  # blocks that are known to be done
-        self._under_way = began  # when the first block was done
+        self._under_way = began  # the time at which the first block was done
 
     def advance(self, blocks: int, now: float) -> None:
-        """So many blocks are done."""
+        """Record that so many blocks are done."""
         if not self.advanced:
             self._under_way = now
         self.advanced = blocks
 
     def block_seconds(self, blocks: int, now: float) -> float:
-        """What a block took, of so many; the first one, which may have begun late, left out where there are others.
+        """The time per block, without the first block if there are others: that one may have begun late.
 
-        Above zero, which would say that others did it: a rank that was stopped hears of all blocks at the same moment.
+        It is above zero; zero would mean that other ranks did the block. A rank that was stopped gets all reports at
+        one moment.
         """
         if self.advanced and blocks > 1:
             return max(SHORTEST, (now - self._under_way) / (blocks - 1))
@@ -40,17 +41,17 @@ class BlockTask:
 
 
 class Workload:
-    """The parts that a rank has been given in a round: what it computes now, what comes next, what it has done."""
+    """The parts that a rank was assigned in a round: in computation, waiting, and done."""
 
     def __init__(self) -> None:
         self.todo: deque[Part] = deque()
-        self.checks: deque[Block] = deque()  # blocks of others, which come first: somebody may wait for what they show
-        self.is_checking = False  # whether what is computed now is one of those
+        self.checks: deque[Block] = deque()  # blocks of other ranks; first, as others may wait for the digests
+        self.is_checking = False  # whether the current computation is a check
         self.now: Part | None = None
         self.task = 0
-        self.done: dict[Part, Vector] = {}  # kept until the next round: a new keeper is sent its stripe again
-        self.said: list[Done] = []  # and a coordinator told again, over a new connection
-        self.unable: list[Unable] = []  # what was said to be beyond this rank
+        self.done: dict[Part, Vector] = {}  # held until the next round: a new reducer gets its stripe of each
+        self.said: list[Done] = []  # repeated to a leader over a new connection
+        self.unable: list[Unable] = []  # units that this rank has reported as failed
         self._tasks: dict[int, BlockTask] = {}
 
     def clear(self) -> None:
@@ -65,13 +66,13 @@ class Workload:
         self._tasks.clear()
 
     def begin_again(self) -> None:
-        """The same round, as another coordinator shares it out: what is done, and what is under way, need not be."""
+        """Begin the same round again under another leader: results and the current computation stay valid."""
         self.todo.clear()
         self.checks.clear()
         self.unable = []
 
     def next(self, now: float) -> Part | None:
-        """Begin with what comes next, if there is something."""
+        """Begin with the next check or part, if there is one."""
         self.is_checking = bool(self.checks)
         if self.checks:
             unit, block = self.checks.popleft()
@@ -84,7 +85,7 @@ class Workload:
         return self.now
 
     def drop(self) -> None:
-        """Nothing of what this rank did, or does, in this round is of use."""
+        """Discard all results and work of this rank in this round."""
         self.todo.clear()
         self.checks.clear()
         self.now = None
@@ -93,47 +94,47 @@ class Workload:
         self._tasks.clear()
 
     def under_way(self, task: int) -> BlockTask | None:
-        """What a task is, unless nobody needs it."""
+        """The computation with this number, None if it is no longer needed."""
         return self._tasks.get(task)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be begun."""
+        """True if nothing waits to be computed."""
         return not self.todo and not self.checks
 
     def take_on(self, parts: Iterable[Part]) -> None:
-        """These are to be done, too, unless they are known already."""
+        """Add parts, unless they are known already."""
         known = {*self.todo, *self.done, None if self.is_checking else self.now}
         self.todo.extend(part for part in parts if part not in known)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is computed, nor to be computed."""
+        """True if nothing is being computed, and nothing waits."""
         return self.is_empty and self.now is None
 
     @property
     def advanced(self) -> int:
-        """Blocks that are done of what is computed now."""
+        """The number of finished blocks in the current computation."""
         return self._tasks[self.task].advanced if self.now is not None else 0
 
     def advance(self, blocks: int, now: float) -> None:
-        """So many blocks are done of what is computed now."""
+        """Record that so many blocks of the current computation are done."""
         self._tasks[self.task].advance(blocks, now)
 
     def ended(self, task: int) -> BlockTask | None:
-        """A task was computed, or stopped; what it was, unless nobody needs it."""
+        """A computation has ended or was stopped; return it, None if it is no longer needed."""
         if task == self.task:
             self.now = None
         return self._tasks.pop(task, None)
 
     def cut(self, unit: int, end: int) -> bool:
-        """Of a unit do the blocks before `end` only; whether what is computed now is to be stopped."""
+        """Keep only the blocks of a unit before `end`; return True if the current computation is to be stopped."""
         kept = [Part(unit, part.first, min(part.last, end)) if part.unit == unit else part for part in self.todo]
         self.todo = deque(part for part in kept if part.blocks > 0)
         if self.now is None or self.is_checking or self.now.unit != unit or end >= self.now.last:
             return False
         if end <= self.now.first:
-            del self._tasks[self.task]  # nobody needs it
+            del self._tasks[self.task]  # no longer needed
             self.now = None
             return True
         self.now = Part(unit, self.now.first, end)
@@ -141,5 +142,5 @@ class Workload:
 
     @property
     def is_far_enough(self) -> bool:
-        """Whether what is computed now has been cut, and is done up to there."""
+        """True if the current computation was cut, and has reached its new end."""
         return self.now is not None and not self.is_checking and self.advanced >= self.now.blocks

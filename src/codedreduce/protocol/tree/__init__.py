@@ -1,9 +1,9 @@
-"""A root, workers and ring nodes: trees whose parents need only some of their children, and the ring.
+"""Root, workers and ring nodes: trees in which a parent needs only some of its children, and the ring.
 
 Imports `core`.
 
 - `root`, `root_table`; `tree_worker`, `tree_worker_table`; `ring_node`: the roles, with their states
-- `collecting`, `ledger`, `shares`, `redundancy`: what a parent does with its children, and when it asks a second one
+- `collecting`, `ledger`, `shares`, `redundancy`: how a parent collects from its children, and when it asks a replica
 - `attendance`, `model_loading`, `delivering`: the parts of a worker
-- `standing_in`: what the root does for workers that are missing
+- `standing_in`: the root computes in place of missing workers
 """

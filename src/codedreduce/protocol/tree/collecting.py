@@ -1,7 +1,7 @@
-"""What root and inner workers do alike: send models to children, and collect shares from them.
+"""The common part of root and inner workers: send models to children, and collect shares from them.
 
-A part of their machines, not a machine of its own: it is told what children say and what the node wants, writes the
-actions, and answers what follows for the node.
+A part of their machines, not a machine of its own. The node passes on the messages of its children and its own
+requests. The methods append actions, and return what follows for the node.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from codedreduce.protocol.tree.shares import Arrival
 from codedreduce.schemes import TreePlan
 from codedreduce.vectors import Vector
 
-#: The timer that looks whether a share should be asked of a replica.
+#: The timer after which a parent checks whether to ask a replica for a share.
 REDUNDANCY = "redundancy"
 
-#: Past rounds of which a parent remembers when they were over, to tell how late a late result is.
+#: Past rounds for which a parent keeps the end time, to report how late a result is.
 REMEMBERED_ROUNDS = 16
 
 
 class Collecting:
-    """A node's children: who is in, what they are sent, and what they deliver."""
+    """A node's children: which have joined, what the node sends them, and what they deliver."""
 
     def __init__(self, node: int, plan: TreePlan, settings: Settings) -> None:
         self.node = node
@@ -54,15 +54,15 @@ class Collecting:
         self._parent = plan.tree.parent(node) if node else None
         self.roster = Roster(self.children, run_name(plan, settings))
         self.ledger = Ledger(plan, node, settings)
-        self.late: set[int] = set()  # who had not delivered when it was needed, in this round, here and below
-        self._leaving: set[int] = set()  # who goes after this round
+        self.late: set[int] = set()  # nodes here and below that had not delivered in time in this round
+        self._leaving: set[int] = set()  # children that leave after this round
         self._outboxes = {child: Outbox(child, settings.window) for child in self.children}
-        self._over: dict[int, tuple[float, set[int]]] = {}  # when a round was over, and who has been late since
+        self._over: dict[int, tuple[float, set[int]]] = {}  # by round: its end time, and late children since
 
-    # -- children come and go
+    # -- children join and leave
 
     def adopt(self, generation: int, actions: list[AnyAction]) -> None:
-        """There is another root now: the children that are in must know, and what is here of the old one is left."""
+        """Follow another root: drop the state of the old one, and inform the children that have joined."""
         self._generation = generation
         self.new_round(0)
         self.ledger.clear()
@@ -70,7 +70,7 @@ class Collecting:
         self.tell_all(Welcome(generation=generation, round=self.round), actions)
 
     def hello(self, hello: Hello, child: int, actions: list[AnyAction], *, is_needed: bool) -> bool:
-        """Answer a child that says hello; whether it is in, and is put to work in the round that is on."""
+        """Answer a child's hello. Return whether the child has joined and works in the current round."""
         answer = self.roster.answer(child, hello, self._generation, self.round)
         actions.append(Transmit(to=child, message=answer))
         if isinstance(answer, Refuse):
@@ -91,40 +91,40 @@ class Collecting:
             self._outboxes[child].reset()
 
     def goodbye(self, goodbye: Goodbye, child: int, actions: list[AnyAction]) -> None:
-        """A child leaves."""
-        reason = f"node {child} left: {goodbye.reason}"
+        """A child has left."""
+        reason = f"rank {child} left: {goodbye.reason}"
         actions.append(Note(kind="left", reason=reason, round=self.round, nodes=(child,)))
         self.lost(child)
 
     def leaving(self, leaving: Leaving, child: int, actions: list[AnyAction], *, at_once: bool) -> None:
-        """A child leaves after this round; at once, if there is none."""
-        reason = f"node {child} leaves after round {self.round}: {leaving.reason}"
+        """A child leaves after this round, or at once if there is none."""
+        reason = f"rank {child} leaves after round {self.round}: {leaving.reason}"
         actions.append(Note(kind="leaving", reason=reason, round=self.round, nodes=(child,)))
         self._leaving.add(child)
         if at_once:
             self.let_go(actions)
 
     def let_go(self, actions: list[AnyAction]) -> None:
-        """Nothing of the last round is needed any more: those that wanted to leave may."""
+        """Release the children that asked to leave: nothing of the last round is needed any more."""
         for child in sorted(self._leaving):
-            goodbye = Goodbye(generation=self._generation, round=self.round, reason="it wanted to leave")
+            goodbye = Goodbye(generation=self._generation, round=self.round, reason="it asked to leave")
             actions.append(Transmit(to=child, message=goodbye))
             self.lost(child)
         self._leaving.clear()
 
     def drained(self, child: int, actions: list[AnyAction]) -> None:
-        """What a child was sent has arrived there."""
+        """A marked message has arrived at a child."""
         if child in self._outboxes:
             self._outboxes[child].drained(actions)
 
     def tell_all(self, message: AnyMessage, actions: list[AnyAction]) -> None:
-        """Say something to every child that is in."""
+        """Send a message to every child that has joined."""
         actions.extend(Transmit(to=child, message=message) for child in self.roster.present())
 
     # -- models go down
 
     def new_round(self, round_: int) -> None:
-        """A new model is there, or begins to come: what waits to be sent is of an old one."""
+        """A new model has arrived, or begins to arrive: drop queued chunks of an old one."""
         self.round = round_
         self.late.clear()
         for outbox in self._outboxes.values():
@@ -133,7 +133,7 @@ class Collecting:
     def send_model(
         self, model: Vector, indices: Iterable[int], actions: list[AnyAction], to: int | None = None
     ) -> None:
-        """Send chunks of the model to a child, or to every one that is in: all to one before the next."""
+        """Send chunks of the model to one child, or to all that have joined: all chunks to one before the next."""
         for child in self.children if to is None else (to,):
             if self.roster.has(child):
                 for index in indices:
@@ -143,7 +143,7 @@ class Collecting:
     # -- shares come up
 
     def share_chunk(self, chunk: ShareChunk, child: int, data: Vector, now: float, actions: list[AnyAction]) -> bool:
-        """A chunk of a child's sum has come; whether it brings the node on."""
+        """Take a chunk of a child's sum. Return whether the node can make progress with it."""
         if chunk.round != self.round:
             self._old_chunk(chunk, child, data, now, actions)
             return False
@@ -156,7 +156,7 @@ class Collecting:
             self.late.update(node for node in chunk.late if self.plan.is_worker(node))
         instead = self.ledger.asked_instead(child, chunk.task) and self.plan.is_worker(chunk.task)
         if arrival is Arrival.COMPLETED and instead:
-            self.late.add(chunk.task)  # somebody else delivered its share, whether or not it has offered it by now
+            self.late.add(chunk.task)  # a replica delivered first, whether or not this worker has offered its share
         if arrival in (Arrival.COMPLETED, Arrival.NOT_NEEDED):
             self._delivered(child, chunk.task, chunk.worked, now, actions)
         if arrival is Arrival.COMPLETED:
@@ -170,7 +170,7 @@ class Collecting:
             self._report_late(child, chunk.round, now, actions)
 
     def offer(self, offer: Offer, child: int, now: float, actions: list[AnyAction]) -> bool:
-        """A child has a sum; whether that brings the node on."""
+        """A child offers a sum. Return whether the node can make progress with it."""
         if offer.round != self.round:
             self._report_late(child, offer.round, now, actions)
             return False
@@ -180,7 +180,7 @@ class Collecting:
         self._delivered(child, offer.task, offer.worked, now, actions)
         if missing is None:
             return False
-        if self.ledger.asked_instead(child, offer.task):  # redundant: pulled, and only what is still missing
+        if self.ledger.asked_instead(child, offer.task):  # redundant: pull only what is still missing
             wanted = () if len(missing) == self.settings.chunks else missing
             pull = Send(generation=self._generation, round=self.round, task=offer.task, chunks=wanted[:4096])
             actions.append(Transmit(to=child, message=pull))
@@ -190,7 +190,7 @@ class Collecting:
         self._look(self.ledger.delivered(child, task, worked, now), actions)
 
     def dismiss(self, children: list[int], task: int, now: float, actions: list[AnyAction]) -> None:
-        """Children work on what is here already: they can stop, and are late."""
+        """Stop children that work on a share that is here already, and count them as late."""
         for child in children:
             self.late.add(child)
             message = Enough(generation=self._generation, round=self.round, task=task)
@@ -198,20 +198,20 @@ class Collecting:
             self._look(self.ledger.dismissed(child, now), actions)
 
     def own_is_done(self, now: float, actions: list[AnyAction]) -> None:
-        """The node has computed its own unit: whoever was asked for it in the meantime can stop."""
+        """The node has computed its own unit: children that were asked for it in the meantime can stop."""
         self.dismiss(self.ledger.own_done(), self.plan.delegated(self.ledger.shares.task), now, actions)
 
     def stood_in(self, task: int, vector: Vector, now: float, actions: list[AnyAction]) -> None:
-        """The root has computed a share itself: whoever is at work on it can stop, and is late."""
+        """The root has computed a share itself: children at work on it can stop, and are late."""
         self.ledger.stood_in(task, vector)
         if self.plan.is_worker(task):
             self.late.add(task)
         self.dismiss(self.ledger.at_work_on(task), task, now, actions)
 
-    # -- somebody fails
+    # -- failures
 
     def unable(self, unable: Unable, child: int, now: float, actions: list[AnyAction]) -> tuple[Trouble, ...]:
-        """A child cannot do a task; who failed at it, if that means that nobody can."""
+        """A child cannot do a task. Return the failures if they mean that no child can."""
         if unable.round != self.round:
             return ()
         troubles = tuple(trouble for trouble in unable.troubles if self.plan.is_worker(trouble[0]))
@@ -220,8 +220,8 @@ class Collecting:
         return self.ledger.beyond_help()
 
     def own_failed(self, trouble: Trouble, now: float, actions: list[AnyAction]) -> tuple[Trouble, ...]:
-        """The node failed at its own unit, which a child can do; who failed at it, if that means that nobody can."""
-        assert self.ledger.shares.own is not None, "only where a child can do it"
+        """The node failed at its own unit, which a child can do. Return the failures if they mean that no child can."""
+        assert self.ledger.shares.own is not None, "only where a child can compute it"
         self._look(self.ledger.failed(self.node, self.ledger.shares.own.task, (trouble,), now), actions)
         self.late.add(self.node)
         return self.ledger.beyond_help()
@@ -231,12 +231,12 @@ class Collecting:
             actions.append(SetTimer(name=REDUNDANCY, at=moment))
 
     def ask_replicas(self, now: float, actions: list[AnyAction]) -> None:
-        """The redundancy timer fired: ask idle replicas for what is late."""
+        """The redundancy timer fired: ask idle replicas for late shares."""
         asked, moment = self.ledger.due(now)
         for child, task in asked:
             self.ask(child, task, push=False, actions=actions)
-            what = "this node's own unit" if self.plan.is_delegated(task) else f"the share of node {task}"
-            reason = f"asked node {child} for {what}, which is late"
+            what = "this rank's own unit" if self.plan.is_delegated(task) else f"the share of rank {task}"
+            reason = f"asked rank {child} for {what}, which is late"
             actions.append(Note(kind="redundant", reason=reason, round=self.round, nodes=(child,)))
         self._look(moment, actions)
 
@@ -246,20 +246,20 @@ class Collecting:
         actions.append(Transmit(to=child, message=message))
 
     def enough(self, child: int, task: int, actions: list[AnyAction]) -> None:
-        """Tell a child that nobody needs a task from it."""
+        """Send `Enough` to a child: its task is no longer needed."""
         if self.roster.has(child):
             message = Enough(generation=self._generation, round=self.round, task=task)
             actions.append(Transmit(to=child, message=message))
 
     def ask_all_for(self, task: int, now: float, actions: list[AnyAction]) -> None:
-        """Collect for a task that is not the first: every child is asked for its share of it."""
+        """Collect for a task that is not the first: ask every child for its share of it."""
         self.ledger.start(task, now)
         for child, share in self.ledger.assignments():
             if self.roster.has(child):
                 self.ask(child, share, push=True, actions=actions)
 
     def end(self, now: float, actions: list[AnyAction]) -> None:
-        """All there is to collect is here: whoever is still at work is late and can stop."""
+        """All shares are here: children that are still at work are late and can stop."""
         for child, task in self.ledger.end():
             self.late.add(child)
             self.enough(child, task, actions)
@@ -274,11 +274,11 @@ class Collecting:
             self.tell_late(child, round_, now - over, actions)
 
     def tell_late(self, node: int, round_: int, seconds: float, actions: list[AnyAction]) -> None:
-        """Somebody's result of a past round came this long after it was over: the root should know."""
+        """Report to the root that a node's result of a past round came this long after the round's end."""
         if self._parent is not None:
             late = Late(generation=self._generation, round=round_, node=node, seconds=seconds)
             actions.append(Transmit(to=self._parent, message=late))
-        reason = f"node {node} was {seconds:.3f} s late in round {round_}"
+        reason = f"rank {node} was {seconds:.3f} s late in round {round_}"
         actions.append(Note(kind="late", reason=reason, round=round_, nodes=(node,), seconds=seconds))
 
     def check(self) -> None:

@@ -1,7 +1,7 @@
-"""What a worker delivers: the sum of a task, made chunk by chunk of its own unit and its children's shares.
+"""Delivery of a task's sum: a worker makes it chunk by chunk from its own unit and its children's shares.
 
-A part of the worker's machine. A sum that belongs to the round anyway is pushed as it grows, with an offer ahead of it
-when only bytes are missing; one that was asked for in another's place is offered when it is whole, and sent on request.
+A part of the worker's machine. The worker pushes a regular sum as it grows, with an offer ahead of it when only bytes
+are missing. It offers a redundant sum when it is whole, and sends it on request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from codedreduce.vectors import Vector
 
 
 class Delivering:
-    """The task that a worker is at, and what its parent is sent. `below` are its children, if it has any."""
+    """The current task of a worker, and what it sends to its parent. `below` are its children, if it has any."""
 
     def __init__(self, node: int, plan: TreePlan, settings: Settings, below: Collecting | None) -> None:
         self._node = node
@@ -30,8 +30,8 @@ class Delivering:
         self._announces = plan.has_redundancy and settings.announce
         self._of = (settings.generation, 0)  # the generation and round of the task
         self.task = next(plan.tasks(node))
-        self.collecting = below  # unless the task needs nothing of the children
-        self.total: Vector | None = None  # what this worker computed; turns into the sum, chunk by chunk
+        self.collecting = below  # None if the task needs nothing from the children
+        self.total: Vector | None = None  # what this worker computed; becomes the sum, chunk by chunk
         self._began = 0.0  # when the task could begin
         self._push = True
         self._next_chunk = 0  # chunks up to here are summed
@@ -40,7 +40,7 @@ class Delivering:
     # -- the task
 
     def begin(self, task: int, generation: int, round_: int, *, push: bool, now: float) -> None:
-        """Turn to a task, which is pushed or only offered when it is done."""
+        """Begin a task: its sum is pushed, or only offered when it is done."""
         self._of = (generation, round_)
         self.task = task
         self.collecting = None if self._plan.is_delegated(task) else self._below
@@ -51,22 +51,22 @@ class Delivering:
         self._next_chunk = 0
 
     def can_compute(self, now: float) -> None:
-        """The model is here: only from now on can the worker be late."""
+        """The model has arrived: the worker's time counts from now on."""
         self._began = now
 
     @property
     def is_pushed(self) -> bool:
-        """Whether the parent counts on this task's sum without asking for it again."""
+        """Whether the parent expects this task's sum without asking for it again."""
         return self._push
 
     @property
     def has_summed(self) -> bool:
-        """Whether a part of the sum is made."""
+        """Whether at least one chunk is summed."""
         return self._next_chunk > 0
 
     @property
     def is_done(self) -> bool:
-        """Whether the whole sum is made."""
+        """Whether all chunks are summed."""
         return self._next_chunk == self._settings.chunks
 
     # -- the sum
@@ -78,7 +78,7 @@ class Delivering:
             self.collecting.own_is_done(now, actions)
 
     def takes_own_from_child(self) -> bool:
-        """Whether the worker's own unit, which it has not computed yet, has just come from a child instead."""
+        """Use the own unit that a child delivered, if the worker has not computed it. Return whether it was used."""
         if self.collecting is None or self.total is not None:
             return False
         self.total = self.collecting.ledger.shares.own_delivered()
@@ -88,7 +88,7 @@ class Delivering:
         return True
 
     def go_on(self, now: float, actions: list[AnyAction]) -> bool:
-        """Sum and pass on every chunk that can be, in order; whether that was the last of them."""
+        """Sum and send every chunk that is ready, in order. Return whether the sum is now complete."""
         if self.total is None:
             return False
         self.offer_early(now, actions)
@@ -108,15 +108,15 @@ class Delivering:
         return True
 
     def give_up(self, now: float, actions: list[AnyAction]) -> None:
-        """Nobody needs the sum, or this worker cannot make it: children stop, and what waits to be sent is left."""
+        """The sum is not needed, or this worker cannot make it: stop the children, and drop queued chunks."""
         if self.collecting is not None:
             self.collecting.end(now, actions)
         self._outbox.clear()
 
-    # -- what the parent is sent
+    # -- messages to the parent
 
     def offer_early(self, now: float, actions: list[AnyAction]) -> None:
-        """Tell the parent that a pushed sum is on its way: all is computed here, and below only bytes are missing."""
+        """Offer a pushed sum ahead of its bytes, if all is computed here and below only bytes are missing."""
         if self._offered or not self._announces or not self._push or self.total is None:
             return
         if self.collecting is None or self.collecting.ledger.only_bytes_are_missing:
@@ -138,7 +138,7 @@ class Delivering:
         self._outbox.put(message, self.total[self._settings.chunk_slice(index)], actions)
 
     def send(self, chunks: Sequence[int], now: float, actions: list[AnyAction]) -> None:
-        """Send chunks that the parent asks for, or all of them, if the sum is made."""
+        """Send the chunks that the parent asks for, or all if it names none, if the sum is complete."""
         if not self.is_done:
             return
         for index in chunks or range(self._settings.chunks):
@@ -146,7 +146,7 @@ class Delivering:
                 self._send_chunk(index, now, actions)
 
     def repeat(self, now: float, actions: list[AnyAction], *, push: bool) -> None:
-        """The parent asks for what this worker has done: something must have been lost."""
+        """The parent asks for the same task again: a message must have been lost."""
         if not self.is_done:
             return
         if push:
@@ -155,27 +155,27 @@ class Delivering:
             self._offer(now, actions)
 
     def send_part(self, vector: Vector, round_: int, task: int, covered: float, actions: list[AnyAction]) -> None:
-        """Send a sum that is not of the whole task."""
+        """Send a sum that covers a part of the task."""
         for index in range(self._settings.chunks):
             message = ShareChunk(generation=self._of[0], round=round_, task=task, index=index, covered=covered)
             self._outbox.put(message, vector[self._settings.chunk_slice(index)], actions)
 
-    # -- the way to the parent
+    # -- the connection to the parent
 
     def drained(self, actions: list[AnyAction]) -> None:
-        """What the parent was sent has arrived there."""
+        """A marked message has arrived at the parent."""
         self._outbox.drained(actions)
 
     def drop(self) -> None:
-        """What waits to be sent is of an old round."""
+        """Drop queued chunks: they are of an old round."""
         self._outbox.clear()
 
     def connection_is_new(self) -> None:
-        """Nothing is in flight to the parent, nor will be of what was."""
+        """Nothing is in flight to the parent; drop queued chunks."""
         self._outbox.reset()
 
     def check(self, tasks: int) -> None:
-        """Raise if more is kept for the parent than of so many tasks, or more is in flight than may be."""
+        """Raise if more than the chunks of `tasks` tasks wait for the parent, or too many are in flight."""
         if self._outbox.in_flight > self._settings.window + 1:
             raise AssertionError(f"node {self._node} has {self._outbox.in_flight} chunks in flight to its parent")
         if self._outbox.waiting > self._settings.chunks * tasks:

@@ -1,7 +1,8 @@
-"""The ledger of shares: what a node's task needs from its children, who is at work on what, and who is late.
+"""The ledger of shares: what a node's task needs from its children, the assignments, and which children are late.
 
-It is told what happens (`start`, `arrived`, `offered`, `delivered`, `assign`, `lost`, ...) and answers what follows:
-who can stop, when to look again, who should be asked for what (`due`). Nobody else writes in it.
+Its methods record what happens (`start`, `arrived`, `offered`, `delivered`, `assign`, `lost`, ...) and return what
+follows: which children can stop, when to check again, which child to ask for which share (`due`). No other class
+writes to it.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from codedreduce.vectors import Vector
 
 
 class _Effort:
-    """What is being done about a share that is missing."""
+    """The attempts to get a missing share."""
 
     __slots__ = ("asked_at", "offered_at", "offered_by")
 
     def __init__(self) -> None:
         self.offered_by = -1
-        self.offered_at: float | None = None  # when it was offered, or a chunk of it came
-        self.asked_at: float | None = None  # when somebody was asked for it in another's place
+        self.offered_at: float | None = None  # when it was offered, or its latest chunk arrived
+        self.asked_at: float | None = None  # when a replica was last asked for it
 
 
 class Ledger:
@@ -36,17 +37,17 @@ class Ledger:
         live = plan.wait_for is not None and node == 0
         self.shares = FirstShares(plan, node, settings, plan.wait_for or 0) if live else Shares(plan, node, settings)
         self.since = 0.0
-        self._first: dict[int, dict[int, int]] = {}  # by task: what each child does first
+        self._first: dict[int, dict[int, int]] = {}  # by task: the first share of each child
         self._first_task = next(plan.tasks(node))
         self._here: set[int] = set()
         self._efforts: dict[int, _Effort] = {}
-        self._assigned: dict[int, int] = {}  # who is at work on what
-        self._instead: dict[int, int] = {}  # who was asked for which share in another's place
+        self._assigned: dict[int, int] = {}  # by child: the share it works on
+        self._instead: dict[int, int] = {}  # by child: the share it was asked for as a replica
         self._bets: dict[int, float] = {}  # by child: until when its bet counts as open
         self._idle_since: dict[int, float] = {}
-        self._first_at: dict[int, float] = {}  # when a child had done its first share of this task, after its begin
-        self._worked: dict[int, float] = {}  # and how long it had worked on it
-        self._failed: dict[int, dict[int, tuple[Trouble, ...]]] = {}  # by share: who failed at it, and how
+        self._first_at: dict[int, float] = {}  # by child: seconds from the task's begin to its first share
+        self._worked: dict[int, float] = {}  # by child: seconds of work on that share
+        self._failed: dict[int, dict[int, tuple[Trouble, ...]]] = {}  # by share: the nodes that failed at it, and why
         self._wake: float | None = None
         self._redundant = plan.has_redundancy
         self._experience = Experience(len(self.children), settings)
@@ -54,7 +55,7 @@ class Ledger:
     # -- a task begins and ends
 
     def start(self, task: int, now: float) -> None:
-        """Forget what was, and collect for this task."""
+        """Reset, and collect for this task."""
         if task not in self._first:
             orders = ((child, self._plan.order(child, task)) for child in self.children)
             self._first[task] = {child: order[0] for child, order in orders if order}
@@ -71,13 +72,13 @@ class Ledger:
         self._wake = None
 
     def clear(self) -> None:
-        """Collect nothing: what is being done needs nothing from the children."""
+        """Collect nothing: the current task needs nothing from the children."""
         self.shares.clear()
         self._assigned = {}
         self._failed.clear()
 
     def end(self) -> list[tuple[int, int]]:
-        """All is here: who is still at work, and on what."""
+        """All shares are here. Return the assignments that are still open."""
         still = self.assignments()
         self._lose_bets(still)
         self._assigned.clear()
@@ -86,7 +87,7 @@ class Ledger:
     # -- what happens
 
     def arrived(self, child: int, task: int, index: int, data: Vector, covered: float, now: float) -> Arrival:
-        """A chunk has come: keep it if it is the first copy."""
+        """A chunk has arrived: keep it if it is the first copy."""
         share = self.shares.find(task)
         if share is None or share.whole:
             return Arrival.NOT_NEEDED
@@ -95,7 +96,7 @@ class Ledger:
         arrival = share.take(index, data, covered)
         effort = self._efforts.get(task)
         if effort is not None and effort.offered_at is not None and arrival is not Arrival.REPEATED:
-            effort.offered_at = now  # as long as chunks come, it is on its way
+            effort.offered_at = now  # while chunks arrive, the share is on its way
         if arrival is Arrival.COMPLETED:
             if self._instead.get(child) == task:
                 self._experience.bet_won(task, counted=child in self._bets)
@@ -106,12 +107,12 @@ class Ledger:
         return arrival
 
     def arrived_late(self, child: int, index: int, data: Vector, covered: float) -> None:
-        """A chunk of the round before: only live compensation has a use for it."""
+        """Take a chunk of the previous round: only live compensation uses it."""
         if isinstance(self.shares, FirstShares):
             self.shares.take_late(child, index, data, covered)
 
     def offered(self, child: int, task: int, now: float) -> tuple[int, ...] | None:
-        """A child has a share; which chunks of it are missing, or None if it is not needed."""
+        """A child offers a share. Return its missing chunks, or None if the share is not needed."""
         share = self.shares.find(task)
         if share is None or share.whole or child not in share.providers:
             return None
@@ -120,33 +121,33 @@ class Ledger:
         return share.lacks()
 
     def assign(self, child: int, task: int, now: float) -> None:
-        """A child was asked for a share in another's place."""
+        """A child was asked for a share as a replica."""
         self._assigned[child] = task
         self._instead[child] = task
         self._effort(task).asked_at = now
         self._idle_since.pop(child, None)
 
     def delivered(self, child: int, task: int, worked: float, now: float) -> float | None:
-        """A child has done a share, after so much work on it; when to look who is late, if sooner than planned."""
+        """A child did a share in `worked` seconds. Return when to check for late shares, if sooner than planned."""
         if self._assigned.get(child) != task:
             return None
         del self._assigned[child]
         if self._redundant and child not in self._worked and child not in self._instead:
             self._first_at[child] = now - self.since
             self._worked[child] = worked
-            if self.shares.task == self._first_task:  # begun with a model, like everyone's
+            if self.shares.task == self._first_task:  # all children begin it with the model
                 self._experience.delivered(child, now - self.since, worked, min(self._worked.values()))
         return self._idle(child, now)
 
     def dismissed(self, child: int, now: float) -> float | None:
-        """Somebody else delivered what a child works on; when to look who is late, if sooner than planned."""
+        """A child's share is no longer needed. Return when to check for late shares, if sooner than planned."""
         del self._assigned[child]
         return self._idle(child, now)
 
     def failed(self, who: int, task: int, troubles: tuple[Trouble, ...], now: float) -> float | None:
-        """A child, or the node itself at its own unit, cannot do a share; when to look who can, if sooner than planned.
+        """A child cannot do a share, or the node its own unit. Return when to ask a replica, if sooner than planned.
 
-        It may be able to do another one, and is asked for that if nobody else is idle.
+        The child may be able to do another share, and is asked for one if no other child is idle.
         """
         share = self.shares.find(task)
         if share is None or share.whole or (who != self._node and who not in share.providers):
@@ -154,15 +155,15 @@ class Ledger:
         self._failed.setdefault(task, {})[who] = troubles
         if self._assigned.get(who) == task:
             del self._assigned[who]
-            self._worked.setdefault(who, now - self.since)  # nothing else may be known of how long a share takes
+            self._worked.setdefault(who, now - self.since)  # perhaps the only hint of how long a share takes
             if who in self._here:
                 self._idle_since[who] = now
         return self._sooner(now)
 
     def beyond_help(self) -> tuple[Trouble, ...]:
-        """Who failed at what nobody else is left to do, or also failed at; none as long as the task can be done.
+        """The failures at shares that no other child can do; none as long as the task can be done.
 
-        What failed at two of those that can do it would fail everywhere.
+        A share at which two nodes failed would fail everywhere.
         """
         lost = []
         for share in self.shares.wanted():
@@ -174,14 +175,14 @@ class Ledger:
         return ()
 
     def stood_in(self, task: int, vector: Vector) -> None:
-        """The root has computed a share itself, in the place of those who are missing."""
+        """The root has computed a share itself, in place of missing workers."""
         share = self.shares.find(task)
         if share is not None:
             for index in share.lacks():
                 share.take(index, vector[self._settings.chunk_slice(index)], 1.0)
 
     def own_done(self) -> list[int]:
-        """The node has computed its own unit itself; who was asked for it in the meantime."""
+        """The node has computed its own unit. Return the children that were asked for it in the meantime."""
         own = self.shares.own
         if own is None:
             return []
@@ -192,11 +193,11 @@ class Ledger:
         return at_work
 
     def returned(self, child: int) -> None:
-        """A child is in, maybe anew."""
+        """A child has joined, perhaps again."""
         self._here.add(child)
 
     def put_to_work(self, child: int) -> None:
-        """A child is new in a task that is on: it begins with its first share, whatever was asked of it before."""
+        """A child joins during a task: it begins with its first share, whatever it was asked for before."""
         self._assigned[child] = self._first[self.shares.task][child]
         self._instead.pop(child, None)
         self._idle_since.pop(child, None)
@@ -209,10 +210,10 @@ class Ledger:
         self._here.discard(child)
         self._idle_since.pop(child, None)
 
-    # -- who is at what
+    # -- assignments
 
     def assignments(self) -> list[tuple[int, int]]:
-        """Who is at work on what."""
+        """The children at work, each with its share."""
         return list(self._assigned.items())
 
     def at_work_on(self, task: int) -> list[int]:
@@ -220,7 +221,7 @@ class Ledger:
         return [child for child, work in self._assigned.items() if work == task]
 
     def asked_instead(self, child: int, task: int) -> bool:
-        """Whether a child was asked for this share in another's place."""
+        """Whether a child was asked for this share as a replica."""
         return self._instead.get(child) == task
 
     @property
@@ -240,7 +241,7 @@ class Ledger:
             if self._instead.get(child) == task:
                 self._experience.bet_lost(task)
 
-    # -- who is late (the policy is told in redundancy.py)
+    # -- lateness (redundancy.py describes the policy)
 
     def _idle(self, child: int, now: float) -> float | None:
         if not self._redundant or child not in self._here:
@@ -248,11 +249,11 @@ class Ledger:
         self._idle_since[child] = now
         missing_one = bool(self._failed) or len(self._here) < len(self.children)
         if child in self._instead or (missing_one and any(map(self._abandoned, self.shares.wanted()))):
-            return self._sooner(now)  # whatever is missing is late already, or nobody is at it
+            return self._sooner(now)  # missing shares are late already, or no child works on one
         return self._sooner(now + self._experience.head_start(self._worked.get(child, 0.0)))
 
     def due(self, now: float) -> tuple[list[tuple[int, int]], float | None]:
-        """Who should now do which share, and when to look again."""
+        """The children to ask now, each with its share, and when to check again."""
         self._wake = None
         asked: list[tuple[int, int]] = []
         if self._redundant and not self.shares.satisfied:
@@ -265,7 +266,7 @@ class Ledger:
         return asked, self._wake
 
     def _bet(self, share: TreeShare, child: int, now: float, asked: list[tuple[int, int]]) -> float | None:
-        """Ask a child for a late share, unless too many such bets are open; when to look again."""
+        """Ask a child for a late share, unless too many such bets are open. Return when to check again."""
         if not (self._experience.is_needy(share.task) or self._abandoned(share)):
             open_bets = [until for one, until in self._bets.items() if one in self._assigned and until > now]
             if not self._experience.may_bet(len(open_bets)):
@@ -277,7 +278,7 @@ class Ledger:
         return self._moment(share, now)[0]
 
     def _moment(self, share: TreeShare, now: float) -> tuple[float | None, int | None]:
-        """When a share that is missing should be asked of a replica, and of whom; None if there is none to ask."""
+        """When to ask for a missing share, and which replica; None if there is none to ask."""
         effort = self._efforts.get(share.task) or _Effort()
         if effort.offered_at is not None:
             arrives = effort.offered_at + self._settings.hold * (effort.offered_at - self.since)
@@ -289,17 +290,17 @@ class Ledger:
             (self._has_failed(child), self._idle_since[child], child)
             for child in share.providers
             if child in self._idle_since
-            and child != effort.offered_by  # it offered, and nothing came
+            and child != effort.offered_by  # it offered the share, but no chunk arrived
             and child not in failed
         ]
         if not idle:
-            return None, None  # the next child to become idle asks again
+            return None, None  # the next child that becomes idle triggers another check
         child = min(idle)[2]
         if effort.asked_at is None and self._abandoned(share):
             return now, child
         allowed = self._allowed(share, now)
         lag = 0.0 if share is self.shares.own else self._experience.lag(share.task)
-        if lag is None:  # nothing is known of it but when the others were done
+        if lag is None:  # no history: only the times of the others are known
             quickest = min((self._first_at[one] for one in share.providers if one in self._first_at), default=0.0)
             moment = self.since + quickest + self._experience.head_start(quickest)
         else:
@@ -307,12 +308,12 @@ class Ledger:
         return (moment if effort.asked_at is None else max(moment, effort.asked_at + allowed)), child
 
     def _allowed(self, share: TreeShare, now: float) -> float:
-        """Seconds that whoever does a share may take for it, once it has what it needs."""
+        """Seconds that a child may take for a share, once it has what it needs."""
         took = min((self._worked[one] for one in share.providers if one in self._worked), default=now - self.since)
         return took + self._experience.head_start(took)
 
     def _abandoned(self, share: TreeShare) -> bool:
-        """Whether those at work on a share are known to be gone, or failed: then there is nothing to wait for."""
+        """Whether all nodes at work on a share are known to be gone or to have failed: waiting is useless."""
         failed = self._failed.get(share.task, {})
         if share is self.shares.own:
             if self._node not in failed:
@@ -335,6 +336,6 @@ class Ledger:
         """Raise if the ledger contradicts itself."""
         for share in self.shares:
             if share.missing != len(share.lacks()):
-                raise AssertionError(f"share {share.task} is miscounted")
+                raise AssertionError(f"share {share.task} has a wrong count of missing chunks")
         if not set(self._assigned) <= set(self.children):
-            raise AssertionError("somebody else's children are waited for")
+            raise AssertionError("the ledger waits for nodes that are not its children")

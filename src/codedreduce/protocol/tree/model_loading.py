@@ -1,4 +1,4 @@
-"""A model on its way into a worker, chunk by chunk."""
+"""Loading of a worker's model, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from codedreduce.vectors import Vector, empty
 
 
 class ModelLoading:
-    """The model of a worker's round, as far as it is here."""
+    """The model of a worker's round, as far as its chunks have arrived."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._vector: Vector | None = None
-        self._here: list[bool] = []  # which chunks are
-        self.in_order = 0  # of the chunks, in order, how many are here
+        self._here: list[bool] = []  # by chunk: whether it has arrived
+        self.in_order = 0  # number of chunks, from the first one on, that have arrived without a gap
 
     def begin(self, first: Vector) -> None:
-        """Another model comes, of which this is a chunk. If it is the only one it is taken as it is."""
+        """Begin another model, of which this is a chunk. If it is the only one, it is used without a copy."""
         chunks = self._settings.chunks
         self._vector = first if chunks == 1 else empty(self._settings.length, first.dtype)
         self._here = [False] * chunks
         self.in_order = 0
 
     def take(self, index: int, data: Vector) -> range:
-        """A chunk is here; which ones are in order by it that were not before."""
+        """Take a chunk. Return the chunks that now continue the gapless beginning of the model."""
         before = self.in_order
         if not self._here[index]:
             self._here[index] = True
@@ -35,11 +35,11 @@ class ModelLoading:
 
     @property
     def model(self) -> Vector:
-        """The model, with whatever is not here yet."""
-        assert self._vector is not None, "no model has come"
+        """The model; chunks that have not arrived have undefined values."""
+        assert self._vector is not None, "no model has arrived"
         return self._vector
 
     @property
     def is_whole(self) -> bool:
-        """Whether all chunks are here."""
+        """Whether all chunks have arrived."""
         return self.in_order == self._settings.chunks

@@ -27,7 +27,7 @@ from codedreduce.vectors import Vector, combine, empty
 
 
 class RingState(State):
-    """Where a ring node stands."""
+    """The state of a ring node."""
 
     WAITING = "between rounds"
     COMPUTING = "computes its gradient"
@@ -39,15 +39,15 @@ WAITING, COMPUTING, EXCHANGING, LEFT = RingState
 _IN = (WAITING, COMPUTING, EXCHANGING)
 
 
-#: Segments a node of a ring sends ahead of their acknowledgement, at most.
+#: The most segments that a ring node sends ahead of their acknowledgement.
 MOST_IN_FLIGHT = 64
 
 
 class RingNode(Machine):
     """The state machine of a ring node.
 
-    Every node holds the model, and ends a round with the gradient sum, from which it makes the next model by itself:
-    there is no root. A segment's chunks go round once to be added to and once more to be known to all.
+    There is no root. Every node holds the model, ends a round with the gradient sum, and makes the next model from it.
+    A segment's chunks go round once to be added up, and once more to distribute the sum.
     """
 
     ROWS = (
@@ -77,7 +77,7 @@ class RingNode(Machine):
         self._segments = plan.segments(settings.length)
         self._vector: Vector | None = None
         self._left = 0
-        self._taken: set[tuple[int, int, bool]] = set()  # what has been here in this round
+        self._taken: set[tuple[int, int, bool]] = set()  # chunks received in this round
         self._early: dict[tuple[int, int, int, bool], Vector] = {}
 
     @staticmethod
@@ -105,7 +105,7 @@ class RingNode(Machine):
         actions.append(Compute(round=self.round, task=self.node, pieces=self._pieces, model=event.model))
 
     def _parts(self, segment: int) -> list[slice]:
-        """The chunks of a segment, as places in the vector."""
+        """The chunks of a segment, as slices of the vector."""
         where = self._segments[segment]
         starts = range(where.start, where.stop, self.settings.chunk)
         return [slice(start, min(start + self.settings.chunk, where.stop)) for start in starts]
@@ -116,7 +116,7 @@ class RingNode(Machine):
         self._vector = event.vector
         self._taken.clear()
         self.state = EXCHANGING
-        # every chunk of the vector is finished once at this node: as the last to add to it, or from the neighbour
+        # every chunk of the vector is finished once at this node: the node adds to it last, or the neighbour sends it
         self._left = sum(len(self._parts(segment)) for segment in range(self.workers))
         if self.workers == 1:
             self._left = 0

@@ -1,4 +1,4 @@
-"""The root: sends models down, collects the sum, and says when a round is over or cannot end."""
+"""The root: sends models down, collects the sum, and reports when a round is over or cannot end."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ from codedreduce.protocol.tree.standing_in import REPLAN, StandingIn
 from codedreduce.schemes import TreePlan
 from codedreduce.vectors import Vector, empty
 
-#: The timer after which a run begins without those that have not come, if the others are enough, and its least seconds.
+#: The timer after which a run begins without missing workers, if the others suffice, and its least seconds.
 ENOUGH = "enough"
 LEAST_PATIENCE = 1.0
 
-#: The timer after which a round that cannot end says so, and the one after which an approximation is final.
+#: The timer after which the root reports that a round cannot end, and the one after which an approximation is final.
 WAITING = "waiting"
 SETTLED = "settled"
 
@@ -77,12 +77,12 @@ class Root(Machine):
         self._model: Vector | None = None
         self._result: Vector | None = None
         self._next_chunk = 0  # chunks up to here are summed
-        self._since = 0.0  # when the root was up
+        self._since = 0.0  # when the root started
         self._standing_in = StandingIn(plan, settings, self.below, computes=computes)
-        self._may_begin = False  # enough workers are in, or have been
+        self._may_begin = False  # whether enough workers have joined
 
     def lacking(self) -> list[int]:
-        """The workers that are not in, but for those below them."""
+        """The missing workers, without those below them."""
         return self.below.roster.lacking()
 
     def _who(self, sender: int) -> From:
@@ -92,7 +92,7 @@ class Root(Machine):
         assert isinstance(message, ShareChunk)
         return self.settings.is_chunk(message.index, len(data))
 
-    # -- children come and go
+    # -- children join and leave
 
     def _on_started(self, event: Started, now: float, actions: list[AnyAction]) -> None:
         self._since = now
@@ -107,9 +107,9 @@ class Root(Machine):
             self.below.send_model(self._model, range(self.settings.chunks), actions, to=child)
 
     def _succeed(self, generation: int, now: float, actions: list[AnyAction]) -> None:
-        """Workers have seen rounds of another root: nothing of those may be taken for what belongs to this one's."""
+        """Take a new generation: workers have seen rounds of another root, and must not mix them with this root's."""
         self.generation = generation
-        reason = f"this root follows another: it goes on after round {self.round}, with generation {generation}"
+        reason = f"this root succeeds another: it continues after round {self.round}, with generation {generation}"
         actions.append(Note(kind="succeeds", reason=reason, round=self.round))
         self.below.adopt(generation, actions)
         self.below.new_round(self.round)
@@ -132,17 +132,17 @@ class Root(Machine):
 
     @property
     def _suffices(self) -> bool:
-        """Whether those who are in are enough for a round."""
+        """Whether the workers that have joined suffice for a round."""
         missing = self.below.roster.lacking()
         return all(map(self.plan.is_worker, missing)) and self.plan.tolerates(missing)
 
     def _begin_with_those(self, now: float, actions: list[AnyAction]) -> None:
-        """As much time again has passed as it took until enough were in: the others come when they come."""
+        """Begin without the others: twice the time has passed that enough workers took to join."""
         if self._may_begin or not self._suffices:
             return
         self._may_begin = True
         missing = self.lacking()
-        reason = f"begins without {missing}, who did not come within {now - self._since:.3g} s: the others are enough"
+        reason = f"begins without {missing}, which did not join within {now - self._since:.3g} s: the others suffice"
         actions.append(Note(kind="begins", reason=reason, round=self.round, nodes=tuple(missing)))
         actions.append(EveryoneIn())
 
@@ -206,7 +206,7 @@ class Root(Machine):
         if self.plan.is_worker(late.node):
             self.below.tell_late(late.node, late.round, late.seconds, actions)
 
-    # -- somebody fails
+    # -- failures
 
     def _on_unable(self, unable: Unable, child: int, now: float, actions: list[AnyAction]) -> None:
         self._stop_if_lost(self.below.unable(unable, child, now, actions), actions)
@@ -224,7 +224,7 @@ class Root(Machine):
                 actions.append(Note(kind="failed", reason=words, round=failure.round, nodes=(node,)))
 
     def _stop_if_lost(self, troubles: tuple[Trouble, ...], actions: list[AnyAction]) -> None:
-        """Nobody can do a part of this round: the run is over, and it is said who failed."""
+        """End the run, and name the workers that failed, if no worker can do a part of this round."""
         if troubles:
             who = sorted({node for node, _ in troubles})
             self._stop(f"round {self.round} cannot be computed: workers {who} failed", actions, troubles)
@@ -252,7 +252,7 @@ class Root(Machine):
         actions.append(Aggregated(round=self.round, vector=self._result, residual=residual, late=late))
         self._model = self._result = None
 
-    # -- the root in the place of workers that are missing
+    # -- the root in place of missing workers
 
     def _on_computed(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
         if self._standing_in.computed(event, now, actions):
@@ -282,7 +282,7 @@ class Root(Machine):
 
     def _say_who_is_missing(self, now: float, actions: list[AnyAction]) -> None:
         missing = self.lacking()
-        reason = f"has waited {now - self._since:.3g} s for workers to come; {missing} are missing"
+        reason = f"has waited {now - self._since:.3g} s for workers to join; {missing} are missing"
         actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=tuple(missing)))
         actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
 

@@ -1,4 +1,4 @@
-"""Where the root of a tree can stand, and what leads from there to where: the table of `Root`."""
+"""The states of the root of a tree, and their transitions: the table of `Root`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from codedreduce.protocol.core.messages import (
 
 
 class RootState(State):
-    """Where the root stands."""
+    """The state of the root."""
 
     IDLE = "between rounds"
     COLLECTING = "a round is on"
@@ -41,7 +41,7 @@ IDLE, COLLECTING, SETTLING, STOPPED = RootState
 IN_ROUND = (COLLECTING, SETTLING)
 _RUNNING = (IDLE, *IN_ROUND)
 
-#: In which states what from whom is handled by which method of `Root` or of a part of it, and where that may lead.
+#: States, trigger and sender; the method that handles the trigger, of `Root` or of a part; the states it may lead to.
 ROWS = (
     Row((IDLE,), Started, OWN, "_on_started"),
     Row((IDLE,), Begin, OWN, "_on_begin", (COLLECTING,)),

@@ -1,4 +1,4 @@
-"""What one task needs from the children, which chunks of it are here, and what can be made of them."""
+"""The shares that one task needs from the children: which chunks of them are here, and their sum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from codedreduce.vectors import Vector, combine, empty, joined
 
 
 class Arrival(Enum):
-    """What a chunk turned out to be."""
+    """The result of taking a chunk."""
 
     NOT_NEEDED = "of a share that is whole, or of none"
     REPEATED = "here already"
@@ -22,9 +22,9 @@ class Arrival(Enum):
 
 
 class TreeShare:
-    """One thing a parent needs one copy of: which chunks of it are here. The first copy of each counts.
+    """A share of which a parent needs one copy: its chunks that are here. The first copy of each counts.
 
-    `covered` is the part of the task that is in it; less than 1 if whoever sent it settled for less.
+    `covered` is the part of the task that it contains: less than 1 if the sender settled for less.
     """
 
     __slots__ = ("chunks", "covered", "missing", "providers", "task")
@@ -38,7 +38,7 @@ class TreeShare:
 
     @property
     def whole(self) -> bool:
-        """Whether all of it is here."""
+        """Whether all chunks are here, and cover the whole task."""
         return self.missing == 0 and self.covered == 1.0
 
     def lacks(self) -> tuple[int, ...]:
@@ -46,11 +46,11 @@ class TreeShare:
         return tuple(index for index, chunk in enumerate(self.chunks) if chunk is None)
 
     def close(self) -> None:
-        """Nothing more of it is needed."""
+        """Mark the share as whole: nothing more of it is needed."""
         self.missing, self.covered = 0, 1.0
 
     def take(self, index: int, data: Vector, covered: float) -> Arrival:
-        """Keep a chunk if it is the first copy; what was settled for gives way to more."""
+        """Keep a chunk if it is the first copy. A share that was settled for gives way to one that covers more."""
         if covered < 1.0 and self.covered == 1.0 and self.missing < len(self.chunks):
             return Arrival.REPEATED  # a whole sum is here, or on its way
         if covered < self.covered and self.missing == 0:
@@ -67,9 +67,9 @@ class TreeShare:
 
 
 class Shares:
-    """The shares of one task: one copy of every one, or enough messages of a code.
+    """The shares of one task: one copy of each, or enough messages of a code.
 
-    `own` is the node's own unit, where a child may deliver it in its place.
+    `own` is the node's own unit, if a child may deliver it instead.
     """
 
     def __init__(self, plan: TreePlan, node: int, settings: Settings) -> None:
@@ -84,7 +84,7 @@ class Shares:
         self.spare = self._code.s if self._code else 0  # how many shares may be missing
 
     def start(self, task: int) -> None:
-        """Forget what was, and collect for this task."""
+        """Reset, and collect for this task."""
         if task not in self._needs:
             self._needs[task] = self._plan.needs(self._node, task)
         chunks = self._settings.chunks
@@ -101,13 +101,13 @@ class Shares:
         self._shares, self.own = {}, None
 
     def find(self, task: int) -> TreeShare | None:
-        """The share of that name, if it is one of this task."""
+        """The share with this task number, if it belongs to the current task."""
         if self.own is not None and self.own.task == task:
             return self.own
         return self._shares.get(task)
 
     def wanted(self) -> Iterator[TreeShare]:
-        """What is not here yet; the node's own unit last, since any child can do it and a share only its replicas."""
+        """The missing shares; the node's own unit last, since any child can do it and a share only its replicas."""
         for share in self._shares.values():
             if not share.whole:
                 yield share
@@ -120,7 +120,7 @@ class Shares:
     def __len__(self) -> int:
         return len(self._shares)
 
-    # -- what can be made of them
+    # -- sums
 
     def can_sum(self, index: int) -> bool:
         """Whether chunk `index` can be summed."""
@@ -150,7 +150,7 @@ class Shares:
         return joined(chunks) if len(chunks) == self._settings.chunks else None
 
     def total(self, index: int, own: Vector | None) -> Vector:
-        """The sum of chunk `index`, in the plan's order; added into `own` if there is one."""
+        """The sum of chunk `index`, in the plan's order; added in place to `own` if it is given."""
         parts = [share.chunks[index] if share.covered == 1.0 else None for share in self._shares.values()]
         if self._code is None:
             return _sum(parts, None, own)
@@ -158,7 +158,7 @@ class Shares:
         return _sum(parts, weights.tolist(), own)
 
     def settle(self, own: Vector | None) -> tuple[Vector | None, float]:
-        """The best that can be made of what there is, all chunks of it, and the part of the task it covers."""
+        """The best approximation from the shares that are here, and the part of the task that it covers."""
         shares = list(self._shares.values())
         here = [share.missing == 0 for share in shares]
         if own is None and not any(here):
@@ -176,7 +176,7 @@ class Shares:
         return result, min(1.0, covered)
 
     def _worth(self, shares: list[TreeShare], here: list[bool], own: bool) -> tuple[list[float] | None, float]:
-        """How to weigh the shares that are here, and which part of the task they cover."""
+        """The weights of the shares that are here, and the part of the task that they cover."""
         size = self._plan.size(self.task)
         own_size = self._plan.unit(self._node, self.task).samples if self._node else 0
         covered = own_size / size if own else 0.0
@@ -197,7 +197,7 @@ class Shares:
 
 
 class FirstShares(Shares):
-    """Live compensation: the first K workers are enough, and what others finish joins the next round."""
+    """Live compensation: the first K workers suffice, and late results of the others go into the next round."""
 
     def __init__(self, plan: TreePlan, node: int, settings: Settings, wait_for: int) -> None:
         super().__init__(plan, node, settings)
@@ -206,12 +206,12 @@ class FirstShares(Shares):
         self._last_round: dict[int, TreeShare] = {}
 
     def start(self, task: int) -> None:
-        """Forget what was; the late ones' shares of it may still come."""
+        """Reset, and collect for this task; late shares of the previous round may still arrive."""
         self._last_round = {}
         super().start(task)
 
     def take_late(self, child: int, index: int, data: Vector, covered: float) -> None:
-        """Keep a chunk of the round before."""
+        """Keep a chunk of the previous round."""
         share = self._last_round.setdefault(child, TreeShare(child, (child,), self._settings.chunks))
         if share.chunks[index] is None:
             share.chunks[index] = data
@@ -219,11 +219,11 @@ class FirstShares(Shares):
             share.covered = covered
 
     def can_sum(self, index: int) -> bool:
-        """Nothing is summed before it is known whose shares are in it: those of K workers, whole."""
+        """Whether the shares of K workers are whole: before that it is not known which shares the sum has."""
         return sum(share.missing == 0 for share in self._shares.values()) >= self._wait_for
 
     def total(self, index: int, own: Vector | None) -> Vector:
-        """The sum of all shares there are, old ones too, scaled to the whole batch."""
+        """The sum of all whole shares, also of the previous round, scaled to the whole batch."""
         used = [share for share in (*self._shares.values(), *self._last_round.values()) if share.missing == 0]
         covered = math.fsum(self._plan.size(share.task) * share.covered for share in used)
         total = _sum([share.chunks[index] for share in used], None, None)

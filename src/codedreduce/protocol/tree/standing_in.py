@@ -1,8 +1,8 @@
-"""The root in the place of workers that are missing: when, for whom, and what it computes, unit by unit.
+"""The root in place of missing workers: when it stands in, for which shares, and what it computes, unit by unit.
 
-A share of the root's is a worker's own unit and what it would receive from its children, which are sums themselves. The
-root has nobody to receive them from, and goes through all units of the share in the order in which the plan adds them;
-the result has the bits that any worker would deliver.
+A share of the root is a worker's own unit plus the sums that this worker would receive from its children. The root
+cannot receive those sums. So it computes all units of the share, in the order in which the plan adds them. The result
+is bit-identical to the one that any worker would deliver.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from codedreduce.protocol.tree.collecting import Collecting
 from codedreduce.schemes import Piece, TreePlan
 from codedreduce.vectors import Vector
 
-#: The timer after which the root does what nobody is there to do.
+#: The timer after which the root computes shares that no connected worker can deliver.
 REPLAN = "replan"
 
-#: Those who are there are much too late after so many times the longest of the last rounds, and that timer beside.
+#: Connected workers are much too late after this many times the longest recent round, plus the seconds of that timer.
 MUCH_TOO_LATE = 4.0
 
 
 def can_stand_in(plan: TreePlan) -> bool:
-    """Whether the root can compute a share by itself: sums that are plain, without a code's weights."""
+    """Whether the root can compute a share by itself: only plain sums, without a code's weights."""
     return plan.needs(0, 0).code is None and plan.wait_for is None
 
 
 class StandingIn:
-    """A part of the root: which shares it has given up waiting for, and what it computes of them.
+    """A part of the root: the shares that it no longer waits for, and what it computes of them.
 
-    `computes` is whether the root's process can. The root says when a round begins and ends, and what it hears of.
+    `computes` is whether the root's process can compute. The root reports the begin and the end of a round, and shares
+    that arrive.
     """
 
     def __init__(self, plan: TreePlan, settings: Settings, below: Collecting, *, computes: bool) -> None:
@@ -41,13 +42,13 @@ class StandingIn:
         self._below = below
         self._is_able = computes and can_stand_in(plan)
         self._model: Vector | None = None
-        self._share: ShareByUnits | None = None  # what the root computes itself
-        self._given_up: frozenset[int] = frozenset()  # shares for which it waited in vain, and nobody came since
-        self._look_at: float | None = None  # when it will look whether more must be given up
+        self._share: ShareByUnits | None = None  # the share that the root computes
+        self._given_up: frozenset[int] = frozenset()  # shares that did not arrive in time, nor since
+        self._look_at: float | None = None  # when it next checks whether to give up more shares
         self._took: deque[float] = deque(maxlen=16)  # seconds of the last rounds in which it did not stand in
 
     def begin(self, model: Vector, now: float, actions: list[AnyAction]) -> None:
-        """A round begins: what was given up in the last one is computed at once."""
+        """A round begins: the root computes the shares that it has given up at once."""
         self._share = None
         if self._is_able:
             self._model = model
@@ -62,22 +63,22 @@ class StandingIn:
         self._model = None
 
     def heard_of(self, task: int) -> None:
-        """Somebody delivers a share: the root need not, from the next round on."""
+        """A worker delivers a share: the root need not compute it from the next round on."""
         if task in self._given_up:
             self._given_up -= {task}
 
     def somebody_went(self, now: float, actions: list[AnyAction]) -> None:
-        """Maybe nobody is left who could deliver a share."""
+        """A worker has left: perhaps no worker can deliver some share."""
         self._look_again(now + self._settings.replan_after, actions)
 
     def _look_again(self, moment: float, actions: list[AnyAction]) -> None:
-        """Look then whether to stand in, unless that will be done before."""
+        """Check at this moment whether to stand in, unless an earlier check is set."""
         if self._is_able and (self._look_at is None or moment < self._look_at):
             self._look_at = moment
             actions.append(SetTimer(name=REPLAN, at=moment))
 
     def look(self, now: float, actions: list[AnyAction]) -> None:
-        """What nobody is there to do the root does; what those who are there are much too late with, too."""
+        """Compute the shares that no connected worker can deliver, and those that are much too late."""
         if not self._is_able:
             return
         since = self._below.ledger.since
@@ -95,7 +96,7 @@ class StandingIn:
             self._look_again(too_late, actions)
 
     def _cannot_come(self) -> frozenset[int]:
-        """The shares that nobody who is there can deliver."""
+        """The shares that no connected worker can deliver."""
         missing = {node for node in self._below.roster.lacking() if self._plan.is_worker(node)}
         silent = self._plan.cut_off(missing)
         shares = self._plan.needs(0, 0).shares
@@ -103,13 +104,13 @@ class StandingIn:
 
     def _say(self, waited: float, who: list[int], actions: list[AnyAction]) -> None:
         round_, missing = self._below.round, self._below.roster.lacking()
-        reason = f"round {round_} has waited {waited:.3g} s; the root does what one of {who} would"
+        reason = f"round {round_} has waited {waited:.3g} s; the root computes in place of one of {who}"
         if missing:
             reason += f", while {missing} are missing"
         actions.append(Note(kind="stands in", reason=reason, round=round_, nodes=tuple(who)))
 
     def go_on(self, actions: list[AnyAction]) -> None:
-        """Compute the next unit of what is still missing."""
+        """Compute the next unit of the shares that are still missing."""
         if self._share is None or self._is_here(self._share.task):
             wanted = [share for share in self._below.ledger.shares.wanted() if share.task in self._given_up]
             if not wanted:
@@ -118,7 +119,7 @@ class StandingIn:
             self._share = ShareByUnits(self._plan, wanted[0].task, wanted[0].providers[0])
         pieces = self._share.next()
         assert self._model is not None
-        assert pieces is not None, "what is complete has been taken"
+        assert pieces is not None, "a complete share has been delivered"
         actions.append(Compute(round=self._below.round, task=self._share.task, pieces=pieces, model=self._model))
 
     def _is_here(self, task: int) -> bool:
@@ -126,7 +127,7 @@ class StandingIn:
         return share is None or share.whole
 
     def computed(self, event: Computed, now: float, actions: list[AnyAction]) -> bool:
-        """A unit is computed; whether it is of the share that is under way. After the last one, the share is there."""
+        """Add a unit to the current share, and deliver the share after the last one. Return whether it was used."""
         share = self._share
         if share is None or event.round != self._below.round or event.task != share.task:
             return False
@@ -137,27 +138,27 @@ class StandingIn:
         return True
 
     def on_failed(self, event: Failed, now: float, actions: list[AnyAction]) -> None:
-        """The root cannot do it either: it waits for those who are missing."""
+        """The root failed too: it waits for the missing workers."""
         self._share, self._given_up = None, frozenset()
-        reason = f"the root failed in round {event.round} at what missing workers would do: {event.reason}"
+        reason = f"the root failed in round {event.round} to compute in place of missing workers: {event.reason}"
         actions.append(Note(kind="failed", reason=reason, round=event.round, nodes=(0,)))
 
 
 class ShareByUnits:
-    """A share that the root computes: units in preorder, each with its depth, and the sums that are not complete."""
+    """A share that the root computes: units in preorder, each with its depth, and the incomplete sums."""
 
     def __init__(self, plan: TreePlan, task: int, provider: int) -> None:
         self.task = task
         self._steps = list(_units(plan, task, provider, 0))
-        self._sums: list[Vector] = []  # of the unit at each depth, with what was added to it
+        self._sums: list[Vector] = []  # by depth: the unit's vector, with what was added to it
         self._done = 0
 
     def next(self) -> tuple[Piece, ...] | None:
-        """What to compute next; None when all is."""
+        """The pieces to compute next; None when all units are done."""
         return self._steps[self._done][1] if self._done < len(self._steps) else None
 
     def computed(self, vector: Vector) -> None:
-        """A unit is computed: what is complete by now is added to what it is a part of."""
+        """Take a computed unit. Sums that are complete by now are added to their parents' sums."""
         depth, _ = self._steps[self._done]
         self._fold(depth)
         self._sums.append(vector.copy())

@@ -80,18 +80,18 @@ class TreeWorker(Machine):
         self.delivering = Delivering(node, plan, settings, self.below)
         self._attendance = Attendance(node, plan, settings, self.below)
         self._loading = ModelLoading(settings)
-        self._again = False  # the model of this round has come again
-        self._reload = False  # the connection is new, and the model of this round may come again
-        self._has_asked = False  # the parent how it stands, since a model was last begun
+        self._again = False  # the model of this round arrives again
+        self._reload = False  # the connection is new, and the model of this round may arrive again
+        self._has_asked = False  # whether it has reported its round to the parent since a model last began
         self.refused: str | None = None
         self._was_in = False
-        self._has_parent = True  # as far as is known
-        self._leaving: str | None = None  # why this worker goes after the round, if it does
+        self._has_parent = True  # as far as this worker knows
+        self._leaving: str | None = None  # the reason, if this worker leaves after the round
         self.first_task = self.delivering.task
         self._computing = False
         self._queued: Next | None = None
-        self._unable: Unable | None = None  # what was said of the task, if it cannot be done here
-        self._settling = 0  # the round of which the parent asked for what there is
+        self._unable: Unable | None = None  # the message sent, if this worker cannot do its task
+        self._settling = 0  # the round that the parent asked to settle
         self._salvages = plan.wait_for is not None
         self._pieces = {self.first_task: plan.unit(node, self.first_task).pieces}
 
@@ -101,7 +101,7 @@ class TreeWorker(Machine):
         return CHILD if self.below is not None and sender in self.below.children else STRANGER
 
     def _hear(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        """A parent's model may be quicker than the word that there is another root, or come late."""
+        """A parent's model may arrive before the message that there is another root, or arrive late."""
         message = event.message
         if type(message) is ModelChunk and event.sender == self.parent and self.state is not LEFT:
             if message.generation > self.generation:
@@ -111,10 +111,10 @@ class TreeWorker(Machine):
         super()._hear(event, now, actions)
 
     def _ask_once(self, event: Received, now: float, actions: list[AnyAction]) -> None:
-        """Tell a parent that sends a model of the past how far this worker is.
+        """Report this worker's round to a parent that sends a model of a past round.
 
-        It may have been on its way. Or what was said before was not so, and nothing that follows would ever be new
-        here: then the root, which is told in the end, takes a generation above it.
+        The model may have been on its way. Or an earlier message was wrong, and no later model would ever be new here.
+        Then the report reaches the root, which takes a higher generation.
         """
         if not self._has_asked and self.state is not JOINING:
             self._has_asked = True
@@ -137,7 +137,7 @@ class TreeWorker(Machine):
         self._on_welcome_again(welcome, parent, now, actions)
 
     def _on_welcome_again(self, welcome: Welcome, parent: int, now: float, actions: list[AnyAction]) -> None:
-        """Also after JOINING: the model of a round that is on was quicker, or there is another root now."""
+        """Also after JOINING: the model of the current round was quicker, or there is another root now."""
         if welcome.generation != self.generation:
             self._follow(welcome.generation, actions)
         self._was_in = True
@@ -150,7 +150,7 @@ class TreeWorker(Machine):
             self._attendance.say_what_was_seen(self.generation, self.round, actions)
 
     def _follow(self, generation: int, actions: list[AnyAction]) -> None:
-        """There is another root, whose rounds may be any: what is here of the old one's counts no more."""
+        """Follow another root, at any round: drop the state of the old one."""
         self.generation = generation
         self.state = WAITING
         self.round = 0
@@ -165,9 +165,9 @@ class TreeWorker(Machine):
             self._attendance.say_ready(self.generation, now, actions)
 
     def _on_refuse(self, refuse: Refuse, parent: int, now: float, actions: list[AnyAction]) -> None:
-        """Who has been in has the run's plan: no worker sends it away, only the root."""
+        """A worker that had joined has the run's plan: only the root may refuse it, no other worker."""
         if self._was_in and parent != 0:
-            self._object(parent, f"Refuse, which only the root may: {refuse.reason[:200]}", actions)
+            self._object(parent, f"Refuse, which only the root may send: {refuse.reason[:200]}", actions)
             return
         self.state = LEFT
         self.refused = refuse.reason
@@ -196,7 +196,7 @@ class TreeWorker(Machine):
         self._leave(self._leaving or goodbye.reason, actions)
 
     def _on_leave(self, event: Leave, now: float, actions: list[AnyAction]) -> None:
-        """At once; or after this round, when the parent no longer counts on this worker and says goodbye."""
+        """Leave at once; or after this round, when the parent no longer needs this worker and sends `Goodbye`."""
         if not event.at_once and self.state is not JOINING and self._has_parent:
             self._leaving = event.reason
             self._say(Leaving(generation=self.generation, round=self.round, reason=event.reason[:1000]), actions)
@@ -206,7 +206,7 @@ class TreeWorker(Machine):
 
     def _leave(self, reason: str, actions: list[AnyAction]) -> None:
         self._stop(reason, actions)
-        if self.below is not None and self._leaving is None:  # else another process may come in its place
+        if self.below is not None and self._leaving is None:  # else another process may take its place
             goodbye = Goodbye(generation=self.generation, round=self.round, reason=reason[:1000])
             self.below.tell_all(goodbye, actions)
         self.state = LEFT
@@ -229,17 +229,17 @@ class TreeWorker(Machine):
         if chunk.round != self.round or self.state is not LOADING:
             return
         for index in self._loading.take(chunk.index, data):
-            if self.below is not None:  # cut through: a chunk goes on as soon as it is here
+            if self.below is not None:  # cut-through: forward a chunk as soon as it arrives
                 self.below.send_model(self._loading.model, (index,), actions)
         if self._loading.is_whole:
             self.state = WORKING
             self.delivering.can_compute(now)
-            if self._again and self.below is not None:  # children do not begin anew: they may have delivered
+            if self._again and self.below is not None:  # children do not begin again: they may have delivered
                 self.below.ask_all_for(self.first_task, now, actions)
             self._compute(actions)
 
     def _begin_loading(self, round_: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
-        self._stop("a new model has come", actions)
+        self._stop("a new model has arrived", actions)
         self.round = round_
         self._reload = self._has_asked = False
         self.delivering.drop()
@@ -283,14 +283,14 @@ class TreeWorker(Machine):
         return self._computing and event.round == self.round and event.task == self.delivering.task
 
     def _on_old_result(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
-        """Live compensation: what was finished of the last round joins this one. Else it is not needed any more."""
+        """Live compensation adds what was finished of the last round to this one. Other schemes drop it."""
         if self._salvages and event.covered > 0 and event.round == self.round - 1:
             self.delivering.send_part(event.vector, event.round, event.task, event.covered, actions)
 
-    # -- somebody fails
+    # -- failures
 
     def _on_failed(self, event: Failed, now: float, actions: list[AnyAction]) -> None:
-        """This worker's own unit is asked of a child, or its task of whoever else can do it."""
+        """Ask a child for this worker's own unit, or let the parent ask another worker for its task."""
         self._say_failed(event, now, actions)
         trouble = (self.node, event.reason[:400])
         if not self._is_under_way(event):
@@ -303,7 +303,7 @@ class TreeWorker(Machine):
             self._say_if_lost(collecting.own_failed(trouble, now, actions), actions)
 
     def _say_failed(self, event: Failed, now: float, actions: list[AnyAction]) -> None:
-        """Whether or not it is still needed: somebody should look at this worker."""
+        """Report a failure even if the result is no longer needed: an operator should check this worker."""
         troubles = ((self.node, event.reason[:400]),)
         self._say(Failure(generation=self.generation, round=event.round, troubles=troubles), actions)
 
@@ -313,20 +313,20 @@ class TreeWorker(Machine):
         if troubles and self.plan.has_redundancy:
             self._say_if_lost(troubles, actions)
         elif troubles:
-            self._stop("too much is missing that children failed at", actions)
+            self._stop("children failed at too many shares", actions)
             self._give_up(troubles, now, actions)
 
     def _on_failure(self, failure: Failure, child: int, now: float, actions: list[AnyAction]) -> None:
         self._say(failure, actions)
 
     def _say_if_lost(self, troubles: tuple[Trouble, ...], actions: list[AnyAction]) -> None:
-        """What failed at two of those that can do it fails everywhere: the root ends the run."""
+        """Report a share that failed at two nodes: it would fail everywhere, and the root ends the run."""
         if troubles:
             failure = Failure(generation=self.generation, round=self.round, troubles=troubles[:16], ends=True)
             self._say(failure, actions)
 
     def _give_up(self, troubles: tuple[Trouble, ...], now: float, actions: list[AnyAction]) -> None:
-        """This worker cannot do the task: maybe another can."""
+        """Report that this worker cannot do the task: perhaps another can."""
         self._unable = Unable(
             generation=self.generation, round=self.round, task=self.delivering.task, troubles=troubles[:16]
         )
@@ -339,7 +339,7 @@ class TreeWorker(Machine):
     def _on_idle_share_chunk(
         self, chunk: ShareChunk, child: int, data: Vector, now: float, actions: list[AnyAction]
     ) -> None:
-        """A share while this worker sums nothing: kept if it will be needed."""
+        """Take a share while this worker sums nothing: keep it if it will be needed."""
         assert self.below is not None
         self.below.share_chunk(chunk, child, data, now, actions)
 
@@ -363,7 +363,7 @@ class TreeWorker(Machine):
         if self.delivering.go_on(now, actions):
             self._rest(now, actions)
 
-    # -- what the parent asks for
+    # -- requests of the parent
 
     def _on_next(self, message: Next, parent: int, now: float, actions: list[AnyAction]) -> None:
         if message.round != self.round:
@@ -373,15 +373,15 @@ class TreeWorker(Machine):
                 self._say(self._unable, actions)
             self.delivering.repeat(now, actions, push=message.push)
         elif not self.plan.may_be_asked(self.node, message.task):
-            self._object(parent, f"Next for task {message.task}, which this node cannot do", actions, kind="unreadable")
+            self._object(parent, f"Next for task {message.task}, which it cannot compute", actions, kind="unreadable")
         elif self.state is WORKING and self.delivering.is_pushed:
-            self._queued = message  # first things first: the parent counts on what was offered
+            self._queued = message  # finish the current task first: the parent expects its sum
         else:
             self._turn_to(message, now, actions)
 
     @property
     def _is_at_it(self) -> bool:
-        """Whether the task was not dropped because somebody else had delivered it."""
+        """Whether the task is still current: not dropped because another node had delivered it."""
         return self.state is WORKING or self.delivering.is_done or self._unable is not None
 
     def _turn_to(self, asked: Next, now: float, actions: list[AnyAction]) -> None:
@@ -395,7 +395,7 @@ class TreeWorker(Machine):
         self._compute(actions)
 
     def _rest(self, now: float, actions: list[AnyAction]) -> None:
-        """Nothing is left to do, unless the parent has asked for more in the meantime."""
+        """Rest, unless the parent has asked for more in the meantime."""
         self.state = RESTING
         if self._queued is not None:
             queued, self._queued = self._queued, None
@@ -403,12 +403,12 @@ class TreeWorker(Machine):
 
     def _on_enough(self, enough: Enough, parent: int, now: float, actions: list[AnyAction]) -> None:
         if enough.round != self.round or self._salvages:
-            return  # in live compensation the next model interrupts, and what is finished by then still counts
+            return  # in live compensation the next model interrupts the work, and finished pieces still count
         if self._queued is not None and enough.task == self._queued.task:
             self._queued = None
         if enough.task != self.delivering.task:
             return
-        self._stop("somebody else delivered this share", actions)
+        self._stop("another node delivered this share", actions)
         self.delivering.give_up(now, actions)
         self._rest(now, actions)
 
@@ -438,7 +438,7 @@ class TreeWorker(Machine):
             if result is not None:
                 delivering.send_part(result, self.round, delivering.task, covered, actions)
 
-    # -- what children say
+    # -- messages of children
 
     def _on_hello(self, hello: Hello, child: int, now: float, actions: list[AnyAction]) -> None:
         assert self.below is not None
@@ -468,7 +468,7 @@ class TreeWorker(Machine):
             self._say(late, actions)
 
     def _on_interrupted(self, event: ComputationStopped, now: float, actions: list[AnyAction]) -> None:
-        """Tell the root how much longer it would have waited for this worker's own share."""
+        """Report to the root how much longer it would have waited for this worker's own share."""
         if event.task == self.first_task:
             seconds = max(0.0, event.seconds)
             self._say(Late(generation=self.generation, round=event.round, node=self.node, seconds=seconds), actions)

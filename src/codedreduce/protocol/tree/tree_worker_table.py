@@ -1,4 +1,4 @@
-"""Where a worker of a tree can stand, and what leads from there to where: the table of `Worker`."""
+"""The states of a worker of a tree, and their transitions: the table of `TreeWorker`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from codedreduce.protocol.core.messages import (
 
 
 class TreeWorkerState(State):
-    """Where a worker stands."""
+    """The state of a worker."""
 
     JOINING = "has said hello"
     WAITING = "waits for a model"
@@ -50,7 +50,7 @@ _IN = (JOINING, WAITING, LOADING, WORKING, RESTING)
 _IN_ROUND = (LOADING, WORKING, RESTING)
 _NOT_WORKING = (JOINING, WAITING, LOADING, RESTING)
 
-#: In which states what from whom is handled by which method of `Worker`, and where that may lead.
+#: States, trigger and sender; the method of `TreeWorker` that handles the trigger; the states it may lead to.
 ROWS = (
     Row((JOINING,), Started, OWN, "_say_hello"),
     Row((JOINING,), Welcome, PARENT, "_on_welcome", (WAITING,)),
@@ -71,7 +71,7 @@ ROWS = (
     Row((JOINING,), Leave, OWN, "_on_leave", (LEFT,)),
     Row((WAITING, *_IN_ROUND), Leave, OWN, "_on_leave", (STAY, LEFT)),
     Row(_IN, PeerLost, OWN, "_on_peer_lost", (STAY, LEFT)),
-    # what leaves a worker where it is
+    # rows that keep the state
     Row((WORKING,), Next, PARENT, "_on_next"),
     Row((WORKING, RESTING), Send, PARENT, "_on_send"),
     Row(_IN_ROUND, Settle, PARENT, "_on_settle"),

@@ -1,7 +1,7 @@
 """Batches: from the script's dataset or `DataLoader` to what `losses` is called with.
 
-`data_loader` reads the settings of a `DataLoader`, `samples` makes a batch to the same bits wherever it is read,
-`prefetch` does so ahead in other processes, `batch_bytes` is how a batch comes from there.
+`data_loader` reads the configuration of a `DataLoader`; `samples` makes a batch, bit-identical wherever it is read;
+`prefetch` does so ahead in other processes; `batch_bytes` is how a batch travels from there.
 
-May import `seeding`, besides what lies below `torch`.
+May import `model`, besides what lies below `torch`.
 """

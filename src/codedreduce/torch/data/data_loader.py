@@ -1,4 +1,4 @@
-"""What a `DataLoader` says, for those who are given one: the data, and how batches are drawn from it."""
+"""Reads the settings of a `DataLoader`: the data, and how batches are drawn from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from codedreduce.training.samplers import Sampler, Sequential, Shuffled, Weighte
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderSource:
-    """Data, and how batches are drawn from it. `each_epoch`: how many samples an epoch has."""
+    """Data, and how batches are drawn from it. `each_epoch`: the number of samples of an epoch."""
 
     dataset: Any
     batch_size: int
@@ -29,24 +29,24 @@ class LoaderSource:
 
     @property
     def batches(self) -> int:
-        """How many batches an epoch has."""
+        """The number of batches of an epoch."""
         whole, rest = divmod(self.each_epoch, self.batch_size)
         has_epochs = not isinstance(self.sampler, Sampler) or self.sampler.has_epochs
         return whole + (rest > 0 and has_epochs and not self.drop_last)
 
     def limited(self, batches: int, seed: int) -> LoaderSource:
-        """The same with shorter epochs: each has the first batches of what it had."""
+        """Return the same source with shorter epochs, which have only the first `batches` batches."""
         if batches >= self.batches:
             return self
         return replace(self, sampler=first_of_each_epoch(self.drawn(seed), batches, self.batches))
 
     def drawn(self, seed: int) -> Batches:
-        """Which samples each round has."""
+        """Return the samples of each round."""
         return Batches(len(self.dataset), self.batch_size, seed, sampler=self.sampler, drop_last=self.drop_last)
 
 
 class Counted(NamedTuple):
-    """A batch, and how many samples it is of, which cannot be seen of every batch."""
+    """A batch with its number of samples, which not every batch shows."""
 
     samples: int
     batch: Any
@@ -54,17 +54,17 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True)
 class Counting:
-    """Collates as another does, and says how many samples there were."""
+    """Wraps a collate function, and counts the samples."""
 
     collate_fn: Callable[[list[Any]], Any] | None
 
     def __call__(self, samples: list[Any]) -> Counted:
-        """The batch and its size."""
+        """Return the batch and its size."""
         return Counted(len(samples), (self.collate_fn or of_torch.default_collate)(samples))
 
 
 def first_of_each_epoch(drawn: Batches, first: int, of: int) -> Function:
-    """A sampler: of epochs that have so many batches the first ones."""
+    """Return a sampler that takes the first `first` of the `of` batches of each epoch."""
 
     def first_batches(seed: int, round_: int) -> Indices:
         epoch, place = divmod(round_ - 1, first)
@@ -74,21 +74,19 @@ def first_of_each_epoch(drawn: Batches, first: int, of: int) -> Function:
 
 
 def read_loader(loader: Any, sampler: Sampler | Function | None = None) -> LoaderSource:
-    """What a loader says; `sampler` is what the script wants instead of the loader's. What we cannot do is refused."""
+    """Read the settings of a loader, and refuse what is not supported; `sampler` replaces the loader's."""
     if not isinstance(loader, of_torch.DataLoader):
-        raise UsageError(
-            f"training data come from one torch.utils.data.DataLoader, and not from {type(loader).__name__}"
-        )
+        raise UsageError(f"training data come from a {type(loader).__name__}: give one torch.utils.data.DataLoader")
     if isinstance(loader.dataset, of_torch.IterableDataset):
         raise UsageError(
-            f"{type(loader.dataset).__name__} can only be iterated: the samples of a late process are read by another, "
-            "so any sample must be found by its number. Give a dataset with __getitem__ and __len__"
+            f"{type(loader.dataset).__name__} can only be iterated: another process reads the samples of a late one, "
+            "so samples must be accessible by index. Give a dataset with __getitem__ and __len__"
         )
     batches = loader.batch_sampler
     if type(batches) is not of_torch.BatchSampler:
         raise UsageError(
-            "which samples a batch has must be known of any round: a DataLoader with batch_size, not with a "
-            "batch_sampler of its own or without batches; say sampler= to draw in an order of your own"
+            "the DataLoader has a batch_sampler of its own, or no batches, but the samples of any round must be known: "
+            "give a DataLoader with batch_size=; to set your own order, use sampler="
         )
     source = LoaderSource(
         dataset=loader.dataset, batch_size=batches.batch_size, drop_last=batches.drop_last,
@@ -98,7 +96,7 @@ def read_loader(loader: Any, sampler: Sampler | Function | None = None) -> Loade
 
 
 def what_to_give_instead(loader: of_torch.DataLoader[Any]) -> str:
-    """The arguments of `train` that say what a loader says."""
+    """Return the arguments of `train` that correspond to a loader's settings, as text for an error."""
     source = read_loader(loader)
     said = [f"batch_size={source.batch_size}", f"drop_last={source.drop_last}"]
     kind = type(source.sampler)
@@ -111,11 +109,11 @@ def what_to_give_instead(loader: of_torch.DataLoader[Any]) -> str:
     dataset = "loader.dataset"
     if source.dataset is not loader.dataset:
         dataset = "Subset(loader.dataset, loader.sampler.indices)"
-    return f"give its data, and say of batches what it says: train(model, {dataset}, losses, {', '.join(said)}, ...)"
+    return f"give its data and its settings instead: train(model, {dataset}, losses, {', '.join(said)}, ...)"
 
 
 def _drawn_as(source: LoaderSource, sampler: Any) -> LoaderSource:
-    """Draw as one of torch's samplers does, though in an order of our own."""
+    """Draw with the same distribution as one of torch's samplers, but in another order."""
     if isinstance(sampler, DistributedSampler):
         return replace(source, sampler=Shuffled() if sampler.shuffle else Sequential())
     if isinstance(sampler, of_torch.SequentialSampler):
@@ -131,7 +129,7 @@ def _drawn_as(source: LoaderSource, sampler: Any) -> LoaderSource:
         if sampler.num_samples == source.each_epoch:
             return source
     raise UsageError(
-        f"{type(sampler).__name__} can only be iterated, and every process must know any round's samples by itself; "
-        "say sampler=: Shuffled(), Sequential(), WithReplacement(), Weighted(weights) of codedreduce.torch, or a "
+        f"{type(sampler).__name__} can only be iterated, but every process must compute any round's samples by itself; "
+        "set sampler=: Shuffled(), Sequential(), WithReplacement(), Weighted(weights) of codedreduce.torch, or a "
         "function of (seed, round) that gives the samples of the batch"
     )

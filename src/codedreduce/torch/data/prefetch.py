@@ -1,11 +1,11 @@
-"""Samples of the next rounds are loaded by other processes while this one computes.
+"""Other processes load the samples of the next rounds while this one computes.
 
-Which samples a node computes when nobody is late follows from the seed and the plan, for any round: so they can be
-loaded ahead, by the processes of torch's own `DataLoader`. What is asked of a node beside them (a late one's work, an
-audit, a round again) is read where it is computed, as everything is without such processes; the batches are the same.
+The seed and the plan determine the samples that a rank computes in a fault-free round. So the processes of torch's
+`DataLoader` can load them ahead. The rank itself reads the samples of other work: a straggler's blocks, an audit, a
+repeated round. It reads all samples if there are no such processes; the batches are the same.
 
-Rounds may be skipped, when a rank falls behind or takes another's state: what was ordered for them and not begun is
-then not loaded. When such a process dies, its samples and all further ones are read here.
+A rank that falls behind, or catches up by state transfer, skips rounds. Orders for these rounds that have not begun are
+then not loaded. If a loading process fails, this process reads its samples and all further ones.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from codedreduce.torch.data.samples import Name, Order, Reading
 
 log = logging.getLogger("codedreduce")
 
-#: Seconds between two looks whether a batch that is waited for is still wanted, and its process alive.
+#: Seconds between two checks whether a batch is still needed, and its process alive.
 LOOK_EVERY = 0.05
 
-#: Seconds that a process has to finish what it reads when nobody needs it any more.
+#: The grace period in seconds for a process to finish a read that is no longer needed.
 GRACE = 1.0
 
-#: How processes are started, unless the script has set it: what it reads need not be picklable. Python's own default
-#: depends on its version.
+#: The start method, unless the script has set one: with it, datasets need not be picklable. Python's default depends on
+#: its version.
 FORK = "fork"
 
-#: What is given instead of a batch that is not wanted any more.
+#: Returned instead of a batch that is no longer needed.
 STOPPED: Any = object()
 
 
 @dataclass(frozen=True)
 class Prefetch:
-    """How many processes load samples, and how many rounds ahead at most."""
+    """The number of processes that load samples, and the most rounds that they load ahead."""
 
     processes: int = 0
     rounds: int = 2
@@ -59,18 +59,18 @@ class Prefetch:
     def __post_init__(self) -> None:
         if self.processes < 0:
             raise UsageError(
-                f"num_workers is the number of processes that load samples, 0 or more; got {self.processes}"
+                f"num_workers={self.processes}: the number of processes that load samples must be 0 or more"
             )
         if self.rounds < 1:
-            raise UsageError(f"prefetch is how many rounds ahead samples are loaded, 1 or more; got {self.rounds}")
+            raise UsageError(f"prefetch={self.rounds}: the number of rounds to load ahead must be 1 or more")
 
 
-#: Gives the batch of an order, or `STOPPED` if it was told to stop meanwhile.
+#: Returns the batch of an order, or `STOPPED` if it had to stop.
 BatchSource = Callable[[Order, Callable[[], bool]], Any]
 
 
 class _Loaded(NamedTuple):
-    """What a process made of an order: a batch as bytes, the error that came of it, or nothing if it came too late."""
+    """The result of an order: a batch as bytes, the error that it raised, or neither if its round is over."""
 
     name: Name
     batch: bytes | None = None
@@ -78,33 +78,33 @@ class _Loaded(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """In the place of a batch."""
+    """An error in place of a batch."""
 
     error: Exception
 
 
 class _Loading:
-    """What happens in the processes: torch asks it for orders as if they were samples."""
+    """The "dataset" in the loading processes: torch requests orders from it as if they were samples."""
 
     def __init__(self, reading: Reading, now: Any) -> None:
         self._reading = reading
-        self._now = now  # the round that is on, in memory that all of them see
+        self._now = now  # the current round, in shared memory
 
     def __getitem__(self, order: Order) -> _Loaded:
         if order.round < self._now.value:
             return _Loaded(order.name)
         try:
-            # here, and not on its way: what cannot be sent would otherwise be waited for without end
+            # packed here, and not by torch: the receiver would wait forever for a batch that cannot be pickled
             return _Loaded(order.name, packed(self._reading(order)))
         except Exception as error:
             return _Loaded(order.name, error=_sendable(error, order.round))
 
 
 def _sendable(error: Exception, round_: int) -> Exception:
-    """An error as another process can raise it, with where it came from."""
+    """Return an error that another process can raise, with the original traceback as a note."""
     trace = "".join(traceback.format_exception(error)).rstrip()
     try:
-        found = pickle.loads(pickle.dumps(error))  # some can be packed, and not unpacked
+        found = pickle.loads(pickle.dumps(error))  # some errors can be pickled but not unpickled
         assert type(found) is type(error)
     except Exception:
         found = RuntimeError(f"{type(error).__qualname__}: {error}")
@@ -113,7 +113,7 @@ def _sendable(error: Exception, round_: int) -> Exception:
 
 
 class Loader:
-    """Gives the batches of orders, those of `orders` ahead; used by one thread while it is entered."""
+    """Returns the batches of orders, and loads those of `orders` ahead; used by one thread while it is entered."""
 
     def __init__(
         self, reading: Reading, orders: Callable[[int], Sequence[Order]], rounds: range, ahead: Prefetch
@@ -122,7 +122,7 @@ class Loader:
         self._orders = orders
         self._last = rounds.stop - 1
         self._ahead = ahead
-        self._ordering = rounds.start  # the round that is being ordered, and what is left of it
+        self._ordering = rounds.start  # the round that is being ordered, and its remaining orders
         self._left: deque[Order] = deque()
         self._coming: set[Name] = set()
         self._here: dict[Name, Any] = {}
@@ -134,12 +134,12 @@ class Loader:
     def __enter__(self) -> Self:
         """Start the processes, in a thread that lives as long as they do.
 
-        The kernel ends them with the thread that started them, so also when this process is killed. And in the main
-        thread torch would handle signals by raising, wherever it is, when one of them dies.
+        The kernel ends them together with the thread that started them, so also when this process is killed. In the
+        main thread, torch's signal handler would raise anywhere in the script when one of them dies.
         """
         a_round = max(1, len(self._orders(self._ordering)) if self._ordering <= self._last else 1)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # what torch suggests is for one process a machine
+            warnings.simplefilter("ignore", UserWarning)  # torch's suggestion assumes one process per host
             loader: DataLoader[_Loaded] = DataLoader(
                 _Loading(self._reading, self._now),  # type: ignore[arg-type]
                 batch_size=None, sampler=self._order_ahead(), collate_fn=_as_it_is, num_workers=self._ahead.processes,
@@ -170,15 +170,16 @@ class Loader:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._now.value = self._last + 1  # what has not been begun is not loaded any more
+        self._now.value = self._last + 1  # orders that have not begun are not loaded any more
         self._end_processes()
         self._here.clear()
         self._is_over.set()
 
     def _end_processes(self) -> None:
-        """Torch does so when nobody has the iterator any more; an error that was raised in it may keep it for long.
+        """Shut the processes down, with a grace period of one second for all.
 
-        It also waits 5 s for each one that is in the middle of a read. Here all are told to end after a second.
+        Torch would do so when the iterator has no more references, but an error raised in it may keep one for long. It
+        would also wait 5 s for each process that is in the middle of a read.
         """
         iterator, self._iterator = self._iterator, None
         if iterator is None:
@@ -190,7 +191,7 @@ class Loader:
         impatience.cancel()
 
     def __call__(self, order: Order, should_stop: Callable[[], bool]) -> Any:
-        """The batch of an order: loaded ahead if it was foreseen, else read here; `STOPPED` if it was told to stop."""
+        """Return the batch of an order: loaded ahead if it was planned, else read here; `STOPPED` if it had to stop."""
         self._go_on_to(order.round)
         while order.name not in self._here:
             if not self._will_come(order):
@@ -219,7 +220,7 @@ class Loader:
         return any(order.name == one.name for one in left)
 
     def _order_ahead(self) -> Iterator[Order]:
-        """All orders, round by round; of rounds that are over, none."""
+        """Yield all orders, round by round, except those of rounds that are over."""
         while True:
             self._ordering = max(self._ordering, self._now.value)
             if self._ordering > self._last:
@@ -233,7 +234,7 @@ class Loader:
             self._ordering += 1
 
     def _receive(self) -> None:
-        """Take what comes next, if it comes soon."""
+        """Receive the next result, or return after a short timeout."""
         assert self._iterator is not None
         try:
             loaded = next(self._iterator)
@@ -245,13 +246,13 @@ class Loader:
                 self._lose(error)
         else:
             self._coming.discard(loaded.name)
-            if loaded.name.round < self._now.value:  # it is too late
+            if loaded.name.round < self._now.value:  # its round is over
                 return
             self._here[loaded.name] = _Failed(loaded.error) if loaded.error is not None else batch
 
     def _lose(self, error: Exception) -> None:
-        """Go on without other processes: one was killed, for memory maybe."""
-        log.warning("samples are read in this process from now on, since one that loaded them is gone: %s", error)
+        """Continue without loading processes: one was killed, maybe for lack of memory."""
+        log.warning("a process that loads samples failed; this rank reads samples itself from now on: %s", error)
         self._end_processes()
 
 
@@ -273,7 +274,7 @@ def _as_it_is(loaded: Any) -> Any:
 def loading(
     reading: Reading, orders: Callable[[int], Sequence[Order]], rounds: range, ahead: Prefetch
 ) -> Iterator[BatchSource]:  # fmt: skip
-    """Where batches come from: what is foreseen of these rounds is loaded ahead, if there are processes to do it."""
+    """Yield a source of batches, which loads the planned orders of these rounds ahead if it has processes."""
     if not ahead.processes:
         yield read_here(reading)
         return
@@ -282,12 +283,12 @@ def loading(
 
 
 def read_here(reading: Reading) -> BatchSource:
-    """Batches that are read where they are computed."""
+    """Return a source that reads batches in this process."""
     return lambda order, should_stop: reading(order)
 
 
 def pieces_alone(plan: Plan) -> list[Piece]:
-    """What a process alone computes in a round, in the order in which it does."""
+    """Return what a process alone computes in a round, in this order."""
     pieces: list[Piece] = []
 
     def note(piece: Piece) -> np.ndarray[Any, Any]:
@@ -299,5 +300,5 @@ def pieces_alone(plan: Plan) -> list[Piece]:
 
 
 def pieces_of(plan: Plan, node: int) -> list[Piece]:
-    """What a node computes in a round in which nobody is late."""
+    """Return what a rank computes in a fault-free round."""
     return [piece for unit in plan.calm_units(node) for piece in unit.pieces]

@@ -1,7 +1,7 @@
-"""Samples are read, and made a batch of: in this process or in another, to the same bits.
+"""Reads samples and collates them into a batch: bit-identical in this process and in others.
 
-Whatever a dataset draws follows from the seed, the round and the sample's place in the batch, and not from who reads
-it, nor from what is read beside it.
+The random draws of a dataset depend on the seed, the round and the sample's place in the batch. They do not depend on
+the process that reads the sample, or on other samples.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from torch.utils.data import default_collate
 
 from codedreduce.errors import UsageError
 from codedreduce.process.error_lines import place_in
-from codedreduce.torch.seeding import ONE_SAMPLE, READING, seed_everything
+from codedreduce.torch.model.seeding import ONE_SAMPLE, READING, seed_everything
 
 Collate = Callable[[list[Any]], Any]
 
 
 class Name(NamedTuple):
-    """Which samples go through the model together: of which round, and at which places of its batch."""
+    """Identifies samples that go through the model together, by their round and their places in its batch."""
 
     round: int
     places: range
 
 
 class Order(NamedTuple):
-    """Samples to be read: what they are called, and their numbers in the dataset."""
+    """Samples to be read: their name, and their indices in the dataset."""
 
     name: Name
     indices: tuple[int, ...]
 
     @property
     def round(self) -> int:
-        """Whose batch they are from."""
+        """The round of their batch."""
         return self.name.round
 
     @property
     def places(self) -> range:
-        """Where they are in the batch."""
+        """Their places in the batch."""
         return self.name.places
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Reads from a dataset. With `draws` its samples are seeded one by one: a part of what reading them costs."""
+    """Reads from a dataset. With `draws` it seeds the generators for each sample, which takes some time."""
 
     dataset: Any
     collate_fn: Collate | None
@@ -53,12 +53,12 @@ class Reading:
     draws: bool
 
     def __call__(self, order: Order) -> Any:
-        """The batch, on the CPU."""
+        """Return the batch, on the CPU."""
         seed_everything(self.seed, order.round, order.places.start, READING)
         return self.collate(self._samples(order))
 
     def collate(self, samples: Sequence[Any]) -> Any:
-        """A batch of samples that were read."""
+        """Collate samples into a batch."""
         return collated(samples, self.collate_fn)
 
     def _samples(self, order: Order) -> list[Any]:
@@ -71,7 +71,7 @@ class Reading:
 
 
 def read_sample(dataset: Any, index: int) -> Any:
-    """A sample; an error of the dataset's names it, and where it was raised."""
+    """Read a sample; an error names the sample, and where the dataset raised it."""
     try:
         return dataset[index]
     except Exception as error:
@@ -79,15 +79,15 @@ def read_sample(dataset: Any, index: int) -> Any:
 
 
 def collated(samples: Sequence[Any], collate_fn: Collate | None) -> Any:
-    """A batch of samples that were read."""
+    """Collate samples into a batch."""
     try:
         return (collate_fn or default_collate)(list(samples))
     except Exception as error:
-        instead = "" if collate_fn is not None else "; give collate_fn= to make a batch of samples like these"
-        raise UsageError(f"{len(samples)} samples could not be made a batch{_why(error)}{instead}") from error
+        instead = "" if collate_fn is not None else "; give collate_fn= to collate samples like these"
+        raise UsageError(f"{len(samples)} samples could not be collated into a batch{_why(error)}{instead}") from error
 
 
 def _why(error: Exception) -> str:
-    """Where in the script it was, and what, in one line."""
+    """Describe an error in one line, with its place in the script."""
     where = place_in(error.__traceback__)
     return f"{f', at {where}' if where else ''}: {type(error).__name__}: {' '.join(str(error).split())}"

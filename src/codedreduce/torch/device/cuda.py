@@ -1,6 +1,6 @@
-"""The few functions of CUDA's runtime that PyTorch does not offer: memory by reference, and pages that stay in place.
+"""Functions of CUDA's runtime that PyTorch does not offer: shared memory handles, and pinned host memory.
 
-The library is the one that PyTorch has loaded.
+They come from the library that PyTorch has loaded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-#: Bytes of what names a piece of device memory to other processes.
+#: Bytes of a handle, by which other processes open device memory.
 HANDLE = 64
 
 _LAZY_PEER_ACCESS = 1
@@ -23,7 +23,7 @@ class _Handle(ctypes.Structure):
 
 
 class CudaError(OSError):
-    """CUDA could not do it."""
+    """A call to CUDA's runtime failed."""
 
 
 @cache
@@ -36,18 +36,18 @@ def _runtime() -> ctypes.CDLL:
                 library.cudaIpcOpenMemHandle.argtypes = [ctypes.c_void_p, _Handle, ctypes.c_uint]
                 library.cudaGetErrorString.restype = ctypes.c_char_p
                 return library
-    raise CudaError(errno.ENOSYS, "CUDA's runtime is not there")
+    raise CudaError(errno.ENOSYS, "PyTorch has not loaded CUDA's runtime (libcudart)")
 
 
 def _call(name: str, *arguments: Any) -> None:
     code = getattr(_runtime(), name)(*arguments)
     if code:
-        _runtime().cudaGetLastError()  # or PyTorch would take it for its own
+        _runtime().cudaGetLastError()  # clears the error, or PyTorch would report it as its own
         raise CudaError(errno.ENOMEM, f"{name}: {_runtime().cudaGetErrorString(code).decode()}")
 
 
 def allocate(size: int, device: torch.device) -> int:
-    """Memory of its own, which can be named to others; its address."""
+    """Allocate memory that other processes can open; return its address."""
     pointer = ctypes.c_void_p()
     with torch.cuda.device(device):
         _call("cudaMalloc", ctypes.byref(pointer), ctypes.c_size_t(size))
@@ -56,19 +56,19 @@ def allocate(size: int, device: torch.device) -> int:
 
 
 def free(address: int) -> None:
-    """Let go of memory that was allocated here."""
+    """Free memory that this process allocated."""
     _call("cudaFree", ctypes.c_void_p(address))
 
 
 def handle_of(address: int) -> bytes:
-    """What other processes need to open memory that was allocated here."""
+    """Return the handle by which other processes open memory that this process allocated."""
     handle = _Handle()
     _call("cudaIpcGetMemHandle", ctypes.byref(handle), ctypes.c_void_p(address))
     return ctypes.string_at(ctypes.byref(handle), HANDLE)
 
 
 def open_handle(handle: bytes, device: torch.device) -> int:
-    """Where another process's memory is seen from here."""
+    """Open another process's memory; return its address in this process."""
     found, pointer = _Handle(), ctypes.c_void_p()
     ctypes.memmove(ctypes.byref(found), handle, HANDLE)
     with torch.cuda.device(device):
@@ -78,27 +78,27 @@ def open_handle(handle: bytes, device: torch.device) -> int:
 
 
 def close_handle(address: int) -> None:
-    """Let go of another process's memory."""
+    """Close another process's memory."""
     _call("cudaIpcCloseMemHandle", ctypes.c_void_p(address))
 
 
 def keep_in_place(address: int, size: int) -> None:
-    """Have host memory that copies to and from a device need not go around."""
+    """Pin host memory, so that copies to and from a device are direct."""
     _call("cudaHostRegister", ctypes.c_void_p(address), ctypes.c_size_t(size), ctypes.c_uint(0))
 
 
 def let_move(address: int) -> None:
-    """The end of that."""
+    """Unpin host memory."""
     _call("cudaHostUnregister", ctypes.c_void_p(address))
 
 
 class _Raw:
-    """Device memory as PyTorch takes it in."""
+    """Device memory with the interface that PyTorch imports."""
 
     def __init__(self, address: int, count: int, typestr: str) -> None:
         self.__cuda_array_interface__ = {"shape": (count,), "typestr": typestr, "data": (address, False), "version": 3}
 
 
 def tensor_at(address: int, count: int, typestr: str, device: torch.device) -> torch.Tensor:
-    """The numbers that lie there; nothing is copied, and who has it must see to it that it stays."""
+    """Return the numbers at an address, without a copy; the caller must keep the memory allocated."""
     return torch.as_tensor(_Raw(address, count, typestr), device=device)

@@ -1,9 +1,8 @@
-"""A node's memory on a device: written by its process alone, read by the others of this machine where it lies.
+"""A node's memory on a device: only its process writes it; the other processes of the host read it in place.
 
-What others must know of it stands in a file of the host's memory that has no name, as of the host's own arenas: a key,
-a stamp for each slot, and for each region of device memory how to open it. A reference names such a file, and a place
-in one of the regions. Regions are made when they are first needed: a slot of which a rank keeps one stripe takes one
-stripe.
+An anonymous file in host memory describes it, as for the arenas on the host: a key, a stamp for each slot, and for each
+region of device memory the handle to open it. A reference names such a file, and a place in one of the regions. Regions
+are made when they are first needed, so a slot in which a rank reduces one stripe takes the memory of one stripe.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from codedreduce.memory.arena import STAMP, Reference, fence, open_file, shown_a
 from codedreduce.torch.device import cuda
 from codedreduce.vectors import Vector
 
-#: In a reference, the bits of a place in a region; those above it say which region.
+#: In a reference, the number of bits for the place in a region; the bits above are the region's number.
 WITHIN = 44
 
-#: What is written down of a region: how to open it, how long it is, and which slot it is of.
+#: The entry of a region: its handle, its size, and its slot.
 REGION = np.dtype([("handle", f"V{cuda.HANDLE}"), ("size", np.int64), ("slot", np.int64)])
 
 
@@ -41,7 +40,7 @@ class Region(NamedTuple):
 
 
 class ArenaHeader:
-    """What stands in a node's file: its key, stamps, and regions."""
+    """The content of a node's file: its key, stamps, and regions."""
 
     def __init__(self, memory: mmap.mmap, slots: int, regions: int) -> None:
         self._memory = memory
@@ -51,12 +50,12 @@ class ArenaHeader:
 
     @staticmethod
     def size(slots: int, regions: int) -> int:
-        """How long the file is."""
+        """Return the size of the file."""
         return (1 + slots) * STAMP.itemsize + regions * REGION.itemsize
 
 
 class OpenedArena(NamedTuple):
-    """A node's memory, its own or another's, as far as it was opened; and as which file its book is open."""
+    """The opened part of a node's memory, of this node or another, with the descriptor of its file."""
 
     node: int
     file: int
@@ -91,24 +90,24 @@ class DeviceArena:
     # -- this node's own
 
     def slot(self, round_: int) -> Vector | None:
-        """Trees have their vectors on the host."""
+        """Raise an error: trees have their vectors on the host."""
         raise NotImplementedError("vectors of a tree lie on the host")
 
     def vector(self, slot: int) -> Vector:
-        """A slot of this node's own."""
+        """Return a slot of this node."""
         return self.part(slot, 0, self._length)
 
     def part(self, slot: int, start: int, stop: int) -> Vector:
-        """Some numbers of a slot of this node's own, for which there is memory."""
+        """Return numbers of a slot of this node, for which memory was allocated."""
         return self._tensor(self._regions[slot, start, stop].address, stop - start)
 
     def allocate(self, slot: int, start: int, stop: int) -> None:
-        """Have memory for these numbers of a slot, or raise an OSError."""
+        """Allocate memory for these numbers of a slot, or raise an OSError."""
         if (slot, start, stop) in self._regions:
             return
         number, header = len(self._regions), self._own.header
         if number == len(header.regions):
-            raise OSError(errno.ENOMEM, "there is no room to write down one more region")
+            raise OSError(errno.ENOMEM, "the table of regions is full")
         size = (stop - start) * self.dtype.itemsize
         address = cuda.allocate(size, self._device)
         try:
@@ -123,20 +122,20 @@ class DeviceArena:
             self._regions[slot, start, stop] = self._own.opened[number] = region
 
     def stamp(self, slot: int, stamp: int) -> None:
-        """Say whose a slot of this node's own is from now on, before anything is written into it."""
+        """Set the stamp of a slot of this node, before anything is written to the slot."""
         self._own.header.stamps[slot] = stamp
         fence()
 
     # -- everyone's
 
     def is_stamped(self, chunk: Vector, stamp: int) -> bool:
-        """Whether the slot that a chunk lies in is still as stamped, after it was read; a chunk elsewhere is."""
+        """Whether the slot of a chunk still has this stamp, after a read; always True for a chunk in other memory."""
         fence()
         found = self._region_of(chunk)
         return found is None or int(found[0].header.stamps[found[1].slot]) == stamp
 
     def refer(self, chunk: Vector) -> Reference | None:
-        """The reference of a chunk, if it lies in such memory."""
+        """Return the reference of a chunk, if it lies in such memory."""
         found = self._region_of(chunk)
         if found is None:
             return None
@@ -145,7 +144,7 @@ class DeviceArena:
         return Reference(arena.node, os.getpid(), arena.file, int(arena.header.key[0]), within, chunk.nbytes)
 
     def view(self, reference: Reference) -> Vector:
-        """The chunk that lies there."""
+        """Return the chunk at a reference."""
         arena = self._arenas.get((reference.node, reference.key)) or self._opened(reference)
         number, within = reference.offset >> WITHIN, reference.offset & ((1 << WITHIN) - 1)
         if not 0 <= number < len(arena.header.regions):
@@ -183,14 +182,14 @@ class DeviceArena:
         try:
             address = cuda.open_handle(bytes(handle), self._device)
         except OSError as error:
-            raise MemoryGone(f"the device memory of node {arena.node} is not there: {error}") from None
+            raise MemoryGone(f"cannot open the device memory of node {arena.node}: {error}") from None
         region = Region(address, size, slot, number)
         with self._changing:
             arena.opened[number] = region
         return region
 
     def close(self) -> None:
-        """Let go of all of it; a device that has failed has done so, and its error is another's to tell."""
+        """Free all of it; errors of a failed device, which has freed its memory, are reported elsewhere."""
         with contextlib.suppress(RuntimeError):
             torch.cuda.synchronize(self._device)
         with self._changing:

@@ -1,4 +1,4 @@
-"""Where vectors lie that are computed on a GPU: there, if all processes of the run can read them."""
+"""Chooses where vectors of a GPU lie: on the GPU, if all processes of the run can read them there."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from codedreduce.vectors import Vector, convert
 
 log = logging.getLogger("codedreduce")
 
-#: Says that vectors are to travel through the host though they could stay on the device (0), or that all processes
-#: have the same device (1), where that cannot be seen.
+#: With 0, vectors travel through the host although they could stay on the device. With 1, all processes have the same
+#: device, where that cannot be detected.
 SAID = "CODEDREDUCE_DEVICE_MEMORY"
 
 
 class DeviceMemory:
-    """A GPU's."""
+    """The memory of a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def shared(self, run: str, node: int, *, slots: int, chunks: int, length: int, dtype: npt.DTypeLike) -> DeviceArena:
-        """Memory that other processes open by a handle."""
+        """Return memory that other processes open by a handle."""
         return DeviceArena(run, node, slots=slots, chunks=chunks, length=length, dtype=dtype, device=self.device)
 
     def empty(self, length: int, dtype: npt.DTypeLike) -> Vector:
-        """Room for a vector that is this process's own."""
+        """Return room for a vector that only this process reads."""
         found: Vector = torch.empty(length, dtype=dtype_of(dtype), device=self.device)  # type: ignore[assignment]
         return found
 
     def working(self, length: int, dtype: npt.DTypeLike) -> Vector:
-        """Room for a vector that is computed, and then packed elsewhere."""
+        """Return room for a vector that is computed, and then packed elsewhere."""
         return self.empty(length, dtype)
 
     def gathered(self, chunks: Iterable[Vector], length: int, dtype: npt.DTypeLike) -> Vector:
-        """Chunks, laid end to end, when they have been read to their end."""
+        """Return the concatenated chunks, after all of them were read."""
         out: Any = self.empty(length, dtype)
         start = 0
         with after_the_rest(out):
@@ -58,38 +58,38 @@ class DeviceMemory:
         return found
 
     def from_host(self, data: npt.NDArray[Any]) -> Vector:
-        """Numbers that have travelled."""
+        """Copy received numbers to the device."""
         found: Vector = torch.from_numpy(np.array(data)).to(self.device)  # type: ignore[assignment]
         return found
 
 
 def memory_alone(device: torch.device | None) -> Memory | None:
-    """The device's, for a process that nobody else needs to read."""
+    """Return the device's memory, for a process without others; None without a GPU."""
     return DeviceMemory(device) if device is not None and device.type == "cuda" else None
 
 
 def memory_for(device: torch.device | None, run: Run) -> Memory | None:
-    """The device's, if its memory can be read by all that take part; else the host's."""
+    """Return the device's memory if all members can read it, else the host's."""
     if device is None or device.type != "cuda":
         return None
     why = _why_not(device, run)
     if why:
-        log.info("vectors travel through the host's memory: %s", why)
+        log.info("vectors travel through host memory: %s", why)
         return PinnedMemory(device) if isinstance(run.plan, StripedPlan) else None
-    log.info("vectors stay on %s, where all ranks read them", torch.cuda.get_device_name(device))
+    log.info("vectors stay on %s, which all ranks can read", torch.cuda.get_device_name(device))
     return DeviceMemory(device)
 
 
 def _why_not(device: torch.device, run: Run) -> str:
     if not isinstance(run.plan, StripedPlan):
-        return "over a tree they do"
+        return "a tree requires that"
     said = os.environ.get(SAID)
     if said == "0":
         return f"{SAID} is 0"
     if said != "1" and (torch.cuda.device_count() != 1 or "CUDA_VISIBLE_DEVICES" in os.environ):
-        return f"ranks may have GPUs of their own; if all share one, say {SAID}=1"
+        return f"ranks may have different GPUs; if all share one, set {SAID}=1"
     if not run.shares_memory:
-        return "processes of several machines take part"
+        return "the run has several hosts"
     try:
         address = cuda.allocate(1 << 21, device)
         try:
@@ -97,5 +97,5 @@ def _why_not(device: torch.device, run: Run) -> str:
         finally:
             cuda.free(address)
     except OSError as error:
-        return f"the device does not lend it ({error})"
+        return f"the device cannot share its memory ({error})"
     return ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-#: What kernels are made for: the type of all vectors, and that of their sum.
+#: The pairs of types that kernels support: that of all vectors, and that of their sum.
 FUSED = {
     (torch.float32, torch.float32), (torch.float64, torch.float64), (torch.bfloat16, torch.float32),
     (torch.bfloat16, torch.bfloat16),
@@ -16,9 +16,9 @@ FUSED = {
 
 
 def add_up(vectors: Sequence[torch.Tensor], out: torch.Tensor) -> None:
-    """Out = ((v0 + v1) + v2) + ..., number by number; `out` may be the first.
+    """Compute out = ((v0 + v1) + v2) + ..., elementwise; `out` may be the first vector.
 
-    Numbers that are narrow are added up as float32, and rounded once.
+    Narrow numbers are summed as float32, and rounded once.
     """
     if not vectors:
         out.zero_()
@@ -37,7 +37,7 @@ def add_up(vectors: Sequence[torch.Tensor], out: torch.Tensor) -> None:
     if is_narrow:
         total = vectors[0].to(torch.float32, copy=True)
         for vector in vectors[1:]:
-            total.add_(vector.to(torch.float32))  # added as it is, a narrow number takes ten times as long
+            total.add_(vector.to(torch.float32))  # adding bfloat16 directly takes ten times as long
         out.copy_(total)
         return
     torch.add(vectors[0], vectors[1], out=out)
@@ -47,7 +47,7 @@ def add_up(vectors: Sequence[torch.Tensor], out: torch.Tensor) -> None:
 
 @cache
 def _fused() -> Any:
-    """A kernel that does it in one pass, where there is a compiler for it (Triton comes with PyTorch for GPUs)."""
+    """Return a kernel that adds in one pass, if its compiler is installed (Triton comes with PyTorch for GPUs)."""
     try:
         from codedreduce.torch.device.kernels import add_all
     except ImportError:

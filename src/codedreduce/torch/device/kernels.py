@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-#: Numbers that a group of threads adds at a time.
+#: The number of elements that a group of threads adds at a time.
 BLOCK = 1024
 
 
@@ -24,7 +24,7 @@ def _add_all(addresses, like, out, length, WIDE: tl.constexpr, COUNT: tl.constex
 
 
 def add_all(vectors: Sequence[torch.Tensor], out: torch.Tensor) -> None:
-    """Add vectors of one type in the order given, each number in a register; narrow ones are rounded at the end."""
+    """Add vectors of one type in the given order, with sums in registers; narrow sums are rounded at the end."""
     addresses = torch.tensor([one.data_ptr() for one in vectors], dtype=torch.int64).to(out.device)
     grid = (triton.cdiv(out.numel(), BLOCK),)
     with torch.cuda.device(out.device) if out.is_cuda else contextlib.nullcontext():

@@ -1,4 +1,4 @@
-"""How far the host is ahead of a device: one pass. More would be queued in vain when somebody else has done it."""
+"""Keeps the host one pass ahead of a device: more queued passes would be wasted when another rank has done the work."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 
 
 class Pacing:
-    """The pass that was queued last. Who queues another waits for the one before it, and the device has work."""
+    """Limits the queue to two passes: after a new one is queued, the host waits for the one before it."""
 
     def __init__(self, device: torch.device) -> None:
         self._is_used = device.type == "cuda"
         self._last: torch.cuda.Event | None = None
 
     def queued(self) -> None:
-        """A pass is queued: when the one before it is through, somebody may look up."""
+        """Record that a pass was queued, and wait for the pass before it, so that the caller can check for a stop."""
         if not self._is_used:
             return
         before, self._last = self._last, torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Vectors on the host that are copied to a device and back: in memory that stays in place, at the speed of the bus."""
+"""Vectors on the host that are copied to a device and back: in pinned memory, at the speed of the bus."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ AT_ONCE = 8 << 20
 
 
 class PinnedArena(Arena):
-    """An arena whose whole vectors, which come from a device, stay in place."""
+    """An arena that pins its whole vectors, which come from a device."""
 
     def __init__(self, run: str, node: int, *, slots: int, length: int, dtype: npt.DTypeLike = np.float32) -> None:
-        self._kept: dict[int, int] = {}  # addresses, by slot
-        self._whole: set[int] = set()  # slots that there is memory for, all of them
+        self._kept: dict[int, int] = {}  # pinned addresses, by slot
+        self._whole: set[int] = set()  # slots with memory for the whole vector
         super().__init__(run, node, slots=slots, length=length, dtype=dtype)
 
     def vector(self, slot: int) -> Vector:
-        """A slot of this node's own."""
+        """Return a slot of this node, pinned if it is whole."""
         found = super().vector(slot)
         if slot not in self._kept and slot in self._whole:
             address = found.__array_interface__["data"][0]
             try:
                 cuda.keep_in_place(address, found.nbytes)
             except OSError as error:
-                log.warning("copies from the device are slower than they could be: %s", error)
+                log.warning("copies from the device are slow, because host memory cannot be pinned: %s", error)
                 address = 0
             self._kept[slot] = address
         return found
 
     def allocate(self, slot: int, start: int, stop: int) -> None:
-        """Have memory for these numbers of a slot, or raise an OSError."""
+        """Allocate memory for these numbers of a slot, or raise an OSError."""
         super().allocate(slot, start, stop)
         if stop - start == self._length:
             self._whole.add(slot)
 
     def close(self) -> None:
-        """Let go of all arenas; a device that has failed has let go of them, and its error is another's to tell."""
+        """Unpin and free all arenas; errors of a failed device, which has unpinned them, are reported elsewhere."""
         for address in self._kept.values():
             if address:
                 with contextlib.suppress(cuda.CudaError):
@@ -62,27 +62,27 @@ class PinnedArena(Arena):
 
 
 class PinnedMemory(HostMemory):
-    """The host's, for vectors that are computed and used on a device.
+    """Host memory for vectors that are computed and used on a device.
 
-    Numbers that travel as a narrower type are narrowed, and widened again, on the device: fewer bytes are copied.
+    Numbers that travel as a narrower type are narrowed and widened on the device, so that fewer bytes are copied.
     """
 
     def shared(self, run: str, node: int, *, slots: int, chunks: int, length: int, dtype: npt.DTypeLike) -> PinnedArena:
-        """Memory that the kernel gives to whoever may open it."""
+        """Return memory that other processes can open."""
         return PinnedArena(run, node, slots=slots, length=length, dtype=dtype)
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self._device = device
-        self._room = torch.empty(0)  # what is on its way to the device
+        self._room = torch.empty(0)  # the numbers on their way to the device
 
     def working(self, length: int, dtype: npt.DTypeLike) -> Vector:
-        """Room for a vector that is computed, and then packed elsewhere: on the device."""
+        """Return room on the device for a vector that is computed, and then packed elsewhere."""
         found: Vector = torch.empty(length, dtype=dtype_of(dtype), device=self._device)  # type: ignore[assignment]
         return found
 
     def gathered(self, chunks: Iterable[Vector], length: int, dtype: npt.DTypeLike) -> Vector:
-        """Chunks, laid end to end on the device: one is on its way there while the next is read."""
+        """Return the concatenated chunks on the device: each is copied while the next is read."""
         chunks = tuple(chunks)
         packed: list[Any] = [chunk for chunk in chunks if isinstance(chunk, Packed)]
         out: Any = torch.empty(length, dtype=dtype_of(dtype), device=self._device)
@@ -108,7 +108,7 @@ class PinnedMemory(HostMemory):
 
 
 def _pieces(chunks: Iterable[Vector], most: int) -> Iterator[Vector]:
-    """Chunks, cut into pieces of so many numbers at most."""
+    """Cut chunks into pieces of at most `most` numbers."""
     for chunk in chunks:
         for start in range(0, len(chunk), most):
             yield chunk[start : start + most]

@@ -1,7 +1,7 @@
-"""Vectors that are tensors: made, added and looked at where they lie.
+"""Vectors that are tensors: allocated, summed and checked in place.
 
-What another thread adds up is computed beside what the script's thread computes, and has been when a function returns:
-other processes are told of it by messages that the device does not know of.
+Each thread computes on its own stream, concurrently with the script's thread. When a function returns, the device has
+finished: messages then announce the result to other processes, and the device does not order its work by messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from codedreduce.packed import add_with  # known first: packed vectors are made of tensors, too
+from codedreduce.packed import add_with  # imported first: packed vectors may consist of tensors
 from codedreduce.torch.device.device_sums import add_up
 from codedreduce.vectors import BLOCK_BYTES, Vector, convert_with, know
 
@@ -25,7 +25,7 @@ _streams = threading.local()
 
 @contextlib.contextmanager
 def beside(tensor: torch.Tensor) -> Iterator[None]:
-    """Compute on a stream of this thread's own, to the end."""
+    """Compute on this thread's own stream, and wait for the end."""
     if tensor.device.type != "cuda":
         yield
         return
@@ -36,7 +36,7 @@ def beside(tensor: torch.Tensor) -> Iterator[None]:
 
 
 def own_stream(device: torch.device) -> torch.cuda.Stream:
-    """That of this thread."""
+    """Return the stream of this thread."""
     streams: dict[torch.device, torch.cuda.Stream] = vars(_streams).setdefault("own", {})
     if device not in streams:
         streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -45,7 +45,7 @@ def own_stream(device: torch.device) -> torch.cuda.Stream:
 
 @contextlib.contextmanager
 def after_the_rest(tensor: torch.Tensor) -> Iterator[None]:
-    """As `beside`, but not before what the script has asked for: memory that it has let go of may still be read."""
+    """As `beside`, but after the script's queued work, which may still read memory that the script has freed."""
     if tensor.device.type == "cuda":
         own_stream(tensor.device).wait_stream(torch.cuda.current_stream(tensor.device))
     with beside(tensor):
@@ -53,52 +53,52 @@ def after_the_rest(tensor: torch.Tensor) -> Iterator[None]:
 
 
 def dtype_of(dtype: npt.DTypeLike) -> torch.dtype:
-    """What PyTorch calls a type of NumPy's, bfloat16 included."""
+    """Return PyTorch's type for one of NumPy's, bfloat16 included."""
     found: torch.dtype = getattr(torch, np.dtype(dtype).name)
     return found
 
 
 class Tensors:
-    """How they are dealt with."""
+    """The vector operations for tensors."""
 
     def empty_like(self, vector: torch.Tensor) -> torch.Tensor:
-        """Room for a vector of the same length, type and place, that nothing else on the device still reads."""
+        """Return room for a vector of the same length, type and place, which no queued work still reads."""
         with beside(vector):
             return torch.empty_like(vector)
 
     def empty_of(self, vector: torch.Tensor, length: int, dtype: npt.DTypeLike) -> torch.Tensor:
-        """Room for a vector of that length and type, in the same place."""
+        """Return room for a vector of that length and type, in the same place."""
         with beside(vector):
             return torch.empty(length, dtype=dtype_of(dtype), device=vector.device)
 
     def copied(self, vector: torch.Tensor) -> torch.Tensor:
-        """The same numbers in memory of their own."""
+        """Copy a vector."""
         with beside(vector):
             return vector.clone()
 
     def round_off(self, vector: torch.Tensor, dtype: npt.DTypeLike) -> None:
-        """Make its numbers those that a narrower type has."""
+        """Round its numbers to a narrower type, in place."""
         with beside(vector):
             vector.copy_(vector.to(dtype_of(dtype)))
 
     def viewed(self, vector: torch.Tensor, dtype: npt.DTypeLike) -> torch.Tensor:
-        """The same bytes as numbers of another type."""
+        """Return the same bytes as numbers of another type."""
         return vector.view(dtype_of(dtype))
 
     def convert(self, numbers: Any, out: Any) -> None:
-        """Write numbers as the type of `out` has them: before they leave a device, or when they are on it."""
+        """Write numbers to `out` in its type; the conversion runs on the device, before or after the copy."""
         source, target = tensor_of(numbers), tensor_of(out)
         with beside(target if target.device.type == "cuda" else source):
             target.copy_(source if source.dtype == target.dtype else source.to(target.dtype))
 
     def is_finite(self, vector: torch.Tensor) -> bool:
-        """Whether no number is infinite, or none."""
+        """Whether all numbers are finite."""
         return bool(torch.isfinite(vector.sum()) or torch.isfinite(vector).all())
 
     def combine(
         self, vectors: Sequence[torch.Tensor], weights: Sequence[float] | None, out: torch.Tensor
     ) -> None:  # fmt: skip
-        """Their weighted sum, in the order given: products are rounded before they are added."""
+        """Compute the weighted sum in the given order; products are rounded before they are added."""
         terms = [
             vector if weights is None or weights[index] == 1 else vector * weights[index]
             for index, vector in enumerate(vectors)
@@ -108,14 +108,14 @@ class Tensors:
             add_up(terms, out)
 
     def on_host(self, vector: torch.Tensor) -> Vector:
-        """Its numbers, where a processor can read them."""
+        """Return its numbers in host memory."""
         with beside(vector):
             found: np.ndarray[Any, Any] = vector.detach().cpu().numpy()
         return found
 
 
 def tensor_of(vector: Any) -> torch.Tensor:
-    """A vector as PyTorch sees it, where it lies; bfloat16 is a type that NumPy has from elsewhere."""
+    """Return a vector as a tensor, without a copy; NumPy has bfloat16 only by an extension."""
     if isinstance(vector, torch.Tensor):
         return vector
     if vector.dtype.name == "bfloat16":
@@ -124,7 +124,7 @@ def tensor_of(vector: Any) -> torch.Tensor:
 
 
 def from_array(array: npt.NDArray[Any]) -> torch.Tensor:
-    """An array as PyTorch sees it. Memory of another process cannot be written to, and is not."""
+    """Return an array as a tensor. Memory of another process is read-only, and is not written to."""
     if array.flags.writeable:
         return torch.from_numpy(array)
     with warnings.catch_warnings():
@@ -133,7 +133,7 @@ def from_array(array: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def convert_arrays(numbers: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-    """Between float32 and bfloat16, several numbers at a time: three times as fast as element by element."""
+    """Convert between float32 and bfloat16, several numbers at a time: three times as fast as one by one."""
     if not {numbers.dtype.name, out.dtype.name} <= {"float32", "bfloat16"} or not numbers.flags.aligned:
         np.copyto(out, numbers, casting="unsafe")
     else:
@@ -141,7 +141,7 @@ def convert_arrays(numbers: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
 
 
 def add_arrays(vectors: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any], wide: np.dtype[Any]) -> None:
-    """Add arrays up that are narrow, or not, block by block, as numbers of a wide type; rounded once."""
+    """Sum arrays of any type block by block in a wide type; round once."""
     terms, target = [tensor_of(one) for one in vectors], tensor_of(out)
     block = BLOCK_BYTES // wide.itemsize
     sums, more = (torch.empty(min(block, len(target)), dtype=dtype_of(wide)) for _ in range(2))

@@ -1,34 +1,34 @@
-"""Gradients that are computed on a device, on their way to a vector: added up there, and copied once."""
+"""Gradients on their way to a vector: summed on the device that computes them, and copied once."""
 
 from __future__ import annotations
 
 import torch
 
-from codedreduce.torch.device import tensors as _  # noqa: F401 - what is done with them
-from codedreduce.torch.layout import AnyVector, Layout, as_tensor
+from codedreduce.torch.device import tensors as _  # noqa: F401 - registers the operations on tensors
+from codedreduce.torch.model.layout import AnyVector, Layout, as_tensor
 from codedreduce.vectors import is_finite
 
 
 class StagedGradients:
-    """What was computed for a vector and is not in it yet.
+    """Gradients that were computed for a vector and are not in it yet.
 
-    A vector on the host is written when the work for it is over: until then pieces are added up on the device. A vector
-    that lies where gradients are computed is written at once, and read by others when the device is through with it.
+    A vector on the host is written when its work is complete; until then pieces are summed on the device. A vector on
+    the device is written at once; others read it when the device has finished.
     """
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._room: torch.Tensor | None = None
         self._is_staged = self._is_more = False
-        self._copied = 0  # the address of what the room was copied to
+        self._copied = 0  # the address that the room was copied to
 
     def write(self, out: AnyVector, totals: torch.Tensor) -> None:
-        """The gradients that parameters have are what is to be in `out`."""
+        """Write the parameters' gradients to `out`."""
         self._layout.read_gradients(self._target(out), totals)
         self._is_more = False
 
     def add(self, out: AnyVector, totals: torch.Tensor) -> None:
-        """They are added to what is in `out`."""
+        """Add the parameters' gradients to `out`."""
         is_more = not self._is_staged
         target = self._target(out)
         if target is out or not is_more:
@@ -38,7 +38,7 @@ class StagedGradients:
             self._is_more = True
 
     def settle(self, out: AnyVector) -> None:
-        """Have in `out` what is to be there."""
+        """Complete all writes to `out`."""
         if self._is_staged:
             assert self._room is not None
             flat = as_tensor(out)
@@ -52,7 +52,7 @@ class StagedGradients:
             torch.cuda.current_stream(self._layout.device).synchronize()
 
     def is_finite(self, out: AnyVector) -> bool:
-        """Whether no number in `out`, which was settled, is infinite, or none: seen where it was computed."""
+        """Whether all numbers in `out`, which was settled, are finite; checked on the device where possible."""
         return is_finite(self._room if self._copied == as_tensor(out).data_ptr() else out)  # type: ignore[arg-type]
 
     def _target(self, out: AnyVector) -> AnyVector:

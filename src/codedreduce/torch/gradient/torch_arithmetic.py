@@ -1,4 +1,4 @@
-"""What PyTorch's arithmetic is like on a device, as far as a few sums show."""
+"""A digest of PyTorch's arithmetic on a device, from a few computations."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from codedreduce.process.arithmetic import Arithmetic, digest_of, of_numpy
 
 
 def arithmetic(device: torch.device | None) -> Arithmetic:
-    """That of this process: NumPy's, and PyTorch's where the model is."""
+    """Return the arithmetic of this process: NumPy's, and PyTorch's on the model's device."""
     return of_numpy().beside(_of_torch(device or torch.device("cpu")))
 
 
 @cache
 def _of_torch(device: torch.device) -> Arithmetic:
-    """On one core, and with random numbers as they were."""
+    """Compute on one thread, and without PyTorch's random generators."""
     threads = torch.get_num_threads()
     random = np.random.default_rng(7)
     try:

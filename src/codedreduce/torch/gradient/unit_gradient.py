@@ -1,4 +1,4 @@
-"""A unit of work: one forward and one backward pass over some samples, or several over micro-batches of them."""
+"""The gradient of a unit: a forward and a backward pass over its samples, or one for each micro-batch of them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from codedreduce.torch.data.prefetch import STOPPED, BatchSource, read_here
 from codedreduce.torch.data.samples import Order
 from codedreduce.torch.device.pacing import Pacing
 from codedreduce.torch.gradient.staging import StagedGradients
-from codedreduce.torch.layout import AnyVector, Layout
-from codedreduce.torch.seeding import random_state_kept, seed_everything
-from codedreduce.torch.training import Training
+from codedreduce.torch.model.layout import AnyVector, Layout
+from codedreduce.torch.model.seeding import random_state_kept, seed_everything
+from codedreduce.torch.training.training import Training
 
 
 class UnitGradient:
-    """Computes pieces of a round's batch with PyTorch; looks up after every micro-batch.
+    """Computes pieces of a round's batch with PyTorch; checks `should_stop` before every micro-batch.
 
-    With `given_model=False` the parameters are as the script has left them, and not what arrives with a round. Batches
-    come from a `source`, or are read here. `planned`: what the plan was laid over, if not this training's batches.
+    With `given_model=False` it uses the script's current parameters, and not those that arrive with a round. Batches
+    come from a `source`, or are read here. `planned`: the item count of the plan, if it is another training's plan.
     """
 
     def __init__(
@@ -38,20 +38,20 @@ class UnitGradient:
         self._planned = planned
         self._training = training
         self._layout = layout
-        self._loaded: weakref.ref[Any] = weakref.ref(self)  # the model that the parameters are
+        self._loaded: weakref.ref[Any] = weakref.ref(self)  # the model that was written to the parameters last
         self.should_stop: Callable[[], bool] = lambda: False
         self._staged = StagedGradients(layout)
         self._ahead = Pacing(layout.device)
 
     @property
     def length(self) -> int:
-        """How many numbers it writes."""
+        """The number of numbers that it writes."""
         return self._layout.length
 
     def __call__(
         self, piece: Piece, model: np.ndarray[Any, Any], round_: int, out: AnyVector, node: int
     ) -> bool:  # fmt: skip
-        """Write the gradient sum of a piece, and its loss, into `out`; False if it was told to stop."""
+        """Write the gradient sum of a piece, and its loss, into `out`; return False if it had to stop."""
         totals = self._compute(piece, model, round_)
         if totals is None:
             return False
@@ -59,7 +59,7 @@ class UnitGradient:
         return True
 
     def add(self, piece: Piece, model: np.ndarray[Any, Any], round_: int, out: AnyVector, node: int) -> bool:
-        """Add the gradient sum of a piece, and its loss, to what is in `out`."""
+        """Add the gradient sum of a piece, and its loss, to `out`; return False if it had to stop."""
         totals = self._compute(piece, model, round_)
         if totals is None:
             return False
@@ -67,16 +67,16 @@ class UnitGradient:
         return True
 
     def settle(self, out: AnyVector) -> None:
-        """Have everything in `out` that was written there or added to it."""
+        """Complete all writes and additions to `out`."""
         self._staged.settle(out)
 
     def is_finite(self, out: AnyVector) -> bool:
-        """Whether no number in `out`, which was settled, is infinite, or none."""
+        """Whether all numbers in `out`, which was settled, are finite."""
         return self._staged.is_finite(out)
 
     def _compute(self, piece: Piece, model: np.ndarray[Any, Any], round_: int) -> torch.Tensor | None:
-        """Have the gradients of a piece in the parameters; its loss and what is beside, or None if it was to stop."""
-        if self._given_model and self._loaded() is not model:  # a root that came back may repeat a round with another
+        """Set the parameters' gradients for a piece; return its loss and other sums, or None if it had to stop."""
+        if self._given_model and self._loaded() is not model:  # a restarted root may repeat a round with another model
             self._layout.write_model(model)
             self._loaded = weakref.ref(model)
         self._layout.forget_gradients()
@@ -84,7 +84,7 @@ class UnitGradient:
             return self._compute_here(piece, round_)
 
     def _compute_here(self, piece: Piece, round_: int) -> torch.Tensor | None:
-        """The same at the parameters as they are."""
+        """Do the same with the current parameters."""
         layout = self._layout
         totals = self._zeros()
         for order, weight in self._orders(piece, round_):
@@ -93,27 +93,27 @@ class UnitGradient:
                 return None
             seed_everything(self._training.seed, round_, order.places.start)
             with layout.statistics.watched():
-                with layout.gradients_kept():  # losses that make adversarial samples have backward passes of their own
+                with layout.gradients_kept():  # losses may run backward passes, to make adversarial samples
                     given = self._training.evaluate(batch, len(order.indices), round_)
                 if given.form != layout.form:
-                    raise UsageError(f"losses() gave {given.form} in round {round_}, and {layout.form} at first")
+                    raise UsageError(f"losses() returned {given.form} in round {round_}, and {layout.form} at first")
                 total = given.losses.sum() * weight
-                if total.requires_grad:  # not of a block without positives, say, whose losses are all constant
+                if total.requires_grad:  # False if all losses of a block are constant, as without positives
                     total.backward()  # type: ignore[no-untyped-call]
             self._ahead.queued()
             totals += torch.cat([layout.statistics.seen(len(order.indices), totals), given.totals()]) * weight
         return totals
 
     def _zeros(self) -> torch.Tensor:
-        """Room for what comes beside gradients, where they are: nobody waits for it before a piece is done."""
+        """Return room for the sums beside gradients, on the device: no transfer waits before a piece is complete."""
         layout = self._layout
         dtype = torch.float32 if layout.device.type == "mps" else torch.float64
         return torch.zeros(layout.statistics.length + layout.form.numbers, dtype=dtype, device=layout.device)
 
     def _orders(self, piece: Piece, round_: int) -> Iterator[tuple[Order, float]]:
-        """Samples of one range at a time, as many as memory allows, and their weight.
+        """Yield the samples of each range, at most a micro-batch at a time, with their weight.
 
-        A range is what workers share: seeded by its begin, it has the same dropout in everyone's pass over it.
+        A range is the common unit of all workers: seeded by its start, it has the same dropout on every worker.
         """
         for part in piece:
             for order in self._training.orders(part, round_, self._planned):
@@ -122,7 +122,7 @@ class UnitGradient:
 
 @contextlib.contextmanager
 def _left_alone(outside: Sequence[torch.Tensor]) -> Iterator[None]:
-    """What losses use, and the model has not, gets nothing: it would be of what this process happens to compute."""
+    """Leave `.grad` of tensors outside of the model unchanged: it would cover only this process's samples."""
     kept = [one.grad for one in outside]
     for one in outside:
         one.grad = None
@@ -134,10 +134,10 @@ def _left_alone(outside: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 class GradientBesideScript(UnitGradient):
-    """Computes on the root of a tree what missing workers would: as they do, and nothing of it is seen by its script.
+    """Computes, on the root of a tree, the work of missing workers, without effects on the script.
 
-    The parameters are what is sent to workers. Random generators, and with `one_core` the number of threads, are those
-    of the script again afterwards.
+    The parameters are those that are sent to workers. Afterwards it restores the script's random generators, and with
+    `one_core` its number of threads.
     """
 
     def __init__(self, training: Training, layout: Layout, *, one_core: bool) -> None:

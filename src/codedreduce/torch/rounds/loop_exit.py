@@ -1,7 +1,7 @@
-"""Whether a loop is left by an error in its body, or by `break`: a generator that is dropped is told the same of both.
+"""Detects whether an error in its body ends a loop, or `break`: the generator gets `GeneratorExit` in both cases.
 
-The interpreter drops what a `for` loops over before any `except` or `with` sees the error. The error's traceback exists
-already: it refers to the frame of the loop, at the instruction that the frame is at.
+The interpreter drops the iterator of a `for` loop before any `except` or `with` sees the error. But the error's
+traceback exists already: it refers to the frame of the loop, with the frame's current instruction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 
 
 def is_unwinding() -> bool:
-    """Whether the function that dropped the calling generator, directly or in others around it, is left by an error.
+    """Whether an error ends the function that dropped the calling generator, directly or through other generators.
 
     >>> def steps():
     ...     try:

@@ -1,11 +1,12 @@
-"""Some numbers at the end of a vector that say what a round is for.
+"""Marks at the end of a vector: numbers that encode what a round is for.
 
-In stripes every rank knows what its script asks for. If scripts differ, ranks compute different things in one round,
-and their sum is of no use. So everyone marks what it computes, and marks add up beside gradients: a place for each
-training, and for steps and evaluations modulo four. If all asked for the same, all other places are 0.
+In stripes every rank knows the request of its own script. If scripts differ, ranks compute different things in one
+round, and the sum is useless. So each rank marks its vector, and the marks are summed beside the gradients. There is a
+place for each training, and for steps and evaluations modulo four. If all ranks made the same request, all other places
+are 0.
 
-Over a tree only the root knows. It writes the number of the step behind the model, in digits that are exact in any
-precision, and workers read it there.
+Over a tree only the root knows the request. It writes the number of the step after the model, in digits that are exact
+in any precision, and workers read it there.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import numpy as np
 import torch
 
 from codedreduce.errors import UsageError
-from codedreduce.torch.layout import AnyVector, as_tensor
+from codedreduce.torch.model.layout import AnyVector, as_tensor
 from codedreduce.torch.rounds.requests import Request
 from codedreduce.vectors import Vector, on_host
 
-#: Steps and evaluations are told apart modulo this.
+#: Steps and evaluations are distinguished modulo this.
 _APART = 4
 
 #: Digits of a step, and their base: bfloat16 has all whole numbers up to 256.
@@ -28,13 +29,13 @@ DIGITS, _BASE = 5, 128
 
 
 class RequestMarks:
-    """Those of a run of so many trainings.
+    """The marks of a run of `trainings` trainings.
 
     >>> marks, total = RequestMarks(2), np.zeros(12)
     >>> marks.put(total, Request(0, 5)); marks.put(total, Request(0, 5), add=True); marks.check(total, Request(0, 5), 9)
     >>> marks.put(total, Request(1, 5), add=True); marks.check(total, Request(0, 5), 9)
     Traceback (most recent call last):
-    codedreduce.errors.UsageError: round 9: ranks did not ask for the same, but for trainings 1 and 2. All ranks run ...
+    codedreduce.errors.UsageError: round 9: the requests of the ranks differ: trainings 1 and 2. All ranks run ...
     """
 
     def __init__(self, trainings: int) -> None:
@@ -50,7 +51,7 @@ class RequestMarks:
         return marks
 
     def put(self, vector: AnyVector, request: Request, *, add: bool = False) -> None:
-        """Say in a vector what it was computed for."""
+        """Write to a vector what it was computed for."""
         tail = as_tensor(vector)[-self.length :]
         marks = torch.from_numpy(self._of(request)).to(tail)
         if add:
@@ -59,19 +60,19 @@ class RequestMarks:
             tail.copy_(marks)
 
     def check(self, total: Vector, request: Request, round_: int) -> None:
-        """Whether all of a sum was computed for that."""
+        """Check that all of a sum was computed for this request."""
         found, own = on_host(total[-self.length :]) != 0, self._of(request) != 0
         if (found == own).all():
             return
         raise UsageError(
-            f"round {round_}: ranks did not ask for the same{self._apart(found | own, request)}. All ranks run the "
-            "same script: next() of several trainings, and step.evaluate(), must come in the same order and equally "
-            "often on all, also on one that fell behind and goes on with a later step. So let them follow from "
-            "step.round, and not from the rank, from time or from a count of your own"
+            f"round {round_}: the requests of the ranks differ{self._apart(found | own, request)}. All ranks run the "
+            "same script: call next() of several trainings, and step.evaluate(), in the same order and equally often "
+            "on all ranks, also on one that fell behind and continues with a later step. Make these calls depend on "
+            "step.round, and not on the rank, on time or on a count of your own"
         )
 
     def _apart(self, asked: np.ndarray[Any, Any], request: Request) -> str:
-        """What was asked for instead of the same, told alike on all ranks: the numbers that are near to one's own."""
+        """Describe how the requests differ, by numbers near this rank's own, in the same words on all ranks."""
         trainings, steps, evaluations = np.split(asked, np.cumsum(self._sections)[:-1])
         near = {
             "trainings": [int(place) + 1 for place in np.flatnonzero(trainings)],
@@ -79,16 +80,16 @@ class RequestMarks:
             "evaluations": _near(evaluations, request.evaluation),
         }
         said = [f"{what} {' and '.join(map(str, sorted(them)))}" for what, them in near.items() if len(them) > 1]
-        return f", but for {', '.join(said)}" if said else ""
+        return f": {', '.join(said)}" if said else ""
 
 
 def _near(found: np.ndarray[Any, Any], own: int) -> list[int]:
-    """The numbers from one less than one's own on, of those that are known modulo four."""
+    """Return the numbers that are marked (modulo four), starting at one less than this rank's own."""
     return [number for number in range(max(0, own - 1), own + _APART - 1) if found[number % _APART]]
 
 
 def write_step(vector: np.ndarray[Any, Any], step: int) -> None:
-    """Say behind a model which step it is for.
+    """Write after a model which step it is for.
 
     >>> vector = np.zeros(7, dtype=np.float32); write_step(vector, 1_000_001); read_step(vector)
     1000001
@@ -98,5 +99,5 @@ def write_step(vector: np.ndarray[Any, Any], step: int) -> None:
 
 
 def read_step(vector: np.ndarray[Any, Any]) -> int:
-    """Which step a model is for."""
+    """Return the step that a model is for."""
     return sum(int(vector[-place]) * _BASE ** (place - 1) for place in range(1, DIGITS + 1))

@@ -1,4 +1,4 @@
-"""Computes whatever a round of a run is for, with the training whose round it is."""
+"""Computes the request of a round, with the training that the round belongs to."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 
 from codedreduce.schemes.work import Piece
 from codedreduce.torch.gradient.unit_gradient import UnitGradient
-from codedreduce.torch.layout import AnyVector
+from codedreduce.torch.model.layout import AnyVector
 from codedreduce.torch.rounds.request_marks import RequestMarks
 from codedreduce.torch.rounds.requests import Request
 from codedreduce.vectors import Vector
 
 
 class RequestedGradient:
-    """The gradients of several trainings in vectors that are as long as the longest needs.
+    """The gradients of several trainings, in vectors as long as the longest needs.
 
-    `asked` says what a round is for, given what came with it. With `marks` that is said in what is computed. While one
-    training's gradient is computed the parameters of the others (`models`) get none.
+    `asked` returns the request of a round, from the vector that came with it. With `marks`, the request is written to
+    the result. While one training's gradient is computed, the parameters of the others (`models`) get no gradients.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class RequestedGradient:
         self._gradients = gradients
         self._asked = asked
         self._marks = marks
-        self._last = gradients[0]  # that was used
+        self._last = gradients[0]  # the one that was used last
         self._others = [
             [one for other in models for one in other.parameters() if id(one) not in {id(p) for p in mine.parameters()}]
             for mine in models
@@ -37,7 +37,7 @@ class RequestedGradient:
 
     @property
     def should_stop(self) -> Callable[[], bool]:
-        """Asked after every micro-batch."""
+        """The check whether to stop, called before every micro-batch."""
         return self._gradients[0].should_stop
 
     @should_stop.setter
@@ -46,19 +46,19 @@ class RequestedGradient:
             one.should_stop = asks
 
     def __call__(self, piece: Piece, model: Vector, round_: int, out: AnyVector, node: int) -> bool:
-        """Write the gradient sum of a piece of what the round is for; False if it was told to stop."""
+        """Write the gradient sum of a piece for the round's request; return False if it had to stop."""
         return self._compute(piece, model, out, node, add=False)
 
     def add(self, piece: Piece, model: Vector, round_: int, out: AnyVector, node: int) -> bool:
-        """Add it to what is in `out`."""
+        """Add it to `out`."""
         return self._compute(piece, model, out, node, add=True)
 
     def settle(self, out: AnyVector) -> None:
-        """Have everything in `out` that was written there or added to it."""
+        """Complete all writes and additions to `out`."""
         self._last.settle(out[: self._last.length])
 
     def is_finite(self, out: AnyVector) -> bool:
-        """Whether no number in `out`, which was settled, is infinite, or none."""
+        """Whether all numbers in `out`, which was settled, are finite."""
         return self._last.is_finite(out[: self._last.length])
 
     def _compute(self, piece: Piece, model: Vector, out: AnyVector, node: int, *, add: bool) -> bool:
@@ -77,7 +77,7 @@ class RequestedGradient:
 
 @contextlib.contextmanager
 def _held_still(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
-    """A pass may go through these, and leaves them nothing."""
+    """Let a pass go through these parameters without computing their gradients."""
     trained = [one for one in parameters if one.requires_grad]
     for one in trained:
         one.requires_grad_(False)

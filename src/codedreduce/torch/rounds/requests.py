@@ -1,8 +1,8 @@
-"""Which round of a run is for what: a step of one of its trainings, or the batch of a step once more.
+"""What each round of a run is for: a step of one of its trainings, or another evaluation of a step's batch.
 
-Several trainings may share a run. Whose round is next follows from the order in which the script asks, which is the
-same on all ranks. A rank that fell behind, and takes another's state, is told with it how far each training has come,
-and what that other asked for next.
+Several trainings may share a run. The order of the script's requests, which is the same on all ranks, assigns the
+rounds. A rank that catches up by state transfer also receives the progress of each training, and the next request of
+the other rank.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from codedreduce.errors import CodedReduceError
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a round is for: a step of a training (counted from 0), or an evaluation more of that step (from 1)."""
+    """What a round is for: a step of a training (counted from 0), or another evaluation of that step (from 1)."""
 
     training: int
     step: int
@@ -24,7 +24,7 @@ class Request:
 
     @property
     def is_step(self) -> bool:
-        """Whether a new step begins with it."""
+        """Whether it begins a new step."""
         return self.evaluation == 0
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class Request:
 
 
 class Requests:
-    """How far the trainings of a run have come, and what is asked for next.
+    """The progress of the trainings of a run, and the next request.
 
     >>> requests = Requests()
     >>> requests.add(0, stream=0); requests.add(0, stream=1)
@@ -45,42 +45,42 @@ class Requests:
     """
 
     def __init__(self) -> None:
-        self.steps: list[int] = []  # that each training has been given
+        self.steps: list[int] = []  # the steps that each training has received
         self.round = 0  # of the run
-        self.asked: Request | None = None  # nothing: the script is through
-        self.streams: list[int] = []  # which of its script's each training is: its loop body draws numbers of its own
+        self.asked: Request | None = None  # None: the script has finished
+        self.streams: list[int] = []  # each training's number in its script, which seeds the draws of its loop body
         self._evaluations: list[int] = []
 
     def step_of(self, training: int) -> Request:
-        """The next step of a training."""
+        """Return the request for the next step of a training."""
         return Request(training, self.steps[training] + 1)
 
     def evaluation_of(self, training: int) -> Request:
-        """An evaluation more of the step that a training is in."""
+        """Return the request for another evaluation of the current step of a training."""
         return Request(training, self.steps[training], self._evaluations[training] + 1)
 
     def answered(self, round_: int) -> None:
-        """What was asked for is here, by that round of the run."""
+        """Record that this round of the run answered the request."""
         assert self.asked is not None
         self.round = round_
         self.steps[self.asked.training] = self.asked.step
         self._evaluations[self.asked.training] = self.asked.evaluation
 
     def add(self, after: int, stream: int) -> None:
-        """One training more, which begins after a step."""
+        """Add a training, which begins after step `after`."""
         self.steps.append(after)
         self.streams.append(stream)
         self._evaluations.append(0)
         self.round = max(self.round, after)
 
     def begin_after(self, training: int, step: int) -> None:
-        """A training goes on after a step, as a checkpoint has it."""
+        """Continue a training after the step of a checkpoint."""
         self.asked = None
         self.steps[training] = step
         self.round = max(self.round, step)
 
     def packed(self) -> dict[str, Any]:
-        """All of it, to go with a state."""
+        """Return all of it, to send with a state."""
         asked = self.asked
         return {
             "round": self.round, "steps": list(self.steps), "evaluations": list(self._evaluations),
@@ -89,14 +89,14 @@ class Requests:
         }  # fmt: skip
 
     def read(self, packed: Mapping[str, Any]) -> Self:
-        """Be as another's was."""
+        """Load what another rank packed."""
         if len(packed["steps"]) != len(self.steps):
             raise CodedReduceError(
-                f"the state is of {len(packed['steps'])} trainings, and here are {len(self.steps)}: this process has "
-                "not come to where the others made more of them, or is past that"
+                f"the state has {len(packed['steps'])} trainings, but this process has {len(self.steps)}: it is at "
+                "another place of the script than the others, which have made more or fewer trainings"
             )
         self.round, self.steps = packed["round"], list(packed["steps"])
         self._evaluations = list(packed["evaluations"])
-        self.streams = list(packed.get("streams", self.streams))  # there are checkpoints from before it had them
+        self.streams = list(packed.get("streams", self.streams))  # older checkpoints have none
         self.asked = None if packed["asked"] is None else Request(*packed["asked"])
         return self

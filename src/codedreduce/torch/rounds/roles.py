@@ -1,4 +1,4 @@
-"""Where a run of trainings takes place: in a process alone, on a rank, on the root of a tree or a worker of it."""
+"""The roles of a process in a run of trainings: alone, a rank, or the root or a worker of a tree."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ from codedreduce.schemes import Plan, StripedPlan
 from codedreduce.schemes.work import Piece
 from codedreduce.torch.data.prefetch import pieces_alone, pieces_of
 from codedreduce.torch.device.device_memory import memory_alone, memory_for
-from codedreduce.torch.gradient.compilation import compile_in_turn
 from codedreduce.torch.gradient.torch_arithmetic import arithmetic
 from codedreduce.torch.gradient.unit_gradient import GradientBesideScript, UnitGradient
+from codedreduce.torch.model.seeding import random_state_kept
 from codedreduce.torch.rounds.request_marks import DIGITS, read_step, write_step
 from codedreduce.torch.rounds.requested_gradient import RequestedGradient
 from codedreduce.torch.rounds.requests import Request
 from codedreduce.torch.rounds.run_trainings import RunTrainings
 from codedreduce.torch.rounds.shared_run import SharedRun
-from codedreduce.torch.seeding import random_state_kept
+from codedreduce.torch.training.compilation import compile_in_turn
 from codedreduce.training.checkpoints import Saving
 from codedreduce.training.kept import Kept
 from codedreduce.vectors import Vector
 
 log = logging.getLogger("codedreduce")
 
-#: Told of a world that is entered; what it has to do at the end goes on the stack.
+#: Called with a world that was entered; it puts its own cleanup on the stack.
 Watch = Callable[[contextlib.ExitStack, World], None]
 
 
 def kept_by(run: SharedRun, saving: Saving, *, is_first: bool) -> Kept:
-    """The checkpoints of a run."""
+    """Return the checkpoints of a run."""
     if is_first and not any(one.state for one in run.trainings):
-        log.warning("checkpoints have nothing but the model: name the optimizer in train(..., state=[...])")
+        log.warning("checkpoints have only the model: list the optimizer in train(..., state=[...])")
     return Kept(saving, run.trainings.kept_as(), run.replica, run.journal, ".pt", is_first=is_first)
 
 
 class InOneProcess:
-    """A process alone, which evaluates the plan where the models are."""
+    """A process alone, which computes the whole plan."""
 
     is_replicated = True
 
@@ -58,27 +58,27 @@ class InOneProcess:
         self._watch = watch
 
     def pieces(self, plan: Plan) -> Sequence[Piece]:
-        """All of a round."""
+        """Return all pieces of a round."""
         return pieces_alone(plan)
 
     def enter(self, stack: contextlib.ExitStack, run: SharedRun) -> tuple[World, Callable[[], Vector]]:
-        """There is nothing to enter."""
+        """Return a world without other processes."""
         trainings, nothing = run.trainings, np.zeros(0)
         if isinstance(trainings.plan, StripedPlan) and "OMP_NUM_THREADS" not in os.environ:
             stack.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(1)  # to have the bits of ranks, which on one machine have a core each
+            torch.set_num_threads(1)  # for results bit-identical to ranks, which on one host have a core each
         memory = memory_alone(trainings.device)
         world = Alone(trainings.plan, run.gradient(), run.length, trainings.dtype, run.requests.round, memory)
         self._watch(stack, world)
         return world, lambda: nothing
 
     def keep(self, run: SharedRun, saving: Saving) -> Kept | None:
-        """Checkpoints."""
+        """Return the checkpoints."""
         return kept_by(run, saving, is_first=True)
 
 
 class _InCluster:
-    """What all processes of a cluster have."""
+    """The common part of all processes of a cluster."""
 
     def __init__(self, membership: Membership, watch: Watch) -> None:
         self._membership = membership
@@ -87,7 +87,7 @@ class _InCluster:
         self._trainings.begin()
 
     def pieces(self, plan: Plan) -> Sequence[Piece]:
-        """Its own part of a round."""
+        """Return this process's own part of a round."""
         return pieces_of(plan, self._membership.rank)
 
     def _run(self, trainings: RunTrainings, length: int, subject: str, after: int = 0) -> Run:
@@ -104,13 +104,13 @@ class _InCluster:
         return Injection.of(self._membership.inject, workers=trainings.plan.workers, seed=trainings[0].training.seed)
 
     def _share_cores(self) -> None:
-        """Processes of one machine compute on one core each."""
+        """Let processes of one host compute on one core each."""
         if self._membership.meeting.same_machine and "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)
 
 
 class OnRank(_InCluster):
-    """A rank: it computes, and steps replicas of its own."""
+    """A rank: it computes, and steps its own replicas."""
 
     is_replicated = True
 
@@ -119,7 +119,7 @@ class OnRank(_InCluster):
         self._left = left
 
     def enter(self, stack: contextlib.ExitStack, run: SharedRun) -> tuple[World, Callable[[], Vector]]:
-        """Meet the others. What is read of the models is only compared."""
+        """Connect to the other ranks. The function that reads the models serves only to compare them."""
         self._share_cores()
         trainings, nothing = run.trainings, np.zeros(1)
         for one in trainings:
@@ -138,17 +138,17 @@ class OnRank(_InCluster):
         return node, lambda: trainings.read_models() if node.compares_next else nothing
 
     def keep(self, run: SharedRun, saving: Saving) -> Kept | None:
-        """Checkpoints, if it comes to lead."""
+        """Return the checkpoints, in case this rank becomes the leader."""
         return kept_by(run, saving, is_first=self._membership.rank == 0)
 
 
 class AtRoot(_InCluster):
-    """The root of a tree, which alone steps, and sends the model."""
+    """The root of a tree: the only process that steps; it sends the model."""
 
     is_replicated = False
 
     def pieces(self, plan: Plan) -> Sequence[Piece]:
-        """Nothing: it stands in for workers only if too many are missing."""
+        """Return nothing: the root replaces workers only if too many are missing."""
         return []
 
     def enter(self, stack: contextlib.ExitStack, run: SharedRun) -> tuple[World, Callable[[], Vector]]:
@@ -170,7 +170,7 @@ class AtRoot(_InCluster):
         return world, read_model
 
     def keep(self, run: SharedRun, saving: Saving) -> Kept | None:
-        """Checkpoints."""
+        """Return the checkpoints."""
         return kept_by(run, saving, is_first=True)
 
 
@@ -178,7 +178,7 @@ class AtWorker(_InCluster):
     """A worker of a tree, which serves until the run is over."""
 
     def serve(self, trainings: RunTrainings) -> None:
-        """Compute what is asked for."""
+        """Compute gradients on request."""
         trainings.check(is_replicated=False)
         self._share_cores()
         layout, training = trainings[0].layout, trainings[0].training
@@ -201,7 +201,7 @@ def _told_by_root(trainings: RunTrainings, gradient: UnitGradient) -> RequestedG
 def role_of(trainings: RunTrainings, membership: Membership | None, watch: Watch, left: Callable[[Node], None]) -> (
     InOneProcess | OnRank | AtRoot | AtWorker
 ):  # fmt: skip
-    """Where the run of these trainings takes place."""
+    """Return the role of this process in the run of these trainings."""
     if membership is None:
         return InOneProcess(watch)
     if isinstance(trainings.plan, StripedPlan):

@@ -1,13 +1,13 @@
-"""A run that trainings share: one set of connections, and rounds in the order in which the script asks for them.
+"""A run that trainings share: one set of connections, and rounds in the order of the script's requests.
 
-Mostly there is one training in it. Those that are made before the first round of any of them share a run, and so do
-those that are made while another is under way: the ranks then meet anew, with longer vectors. A run is over when all
-its trainings are.
+Usually a run has one training. Trainings that are made before the first round of any of them share a run. So do
+trainings that are made while another is in progress: the ranks then connect again, with longer vectors. A run ends when
+all its trainings have ended.
 
-A rank that fell behind takes another's state, and with it that one's book: how far each training has come, and what is
-asked for next. If its own script asks for something else, it helps to compute what the others need, and takes a state
-again, until they ask for the same. A script cannot take a state while it is in the middle of a step
-(`step.evaluate()`): it is then given zeros until its body is through, and takes one after that.
+A rank that fell behind catches up by state transfer. The state includes the progress of each training and the next
+request. If the rank's own script requests something else, the rank helps to compute what the others request, and takes
+a state again, until both request the same. A script cannot take a state in the middle of a step (`step.evaluate()`):
+it gets zeros until the loop body ends, and takes a state after that.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from codedreduce.run.world import Over, RoundResult, World, leads
 from codedreduce.schemes import Plan
 from codedreduce.schemes.work import Piece
 from codedreduce.torch.gradient.unit_gradient import UnitGradient
-from codedreduce.torch.layout import Means
-from codedreduce.torch.model_replica import WholeReplica
+from codedreduce.torch.model.layout import Means
+from codedreduce.torch.model.seeding import BETWEEN_ROUNDS, random_state_kept, seed_everything
 from codedreduce.torch.rounds.loop_exit import is_unwinding
+from codedreduce.torch.rounds.model_replica import WholeReplica
 from codedreduce.torch.rounds.request_marks import DIGITS, RequestMarks
 from codedreduce.torch.rounds.requested_gradient import RequestedGradient
 from codedreduce.torch.rounds.requests import Request, Requests
 from codedreduce.torch.rounds.run_trainings import RunTraining, RunTrainings
+from codedreduce.torch.rounds.step import Number, Step
 from codedreduce.torch.rounds.untracked_changes import UntrackedChanges
-from codedreduce.torch.seeding import BETWEEN_ROUNDS, random_state_kept, seed_everything
-from codedreduce.torch.step import Number, Step
-from codedreduce.torch.training import check_samples_are_apart
+from codedreduce.torch.training.training import check_samples_are_apart
 from codedreduce.training.checkpoints import Saving
 from codedreduce.training.kept import Kept
 from codedreduce.training.rounds import Round
@@ -48,26 +48,26 @@ from codedreduce.vectors import Vector, is_finite
 
 
 class ProcessRole(Protocol):
-    """Where a run takes place: in this process alone, on a rank, on the root of a tree.
+    """The role of this process in a run: alone, a rank, or the root of a tree.
 
-    `is_replicated`: every process runs the script, so that random generators are seeded alike before a loop body, and
-    several trainings can share a run. Where only one does, it says behind the model which step a round is for.
+    `is_replicated`: every process runs the script, so random generators are seeded alike before a loop body, and
+    several trainings can share a run. Otherwise only the root runs it, and sends the step of a round after the model.
     """
 
     is_replicated: bool
 
     def pieces(self, plan: Plan) -> Sequence[Piece]:
-        """What this process computes in a round in which nobody is late; its samples can be loaded ahead."""
+        """Return what this process computes in a fault-free round; its samples can be loaded ahead."""
 
     def enter(self, stack: contextlib.ExitStack, run: SharedRun) -> tuple[World, Callable[[], Vector]]:
-        """Be in it, after as many rounds as its book has; the world, and what reads the model for its next round."""
+        """Enter the run after the rounds that are over; return the world, and the function that reads the model."""
 
     def keep(self, run: SharedRun, saving: Saving) -> Kept | None:
-        """Its checkpoints, if this process may come to write them."""
+        """Return the checkpoints, if this process may have to write them."""
 
 
 class SharedRun:
-    """The trainings of one run, from the first round that is asked of any of them to the last."""
+    """The trainings of one run, from the first requested round to the last."""
 
     def __init__(self, role: ProcessRole, trainings: list[RunTraining], journal: Journal) -> None:
         self.trainings = RunTrainings()
@@ -76,18 +76,18 @@ class SharedRun:
         self.replica = WholeReplica(self.requests)
         self._role = role
         self._kept: Kept | None = None
-        self._in_bodies: list[tuple[RunTraining, int]] = []  # in whose steps the script is, in this order
-        self._to_keep: Step | None = None  # which is kept when its body is through
+        self._in_bodies: list[tuple[RunTraining, int]] = []  # the steps with an open loop body, in this order
+        self._to_keep: Step | None = None  # the step to save after its loop body
         self._folder = contextlib.ExitStack()  # checkpoints, random generators, and processes that load samples
         self._stack = contextlib.ExitStack()  # the world
         self._world: World | None = None
         self._read_model: Callable[[], Vector] = lambda: np.zeros(0)
         self._has_met = self._is_adrift = self.is_over = False
-        self.is_left = False  # by an error in a loop body, which is not known here: `close` is told of it
-        self._is_new = True  # there are trainings that the world does not know of
+        self.is_left = False  # an error in a loop body ended the loop; `close` receives that error
+        self._is_new = True  # there are trainings that the world does not know
         self._add(trainings)
         self.trainings.lay_out()
-        self.subject = self.trainings.subject()  # as the script made it, not as a checkpoint has it
+        self.subject = self.trainings.subject()  # before a checkpoint is loaded
         with contextlib.ExitStack() as folder:
             if self._role.is_replicated:
                 folder.enter_context(random_state_kept())
@@ -110,18 +110,18 @@ class SharedRun:
         self.request_marks = RequestMarks(len(self.trainings)) if self._role.is_replicated else None
 
     def join(self, trainings: list[RunTraining]) -> None:
-        """Some trainings more, made while others are under way."""
+        """Add trainings while others are in progress."""
         if any(one.saving is not None for one in (*self.trainings, *trainings)):
             raise UsageError(
-                "a training with checkpoint= shares a run with those that were made before the first round, and no "
-                "others: make all of them first, or close() those that are through"
+                "a training with checkpoint= can share a run only with trainings made before the first round: make all "
+                "of them first, or close() those that have ended"
             )
         self._add(trainings)
         self._load_ahead(trainings, self._folder)
         self._is_new = True
 
     def _load_ahead(self, trainings: Sequence[RunTraining], folder: contextlib.ExitStack) -> None:
-        """Have samples loaded by other processes where that was said: at first, before there are threads."""
+        """Start the processes that load samples, where `num_workers` is set; at first, before there are threads."""
         for one in trainings:
             pieces, after = self._role.pieces(self.trainings.plan), self.requests.steps[one.number]
             one.source = folder.enter_context(one.training.loading(pieces, after, self.trainings.planned))
@@ -137,11 +137,11 @@ class SharedRun:
 
     @property
     def length(self) -> int:
-        """Of its vectors: what the longest needs, and what a round is for."""
+        """The length of its vectors: that of the longest training, and the marks of the request."""
         return self.trainings.length + (self.request_marks.length if self.request_marks is not None else DIGITS)
 
     def gradient(self) -> RequestedGradient:
-        """What computes its rounds, where every process has the models."""
+        """Return the gradient function of its rounds, where every process has the models."""
         gradients = [
             UnitGradient(one.training, one.layout, given_model=False, source=one.source, planned=self.trainings.planned)
             for one in self.trainings
@@ -155,12 +155,12 @@ class SharedRun:
         return self.requests.asked
 
     def step(self) -> int:
-        """The number of the step that a round is for, or 0 if it is in the middle of one."""
+        """Return the number of the step that a round begins, or 0 if it is an evaluation within a step."""
         asked = self.requests.asked
         return asked.step if asked is not None and asked.is_step else 0
 
     def _entered(self) -> World:
-        """The world, with the vector laid out as the models are now."""
+        """Return the world, with a vector layout for the current models; enter it again if the layout changed."""
         if self._world is not None and not self._is_new and self.trainings.are_current:
             return self._world
         if self._has_met:
@@ -176,7 +176,7 @@ class SharedRun:
         return self._world
 
     def close(self, kind: Any = None, error: Any = None, trace: Any = None, *, is_between_steps: bool = True) -> None:
-        """It is over, for this process; by an error, if there was one."""
+        """End the run for this process, with the error if there was one."""
         if self.is_over:
             return
         self.is_over = True
@@ -192,17 +192,17 @@ class SharedRun:
                 self._folder.close()
 
     def _leave(self, *, by_error: bool) -> None:
-        """The script has left its loop: by `break`, and it is over; or by an error, which whoever closes this sees."""
+        """The script has left its loop. After a `break` the run ends; an error goes to the caller of `close`."""
         self.is_left = by_error
         if not by_error:
             self.close(*sys.exc_info())
 
     def _close_at_exit(self) -> None:
-        """The script has ended, and nobody has closed this; the error it ended with, if any, has been printed.
+        """Close the run if the script has ended without doing so; Python has printed the script's error, if any.
 
-        Steps that have a name (a progress bar, mostly) are dropped when it is too late: no thread runs any more.
+        A variable that still refers to the steps (often a progress bar) drops them too late: no thread runs any more.
         """
-        if os.getpid() != self._process:  # of a process that the script has forked
+        if os.getpid() != self._process:  # in a process that the script has forked
             return
         error = getattr(sys, "last_value", None)
         self.close(type(error) if error is not None else None, error)
@@ -216,7 +216,7 @@ class SharedRun:
     # -- what a script does
 
     def steps(self, run_training: RunTraining) -> Iterator[Step]:
-        """The steps of one of its trainings."""
+        """Yield the steps of one of its trainings."""
         try:
             while (step := self._next(run_training)) is not None:
                 yield step
@@ -255,7 +255,7 @@ class SharedRun:
         return step
 
     def _end_bodies(self, run_training: RunTraining) -> None:
-        """The body of a training's step is through, and so are those of others that began in it."""
+        """End the loop body of a training's step, and those of other trainings that began in it."""
         if run_training in [one for one, _ in self._in_bodies]:
             is_through = False
             while not is_through:
@@ -263,25 +263,25 @@ class SharedRun:
                 assert one.untracked is not None
                 one.untracked.ended(number)
                 check_samples_are_apart(one.training.model, coupled=one.training.coupled is not None)
-                if one.layout.is_current():  # else it is laid out anew
+                if one.layout.is_current():  # otherwise a new layout follows
                     one.layout.statistics.check()
                 is_through = one is run_training
 
     def _keep(self) -> None:
-        """The body of a step is through: have a checkpoint, if it is time."""
+        """After the body of a step, write a checkpoint if it is time."""
         step, self._to_keep = self._to_keep, None
         if step is not None and self._kept is not None and self._world is not None and not self._is_adrift:
             steps = next(one.training.steps for one in self.trainings if one.saving is not None)
             self._kept.after(step.round, is_last=step.round == steps, leads=leads(self._world))
 
     def _evaluate(self, run_training: RunTraining, number: int) -> torch.Tensor:
-        """The gradient and loss of a step's batch again, as the parameters are now."""
+        """Compute the gradient and loss of a step's batch again, at the current parameters."""
         if (
             self.is_over
             or not run_training.is_open
             or (self.requests.steps[run_training.number] != number and not self._is_adrift)
         ):
-            raise UsageError(f"step {number} is over: step.evaluate() belongs in the loop body that was given the step")
+            raise UsageError(f"step {number} is over: call step.evaluate() in the loop body of the same step")
         try:
             with random_state_kept():
                 round_ = None if self._is_adrift else self._request(run_training, self.requests.evaluation_of)
@@ -297,8 +297,8 @@ class SharedRun:
     # -- rounds
 
     def _request(self, run_training: RunTraining, what: Callable[[int], Request]) -> Round | None:
-        """A round for what a script asks for; None if there is none, or this rank cannot use it."""
-        told: Request | None = None  # what the others ask for, when this rank has taken a state
+        """Run a round for the script's request; return None if there is none, or this rank cannot use it."""
+        told: Request | None = None  # the request of the others, after this rank has taken a state
         while not self.is_over:
             request = what(run_training.number)
             skips = told is not None and told != request
@@ -308,7 +308,7 @@ class SharedRun:
                 return None
             try:
                 world = self._entered()
-            except Outlived:  # this process was started again, and takes what came of it with the next training
+            except Outlived:  # this process was restarted after this training, and gets its result with the next one
                 self.close()
                 return None
             if is_through:
@@ -325,7 +325,7 @@ class SharedRun:
             self.requests.round = outcome.round
             if isinstance(outcome, Over):
                 self._end_with_others(request)
-            elif isinstance(outcome, RoundResult):  # it is of another training, or in the middle of a step
+            elif isinstance(outcome, RoundResult):  # it is for another training, or in the middle of a step
                 _drop(world)
             else:
                 told = self._told(request, told if skips else None, has_taken=self.replica.taken > taken)
@@ -335,7 +335,7 @@ class SharedRun:
         return None
 
     def _check(self, outcome: RoundResult, request: Request) -> None:
-        """Whether all ranks asked for that; if not, others who lack the sum are to have it, and see it, too."""
+        """Check that all ranks made this request; before the error, `close` lets others get the sum and see it."""
         if self.request_marks is None:
             return
         try:
@@ -346,26 +346,26 @@ class SharedRun:
             raise
 
     def _told(self, request: Request, skipped: Request | None, *, has_taken: bool) -> Request | None:
-        """What the others ask for next, whose state this rank has taken; it may have had to go on with its own."""
+        """Return the next request of the others, if this rank has taken their state; else it must keep its own."""
         if has_taken:
             return self.requests.asked
         if skipped is None:
             return None
         raise CodedReduceError(
-            f"this rank fell behind, and asks for {request} where the others asked for {skipped}; nobody is left whose "
-            "state it could take after that"
+            f"this rank fell behind: it requests {request}, but the others requested {skipped}; no rank is left that "
+            "could give it the state after that"
         )
 
     def _end_with_others(self, request: Request) -> None:
         self.close()
         if not request.is_step:
             raise UsageError(
-                f"the run was over when this rank asked for {request}: the rank that leads has left its loop, or was "
-                "through. All ranks must call step.evaluate() equally often"
+                f"the run was over when this rank requested {request}: the leader has left or finished its loop. All "
+                "ranks must call step.evaluate() equally often"
             )
 
     def _give(self, run_training: RunTraining, round_: Round, number: int) -> Step:
-        """Have the mean gradient where the script looks for it, and say what else is known of the round."""
+        """Set `.grad` to the mean gradient, and return the step with all that is known of the round."""
         training, layout = run_training.training, run_training.layout
         total = round_.total[: layout.length]
         means = layout.write_gradients(total, training.batches.size(number))
@@ -383,23 +383,23 @@ class SharedRun:
 
 
 def _check_finite(total: Vector, means: Means, number: int) -> None:
-    """What each worker computed was looked at by itself; together they may be too much, and alone nobody has looked."""
+    """Raise an error if the sum is not finite: workers check only their own part, and a process alone checks none."""
     if means.weight == 0:
         raise Diverged(
             number,
-            f"round {number}: the weights that losses() gave come to 0 over the whole batch, so it has no mean; leave "
-            "such batches out, or take larger ones",
+            f"round {number}: the weights that losses() returned sum to 0 over the whole batch, so it has no mean; "
+            "leave such batches out, or use larger ones",
         )
     if not is_finite(total):
         raise Diverged(
             number,
-            f"round {number}: the gradient is not finite; take a smaller learning rate, look at the data, or let it "
-            'pass (nonfinite="pass")',
+            f"round {number}: the gradient is not finite; use a smaller learning rate, check the data, or accept it "
+            'with nonfinite="pass"',
         )
 
 
 def _drop(world: World) -> None:
-    """Have a rank take another's state before its next round."""
+    """Make a rank take another's state before its next round."""
     drop = getattr(world, "drop", None)
     assert drop is not None, "only ranks fall behind"
     drop()

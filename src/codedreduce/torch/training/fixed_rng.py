@@ -1,8 +1,7 @@
-"""Randomness held still: so that the same samples can be computed together and apart, and compared.
+"""Fixed random numbers, so that the same samples can be computed together and apart, and compared.
 
-Dropout drops nothing, what is drawn is one number everywhere, and permutations reverse: then samples that are mixed
-have other partners in other company. It is also noted in which precision numbers were computed, to know what rounding
-alone may do.
+Dropout drops nothing, every draw is the same number, and permutations reverse: so samples that are mixed get other
+partners in another group. The precision of the computation is recorded as well, to bound the effect of rounding.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from codedreduce.torch.checks.fixed_draws import MOST, FixedDraws
+from codedreduce.torch.training.fixed_draws import MOST, FixedDraws
 
-#: What TF32 rounds to, in which a GPU may compute float32.
+#: The precision of TF32, in which a GPU may compute float32.
 _TF32 = 2.0**-10
 
-#: Places whose order is not defined where numbers are equal, as all that are drawn are here.
+#: Operators with an undefined order of equal numbers; all draws are equal here.
 _SORTING = ("sort", "topk")
 
 
 class FixedRngResult(NamedTuple):
-    """What was computed, and how.
+    """The result of a computation, and how it was computed.
 
-    `precision`: the widest step between numbers on the way. `is_still`: whether all that torch drew could be held
-    still. `has_drawn`: whether anything was drawn that another level would have changed.
+    `precision`: the coarsest precision of any intermediate result. `is_still`: whether all draws of torch could be
+    fixed. `has_drawn`: whether there was any draw that another level would have changed.
     """
 
     found: Any
@@ -38,7 +37,7 @@ class FixedRngResult(NamedTuple):
 
 
 def compute_with_fixed_rng(compute: Callable[[], Any], level: float = 0.5) -> FixedRngResult:
-    """Compute something with all that is drawn held still, at a level between 0 and 1 of what it might be."""
+    """Compute something with all draws fixed, at a level between 0 and 1 of their range."""
     beside = FixedDraws(level)
     with _FixedRng(level) as mode, beside.fixed():
         found = compute()
@@ -74,9 +73,9 @@ class _FixedRng(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = _named(func, args, kwargs)
         if name == "native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        if "dropout_p" in given:  # attention that drops by itself
+        if "dropout_p" in given:  # attention with dropout of its own
             return func(**(given | {"dropout_p": 0.0}))
-        if name == "_cudnn_init_dropout_state":  # which is then not used
+        if name == "_cudnn_init_dropout_state":  # the state is not used afterwards
             return func(*args, **kwargs)
         if name == "_cudnn_rnn":
             return func(**(given | {"dropout": 0.0, "dropout_state": None}))
@@ -96,7 +95,7 @@ def _named(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
 
 
 def _sorted(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Sort from the other end: those that are equal come out reversed, unless a stable order is asked for."""
+    """Sort from the other end, which reverses the order of equal numbers, unless a stable order is requested."""
     given = _named(func, args, kwargs)
     of, dim = given["self"], given.get("dim", -1)
     if not of.ndim or given.get("stable"):
@@ -106,7 +105,7 @@ def _sorted(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _value(name: str, given: Mapping[str, Any], level: float, found: Any) -> Any:
-    """A number that an operator might draw, or one for each place; None if that is not known."""
+    """Return a number that an operator might draw, or one for each place; None for an unknown operator."""
     of, normal = given.get("self"), NormalDist().inv_cdf(level)
     match name:
         case "rand" | "rand_like":

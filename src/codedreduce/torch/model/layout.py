@@ -1,8 +1,8 @@
-"""A model's trainable parameters as one vector, there and back.
+"""Maps a model's trainable parameters to one vector and back.
 
-The vector has the parameters one after the other, then for each of them whether it had a gradient, then what layers
-saw that remember it (batch normalisation), then what comes beside the losses (metrics, weights), then the loss.
-Numbers are float32, or float64 if a parameter is. Parameters that are frozen do not travel.
+The vector has the parameters one after the other; a flag for each that it had a gradient; the statistics of
+normalising layers; the sums of metrics and weights; and the loss. Numbers are float32, or float64 if any parameter is.
+Frozen parameters are not sent.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from codedreduce.errors import UsageError
-from codedreduce.torch.gradient.batch_norm import RunningStatistics
-from codedreduce.torch.gradient.loss_output import Form
+from codedreduce.torch.model.batch_norm import RunningStatistics
+from codedreduce.torch.model.loss_output import Form
 
 PLAIN = Form()
 
@@ -27,7 +27,7 @@ AnyVector = np.ndarray[Any, Any] | torch.Tensor
 
 
 class Means(NamedTuple):
-    """Of a batch, beside its gradient. Without a weight, of any sample, there is no mean loss."""
+    """The means of a batch, beside its gradient. If the total weight is 0, there is no mean loss."""
 
     loss: float
     metrics: dict[str, float]
@@ -35,7 +35,7 @@ class Means(NamedTuple):
 
 
 class Layout:
-    """Where each parameter lies in the vector, and what is added up beside gradients."""
+    """The place of each parameter in the vector, and the sums beside gradients."""
 
     def __init__(
         self, model: torch.nn.Module, form: Form = PLAIN, beside: Sequence[torch.nn.Module] = ()
@@ -46,11 +46,11 @@ class Layout:
         self.names = [name for name, _ in named]
         self.parameters = [one for _, one in named]
         if not self.parameters:
-            raise UsageError("the model has no parameter that requires a gradient")
+            raise UsageError("the model has no parameter that requires a gradient; set requires_grad for at least one")
         for name, one in named:
             if not one.is_floating_point():
                 raise UsageError(
-                    f"parameter {name!r} is {one.dtype}; only real floating-point parameters can be trained"
+                    f"parameter {name!r} is {one.dtype}; only real floating-point parameters can be trained: convert it"
                 )
         wide = any(one.dtype == torch.float64 for one in self.parameters)
         self.dtype: np.dtype[Any] = np.dtype(np.float64 if wide else np.float32)
@@ -59,10 +59,10 @@ class Layout:
         self.statistics = RunningStatistics(model, beside)
         self._sparse = [id(one) in _with_sparse_gradients(model) for one in self.parameters]
         self.length = self.numbers + len(self.parameters) + self.statistics.length + form.numbers
-        self._flags: tuple[list[int], torch.Tensor] | None = None  # which parameters had a gradient, as last
+        self._flags: tuple[list[int], torch.Tensor] | None = None  # the last flags: which parameters had a gradient
 
     def shape(self) -> str:
-        """What parameters all nodes must have: names, shapes and types."""
+        """Describe the parameters, which must be the same on all ranks: names, shapes and types."""
         text = "\n".join(
             f"{name} {tuple(one.shape)} {one.dtype} {one.requires_grad}" for name, one in self._model.named_parameters()
         )
@@ -71,7 +71,7 @@ class Layout:
         return f"a model with {count} trainable parameters, {self.numbers} numbers, names and shapes {code:08x}"
 
     def fixed(self) -> str:
-        """The values that all nodes must have: of what does not travel."""
+        """Describe by a digest the values that are not sent, and must be the same on all ranks."""
         code = 0
         fixed = [*(one for one in self._model.parameters() if not one.requires_grad), *self._model.buffers()]
         for one in fixed:
@@ -81,7 +81,7 @@ class Layout:
         return f"frozen parameters and buffers with the digest {code:08x}"
 
     def structure(self) -> str:
-        """What stays the same while a model is trained, in words: names, shapes and types."""
+        """Describe what stays the same while a model is trained: names, shapes and types."""
         named = self._model.state_dict().items()
         text = "\n".join(f"{plain_name(name)} {tuple(one.shape)} {one.dtype}" for name, one in named)
         count = len(list(self._model.parameters()))
@@ -89,7 +89,7 @@ class Layout:
         return f"{kind} with {count} parameters, structure {zlib.crc32(text.encode()):08x}"
 
     def is_current(self) -> bool:
-        """Whether the model's trainable parameters are still those that were laid out."""
+        """Whether the model's trainable parameters are still those of this layout."""
         now = [one for one in self._model.parameters() if one.requires_grad]
         return len(now) == len(self.parameters) and all(a is b for a, b in zip(now, self.parameters, strict=True))
 
@@ -110,17 +110,17 @@ class Layout:
 
     @torch.no_grad()
     def write_model(self, vector: np.ndarray[Any, Any]) -> None:
-        """Take the parameters from a vector that has arrived."""
+        """Set the parameters from a received vector."""
         torch._foreach_copy_(list(self.parameters), self._views(as_tensor(vector)))
 
     def forget_gradients(self) -> None:
-        """No parameter has a gradient."""
+        """Set `.grad` of every parameter to None."""
         for one in self.parameters:
             one.grad = None
 
     @contextlib.contextmanager
     def gradients_kept(self) -> Iterator[None]:
-        """Gradients are afterwards what they were: a backward pass in here adds nothing to them, and finds none."""
+        """Restore gradients at the end: a backward pass in here starts with none, and leaves none."""
         kept = [one.grad for one in self.parameters]
         self.forget_gradients()
         try:
@@ -131,7 +131,7 @@ class Layout:
 
     @torch.no_grad()
     def read_gradients(self, vector: AnyVector, totals: torch.Tensor) -> None:
-        """Write the gradients into a vector, zero where there is none, which there are, and what is beside them."""
+        """Write to a vector the gradients (zero where there is none), the flags, and the other sums."""
         flat = as_tensor(vector)
         views, there = self._views(flat), self._there()
         for index in set(range(len(views))).difference(there):
@@ -142,7 +142,7 @@ class Layout:
 
     @torch.no_grad()
     def add_gradients(self, vector: AnyVector, totals: torch.Tensor) -> None:
-        """Add the gradients to those in a vector, which there are, and what is beside them."""
+        """Add to a vector the gradients, the flags, and the other sums."""
         flat = as_tensor(vector)
         views, there = self._views(flat), self._there()
         if there:
@@ -151,14 +151,14 @@ class Layout:
         self._beside(flat).add_(self._beside_gradients(there, totals).to(flat))
 
     def _there(self) -> list[int]:
-        """The parameters that have a gradient."""
+        """Return the indices of parameters that have a gradient."""
         return [index for index, one in enumerate(self.parameters) if one.grad is not None]
 
     def _beside(self, flat: torch.Tensor) -> torch.Tensor:
         return flat[self.numbers :]
 
     def _beside_gradients(self, there: list[int], totals: torch.Tensor) -> torch.Tensor:
-        """What follows the gradients in a vector."""
+        """Return the part of the vector after the gradients."""
         if self._flags is None or self._flags[0] != there or self._flags[1].device != totals.device:
             flags = torch.zeros(len(self.parameters), dtype=totals.dtype)
             flags[there] = 1
@@ -167,9 +167,9 @@ class Layout:
 
     @torch.no_grad()
     def write_gradients(self, vector: AnyVector, samples: int) -> Means:
-        """Give every parameter its mean gradient, None where no worker had one, and layers what was seen.
+        """Set every parameter's mean gradient (None where no worker had one), and update running statistics.
 
-        A vector that lies on a device is this process's own, and is divided where it lies.
+        A vector on a device belongs to this process, and is divided in place.
         """
         flat = as_tensor(vector)
         beside = self._beside(flat).cpu().numpy()
@@ -177,9 +177,9 @@ class Layout:
         with np.errstate(divide="ignore", invalid="ignore"):
             loss = np.divide(beside[-1], weight)
         sums = flat[: self.numbers].to(self.device, non_blocking=True)
-        divisor = torch.full((), float(weight), dtype=flat.dtype, device=self.device)  # not a number: no reciprocal
+        divisor = torch.full((), float(weight), dtype=flat.dtype, device=self.device)  # torch inverts a plain number
         mean = sums.div_(divisor) if sums.device.type != "cpu" else sums / divisor
-        present = beside[: len(self.parameters)] != 0  # a cyclic code weighs workers by numbers of both signs
+        present = beside[: len(self.parameters)] != 0  # weights of a cyclic code may be negative
         for one, view, there, sparse in zip(
             self.parameters, self._views(mean), present.tolist(), self._sparse, strict=True
         ):
@@ -192,22 +192,22 @@ class Layout:
 
 
 def as_tensor(vector: AnyVector) -> torch.Tensor:
-    """A vector as PyTorch sees it, where it lies."""
+    """Return a vector as a tensor, without a copy."""
     if isinstance(vector, torch.Tensor):
         return vector
-    with warnings.catch_warnings():  # memory of another process cannot be written to, and is not
+    with warnings.catch_warnings():  # memory of another process is read-only, and is not written to
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(vector)
 
 
 def _with_sparse_gradients(model: torch.nn.Module) -> set[int]:
-    """Parameters whose gradients torch gives as some rows, which is what SparseAdam takes: of sparse embeddings."""
+    """Return the ids of parameters of sparse embeddings: torch gives their gradients as rows, as SparseAdam takes."""
     kinds = torch.nn.Embedding | torch.nn.EmbeddingBag
     return {id(one.weight) for one in model.modules() if isinstance(one, kinds) and one.sparse}
 
 
 def plain_name(name: str) -> str:
-    """What something is called in a model that is not compiled: `torch.compile` puts a module around it.
+    """Return a name as in a model that is not compiled; `torch.compile` wraps modules and adds `_orig_mod.`.
 
     >>> plain_name("_orig_mod.encoder._orig_mod.weight")
     'encoder.weight'
@@ -222,7 +222,7 @@ def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
 
 
 def on_device(batch: Any, device: torch.device | None) -> Any:
-    """A batch with all its tensors moved."""
+    """Move all tensors of a batch to a device."""
     if device is None:
         return batch
     if hasattr(batch, "to"):

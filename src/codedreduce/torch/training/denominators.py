@@ -1,8 +1,9 @@
-"""Losses whose mean is not what it is in one process: seen in the graph that autograd keeps of them.
+"""Finds losses with another mean than in one process, in the autograd graph of the losses.
 
-A mean over all tokens of a batch is not the mean of each sample's mean, if samples have different numbers of them. So
-from the losses back, as long as every operation is linear, divisions and means are looked for whose denominators are
-whole numbers that differ between samples. What lies behind a loss function (pooling over tokens, say) is not looked at.
+A mean over all tokens of a batch is not the mean of the samples' means, if samples have different numbers of tokens.
+The search goes back from the losses as long as every operation is linear. It looks for divisions and means with
+denominators that are whole numbers and differ between samples. It stops at a loss function, so it does not see pooling
+over tokens behind one, for example.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any
 
 import torch
 
-#: Operations that add numbers of a sample up.
+#: Operations that add up numbers of a sample.
 _ADDING = ("Sum", "Nansum", "IndexAdd", "ScatterAdd", "ScatterReduce", "Bmm", "Mv")
 
-#: Operations of which a sum of losses, each divided by something, is made.
+#: Operations that can form a sum of losses, each divided by something.
 _LINEAR = (
     *_ADDING, "Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Mean", "Stack", "Cat", "View", "UnsafeView", "Squeeze",
     "Unsqueeze", "Expand", "Select", "Slice", "Split", "Unbind", "Permute", "Transpose", "Alias", "Clone", "ToCopy",
@@ -25,7 +26,7 @@ _LINEAR = (
 
 
 def counts_that_differ(losses: torch.Tensor) -> tuple[int, int] | None:
-    """The smallest and the largest count that samples' losses are divided by; None if all are divided alike.
+    """Return the smallest and the largest count that samples' losses are divided by; None if all are equal.
 
     >>> of_tokens = torch.ones(3, 4, requires_grad=True) * 2
     >>> counts_that_differ(of_tokens.sum(1) / torch.tensor([1, 4, 2])), counts_that_differ(of_tokens.sum(1) / 4)
@@ -34,7 +35,7 @@ def counts_that_differ(losses: torch.Tensor) -> tuple[int, int] | None:
     if losses.ndim != 1 or len(losses) < 2 or losses.grad_fn is None:
         return None
     samples = len(losses)
-    of_each: dict[str, list[float]] = defaultdict(list)  # those of losses that are computed sample by sample
+    of_each: dict[str, list[float]] = defaultdict(list)  # counts of losses that are computed sample by sample
     for node, path in _linear(losses.grad_fn, samples):
         count = _denominator(node)
         if count is None:
@@ -53,7 +54,7 @@ def counts_that_differ(losses: torch.Tensor) -> tuple[int, int] | None:
 
 
 def weighs_classes(losses: torch.Tensor) -> bool:
-    """Whether samples count as their classes do, by weights that a loss function was given and that differ.
+    """Whether a loss function weights samples by class (`weight=`), with weights that differ.
 
     >>> scores, classes = torch.zeros(3, 2, requires_grad=True), torch.tensor([0, 1, 1])
     >>> [
@@ -70,7 +71,7 @@ def weighs_classes(losses: torch.Tensor) -> bool:
 
 
 def _linear(node: Any, samples: int) -> Iterator[tuple[Any, str]]:
-    """Every operation that losses are a linear function of, with the names of those on the way to it."""
+    """Yield every operation that the losses depend on linearly, with the names of the operations on the path to it."""
     waiting, seen = [(node, "")], {node}
     while waiting:
         node, way = waiting.pop()
@@ -89,14 +90,14 @@ def _is(node: Any, kinds: tuple[str, ...]) -> bool:
 
 
 def _adds(path: str, node: Any, samples: int) -> bool:
-    """Whether numbers of a sample are added up, before a division or after it."""
+    """Whether numbers of a sample are added up before or after a division."""
     return any(f"/{kind}Backward" in path for kind in _ADDING) or any(
         _is(one, _ADDING) for one, _ in _linear(node, samples)
     )
 
 
 def _denominator(node: Any) -> torch.Tensor | None:
-    """What an operation divides by, as far as it is not a parameter's doing."""
+    """Return the divisor of an operation, if it does not depend on a parameter."""
     if _is(node, ("Div",)):
         other = node._saved_other
         return None if other is None or other.requires_grad else other.detach()
@@ -104,16 +105,16 @@ def _denominator(node: Any) -> torch.Tensor | None:
         sizes, dims = node._saved_self_sym_sizes, getattr(node, "_saved_dim", None)
         places = range(len(sizes)) if dims is None else [one - 2**64 if one >= 2**63 else one for one in dims]
         return torch.tensor([sizes[one] for one in places]).prod()
-    if getattr(node, "_saved_reduction", None) == 1:  # the mean, of a loss function
+    if getattr(node, "_saved_reduction", None) == 1:  # reduction="mean" of a loss function
         weight = getattr(node, "_saved_total_weight", None)
         return weight.detach() if weight is not None else torch.tensor(node._saved_self.numel())
     return None
 
 
 def _factor(node: Any, samples: int) -> torch.Tensor | None:
-    """The counts whose reciprocals an operation multiplies with: one a sample, or a mask's that was divided by them.
+    """Return the counts if an operation multiplies by their reciprocals: one per sample, or a mask divided by them.
 
-    A half, a quarter and a tenth may as well be weights that somebody chose; a third is none.
+    A half, a quarter or a tenth may be a weight that a user chose; a third is not.
     """
     for one in (node._saved_self, node._saved_other) if _is(node, ("Mul",)) else ():
         if one is None or one.requires_grad or not one.is_floating_point() or not one.ndim or len(one) != samples:
@@ -131,7 +132,7 @@ def _factor(node: Any, samples: int) -> torch.Tensor | None:
 
 
 def _multiplies_by_counts(node: Any, samples: int) -> bool:
-    """Whether what was divided before is a sum again."""
+    """Whether an operation multiplies by counts, so that a mean becomes a sum again."""
     factors = (node._saved_self, node._saved_other) if _is(node, ("Mul",)) else ()
     return any(
         one is not None and not one.requires_grad and one.numel() == samples and _are_counts(one) for one in factors
@@ -139,7 +140,7 @@ def _multiplies_by_counts(node: Any, samples: int) -> bool:
 
 
 def _are_counts(found: torch.Tensor) -> bool:
-    """Whether these are whole numbers, and not all the same; as good as whole, if something small was added."""
+    """Whether these are whole numbers and not all equal; a small added constant (1e-3) is allowed."""
     found = found.detach().double()
     whole = found.round()
     least, most = float(whole.min()), float(whole.max())

@@ -1,12 +1,12 @@
-"""What a script's `losses` gives: a loss for each sample, and what may come beside it.
+"""The return value of a script's `losses`: a loss for each sample, with optional weights and metrics.
 
-    losses                      one loss a sample: the step has the gradient of their mean
-    (sums, weights)             the gradient of sum(sums) / sum(weights) over the batch: a mean over tokens, say
+    losses                      one loss per sample: the step has the gradient of their mean
+    (sums, weights)             the gradient of sum(sums) / sum(weights) over the batch: for example a mean over tokens
     (losses, weights, metrics)  a dictionary of numbers, one for each sample: `step.metrics` has their means
-    (losses, metrics)           the same without weights, as is (losses, None, metrics)
+    (losses, metrics)           the same without weights, like (losses, None, metrics)
 
-All of it is added up over the batch beside the gradient, and divided after that: the result is the same whoever
-computed what. So any of them may also come as the `Sum` over the samples, which is how frameworks have them.
+All of these are summed over the batch beside the gradient, and divided after that, so the result does not depend on
+which rank computed which samples. So each of them may also be the `Sum` over the samples, as frameworks return it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 from codedreduce.errors import UsageError
 
-#: What a script gives: losses(model, batch), or losses(model, batch, step).
+#: The script's function: losses(model, batch), or losses(model, batch, step).
 Losses = Callable[..., Any]
 
 
@@ -32,21 +32,21 @@ class At(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """One number for several samples: the sum of what each of them has."""
+    """One number for several samples: the sum of their numbers."""
 
     of: torch.Tensor
 
 
 @dataclass(frozen=True)
 class Form:
-    """What comes beside the losses: the same in every batch, and on every node."""
+    """Which numbers come with the losses: the same in every batch, and on every rank."""
 
     weighted: bool = False
     metrics: tuple[str, ...] = ()
 
     @property
     def numbers(self) -> int:
-        """How many numbers are added up beside a gradient: a metric each, the weights, the loss."""
+        """The number of sums beside a gradient: one per metric, the weights, the loss."""
         return len(self.metrics) + self.weighted + 1
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Form:
 
 @dataclass(frozen=True)
 class LossOutput:
-    """What was given for some samples: one number each, or one for all of them, their sum."""
+    """The loss output for some samples: one number for each, or their sum."""
 
     losses: torch.Tensor
     weights: torch.Tensor | None
@@ -67,18 +67,18 @@ class LossOutput:
 
     @property
     def form(self) -> Form:
-        """What comes beside the losses."""
+        """Which numbers come with the losses."""
         return Form(self.weights is not None, tuple(sorted(self.metrics)))
 
     def totals(self) -> torch.Tensor:
-        """The sums of what comes beside the losses, metrics first, in the order of their names; and of the losses."""
+        """Return the sums: metrics in the order of their names, then weights, then losses."""
         parts = [self.metrics[name] for name in sorted(self.metrics)]
         if self.weights is not None:
             parts.append(self.weights)
         return torch.stack([*(_wide(part).sum() for part in parts), _wide(self.losses.detach().sum())])
 
     def rows(self) -> dict[str, torch.Tensor]:
-        """All numbers by what they are, one for each sample; of a sum that one."""
+        """Return all numbers by kind, one for each sample; for a `Sum` that one number."""
         rows = {"the loss": self.losses}
         if self.weights is not None:
             rows["the weight"] = self.weights
@@ -87,23 +87,23 @@ class LossOutput:
 
 
 def _wide(part: torch.Tensor) -> torch.Tensor:
-    """In numbers that hold sums of many; Apple's devices have no wider ones."""
+    """Convert to float64, to hold sums of many numbers; Apple's devices have only float32."""
     return part.to(torch.float32 if part.device.type == "mps" else torch.float64)
 
 
 def read_loss_output(found: Any, samples: int) -> LossOutput:
-    """Check what was given for so many samples."""
+    """Check the return value of `losses` for `samples` samples."""
     losses, weights, metrics = _parts(found)
     losses = _checked("losses", losses, samples)
     if weights is not None:
         weights = _checked("weights", weights, samples, losses.device)
         if weights.requires_grad:
             raise UsageError(
-                "the weights that losses() gives depend on parameters: the gradient of sum(sums) / sum(weights) is "
-                "only known for weights that do not; .detach() them"
+                "the weights that losses() returned depend on parameters: the gradient of sum(sums) / sum(weights) is "
+                "only known for constant weights; .detach() them"
             )
     if metrics is not None and not isinstance(metrics, Mapping):
-        raise UsageError(f"the metrics that losses() gives are a dictionary, not {type(metrics).__name__}")
+        raise UsageError(f"losses() returned metrics of type {type(metrics).__name__}; return a dictionary")
     named = {}
     for name, one in (metrics or {}).items():
         named[str(name)] = _checked(f"metric {name!r}", one, samples, losses.device).detach()
@@ -118,12 +118,12 @@ def _parts(found: Any) -> tuple[Any, Any, Any]:
     if len(found) == 3:
         return found[0], found[1], found[2]
     raise UsageError(
-        f"losses() gives losses, (sums, weights), or (losses, weights or None, metrics); it gave {len(found)} things"
+        f"losses() returned {len(found)} values; return losses, (sums, weights), or (losses, weights or None, metrics)"
     )
 
 
 def _checked(what: str, found: Any, samples: int, device: torch.device | None = None) -> torch.Tensor:
-    """One number for each of so many samples, or their sum."""
+    """Return one number for each of `samples` samples, or their sum; raise an error for another shape."""
     if isinstance(found, Sum):
         return found.of.reshape(()).to(device or found.of.device)
     if device is not None:
@@ -132,14 +132,14 @@ def _checked(what: str, found: Any, samples: int, device: torch.device | None = 
         return found
     shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
     each = "one loss per sample" if what == "losses" else f"one number per sample in its {what}"
-    hint = " Is there a reduction='none' missing?" if what == "losses" else ""
+    hint = " Is reduction='none' missing?" if what == "losses" else ""
     raise UsageError(
-        f"losses() must give {each}: for {samples} samples a tensor of shape ({samples},); it gave {shape}.{hint}"
+        f"losses() must return {each}: for {samples} samples a tensor of shape ({samples},); it returned {shape}.{hint}"
     )
 
 
 def takes_step(losses: Losses) -> bool:
-    """Whether `losses` wants to know the step: by a third parameter that must be given, or is called so.
+    """Whether `losses` takes the step: it has a third parameter that is required, or is named `step`.
 
     >>> takes_step(lambda model, batch, step: 0), takes_step(lambda model, batch, temperature=1.0: 0)
     (True, False)
@@ -152,5 +152,5 @@ def takes_step(losses: Losses) -> bool:
     needed = [one for one in places if one.default is one.empty]
     has_others = any(one.kind is one.VAR_POSITIONAL for one in parameters)
     if len(needed) > 3 or (len(places) < 2 and not has_others):
-        raise UsageError(f"losses is called with (model, batch) or (model, batch, step); it takes {len(places)} things")
+        raise UsageError(f"losses takes {len(places)} parameters; it must take (model, batch) or (model, batch, step)")
     return len(places) > 2 and (len(needed) == 3 or places[2].name == "step")

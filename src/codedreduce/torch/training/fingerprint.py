@@ -1,4 +1,4 @@
-"""Whether two samples are the same, whatever a dataset gives: tensors, arrays, numbers, text, and what holds them."""
+"""Compares samples of any type by a digest: tensors, arrays, numbers, text, and containers of these."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blake3 import blake3
 
 
 def fingerprint(samples: Iterable[Any]) -> str:
-    """A short digest of samples.
+    """Return a short digest of samples.
 
     >>> fingerprint([(torch.zeros(2), 1)]) == fingerprint([(torch.zeros(2), 1)]) != fingerprint([(torch.zeros(2), 2)])
     True
@@ -26,7 +26,7 @@ def fingerprint(samples: Iterable[Any]) -> str:
 
 
 def _parts(value: Any) -> Iterator[bytes]:
-    """What a value consists of. Of something unknown that is its kind, and its bytes if it has any (as pictures do)."""
+    """Yield the parts of a value as bytes. An unknown type yields its name, and `tobytes()` if it has it (images)."""
     yield type(value).__name__.encode()
     if isinstance(value, torch.Tensor):
         dense = value.detach().cpu()

@@ -1,4 +1,4 @@
-"""What users do wrong with `train`, found before it costs a run: a loop that is not there, an argument of others."""
+"""Checks of calls to `train`: mistakes are found before the run, such as a missing loop or an unknown argument."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ WRAPPERS = {
 
 
 def check_not_wrapped(model: nn.Module) -> None:
-    """Refuse a model that would wait in its own way for processes that codedreduce does not wait for.
+    """Refuse a model that is not one initialized module, or is in a wrapper that waits for processes by itself.
 
     >>> check_not_wrapped(nn.Linear(2, 2))
     """
     if not isinstance(model, nn.Module):
         raise UsageError(
-            f"the model is a {type(model).__name__}; train(...) takes one torch.nn.Module: of several make one, "
+            f"the model is a {type(model).__name__}; train(...) takes one torch.nn.Module: combine several into one, "
             "nn.ModuleList([encoder, decoder])"
         )
     for name, one in model.named_parameters():
         if isinstance(one, nn.parameter.UninitializedParameter):
             raise UsageError(
-                f"the parameter {name!r} has no shape yet, as lazy modules have none: call the model on a sample "
-                "before it is given to an optimizer and to train(...)"
+                f"the parameter {name!r} has no shape yet, because its module is lazy: call the model on a sample "
+                "before you give it to an optimizer and to train(...)"
             )
     for module in model.modules():
         for kind in type(module).__mro__:
             if kind.__name__ in WRAPPERS and kind.__module__.startswith("torch."):
                 raise UsageError(
                     f"the model is wrapped in {kind.__name__}, which sums gradients itself; give train(...) "
-                    f"{WRAPPERS[kind.__name__]}, in losses, too"
+                    f"{WRAPPERS[kind.__name__]}; use the same in losses"
                 )
 
 
 def device_of(device: torch.device | str) -> torch.device:
-    """A device that this process can use.
+    """Return the device, if this process can use it.
 
     >>> device_of("cpu")
     device(type='cpu')
@@ -60,24 +60,24 @@ def device_of(device: torch.device | str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UsageError(
-            f"device={str(device)!r} cannot be used: {why}; give a device that this process has, or leave it out to "
-            "compute where the model is"
+            f"device={str(device)!r} cannot be used: {why}; give a device that this process has, or leave device= out "
+            "to compute where the model is"
         ) from error
     return where
 
 
-#: What `train` has instead of arguments that torch's DataLoader takes, or the trainers of others.
+#: What to use in `train` instead of arguments of torch's DataLoader, or of other trainers.
 INSTEAD = {
     "batch_sampler": "sampler=, a function of (seed, round) that gives the samples of the batch",
     "generator": "seed=",
     "in_order": "nothing: the order of batches follows from the seed",
     "multiprocessing_context": "num_workers=, the number of processes that load samples",
-    "persistent_workers": "num_workers=; those processes persist until the training is over",
-    "pin_memory": "device=, where batches are moved to, and num_workers= to load them ahead",
+    "persistent_workers": "num_workers=; its processes persist until the training is over",
+    "pin_memory": "device= to move batches there, and num_workers= to load them ahead",
     "pin_memory_device": "device=",
     "prefetch_factor": "prefetch=, the number of rounds that are loaded ahead",
-    "shuffle": "nothing to shuffle anew in every epoch, and sampler=cr.Sequential() to go through samples as they are",
-    "timeout": "nothing: a late process is not waited for",
+    "shuffle": "nothing to shuffle again in every epoch, or sampler=cr.Sequential() to keep the order of the dataset",
+    "timeout": "nothing: the run does not wait for a late process",
     "worker_init_fn": "nothing: random generators are seeded for every sample",
     **dict.fromkeys(("dataloader", "loader", "train_loader"), "dataset=loader.dataset and batch_size="),
     **dict.fromkeys(("lr", "optimizer", "scheduler"), "optimizer.step() in the loop body, and state=[optimizer]"),
@@ -93,7 +93,7 @@ INSTEAD = {
 
 
 def check_names(given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse arguments that `train` does not have, and say what to use.
+    """Refuse arguments that `train` does not have, and name what to use instead.
 
     >>> check_names(["seed", "shufle"], ["seed", "sampler"])
     Traceback (most recent call last):
@@ -114,13 +114,13 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
 
 
 class Loops:
-    """Whether what `train` gave was looped over."""
+    """Records whether the script iterates over what `train` returned."""
 
     def __init__(self) -> None:
         self._waiting: list[object] = []
 
     def over(self, steps: Iterator[Any]) -> Iterator[Any]:
-        """The same steps; it is known when they are begun with."""
+        """Return the same steps, and record when the script begins to iterate."""
         name = object()
         self._waiting.append(name)
 
@@ -131,11 +131,11 @@ class Loops:
         return looped()
 
     def check(self) -> None:
-        """Refuse to end as if all were well when nothing was trained."""
+        """Raise an error if the script never iterated over a training, so that nothing was trained."""
         if self._waiting:
             raise UsageError(
-                "cluster.train(...) was called, and nothing was trained: it trains while it is looped over, so write "
-                "`for step in cluster.train(...):` with optimizer.step() in the loop"
+                "cluster.train(...) was called, but nothing was trained: it trains only while you iterate over it. "
+                "Write `for step in cluster.train(...):` with optimizer.step() in the loop"
             )
 
 
@@ -144,7 +144,7 @@ class _HasLoops(Protocol):
 
     @property
     def is_root(self) -> bool:
-        """Whether the run is led from here."""
+        """Whether this rank is the leader."""
 
 
 P = ParamSpec("P")
@@ -155,7 +155,7 @@ S = TypeVar("S", bound=StepLike)
 def noticing_loops(
     train: Callable[Concatenate[H, P], Iterator[S]],
 ) -> Callable[Concatenate[H, P], Iterator[S]]:
-    """Lets a method that gives steps notice whether they are taken, and tell of them."""
+    """Decorate a method that yields steps: check its arguments, record whether it is iterated, report its steps."""
 
     known = list(inspect.signature(train).parameters)
 
@@ -168,7 +168,7 @@ def noticing_loops(
 
 
 def _telling(owner: _HasLoops, steps: Iterator[S]) -> Iterator[S]:
-    """The same steps; who looks on is told of them."""
+    """Yield the same steps, and report them to the launcher for its live table."""
     tells = TellsSteps()
     try:
         for step in steps:

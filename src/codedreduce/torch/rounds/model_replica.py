@@ -1,4 +1,4 @@
-"""What every rank steps by itself: the model, and the objects that a script names; there and back as bytes."""
+"""The replica that each rank steps: the model and the objects in `state=`, converted to bytes and back."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ import numpy as np
 import torch
 
 from codedreduce.errors import UsageError
-from codedreduce.torch.layout import plain_name
+from codedreduce.torch.model.layout import plain_name
 from codedreduce.torch.rounds.requests import Requests
 
 log = logging.getLogger("codedreduce")
 
 
 class TorchReplica:
-    """A model with all its parameters and buffers, and whatever else has `state_dict` and `load_state_dict`.
+    """A model with all its parameters and buffers, and other objects with `state_dict` and `load_state_dict`.
 
-    Which parameters are trained is a part of it: a script may freeze some, or unfreeze them. Names are those of a model
-    that is not compiled, so that it may be here and not there.
+    It includes which parameters are trainable: a script may freeze or unfreeze some. Names are those of a model that is
+    not compiled, so that ranks may differ in whether they compile it.
     """
 
     def __init__(self, model: torch.nn.Module, state: Sequence[Any] = ()) -> None:
         for one in state:
             if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
                 raise UsageError(
-                    f"state= takes objects with state_dict and load_state_dict, as optimizers and schedulers have; "
-                    f"{type(one).__name__} has not"
+                    f"{type(one).__name__} in state= has no state_dict and load_state_dict: give objects that have "
+                    "both, such as optimizers and schedulers"
                 )
         self._model = model
         self._state = tuple(state)
         self.has_stepped = False
 
     def now(self) -> dict[str, Any]:
-        """All of it, as it is now; what it has of tensors is not copied."""
+        """Return the current state; its tensors are not copied."""
         return {
             "model": {plain_name(name): one for name, one in self._model.state_dict().items()},
             "trainable": [one.requires_grad for one in self._model.parameters()],
@@ -46,7 +46,7 @@ class TorchReplica:
         }
 
     def be(self, packed: Mapping[str, Any]) -> None:
-        """Be as another was."""
+        """Load the state of another replica."""
         named = {plain_name(name): one for name, one in packed["model"].items()}
         called = {plain_name(name): name for name in self._model.state_dict()}
         self._model.load_state_dict({called.get(name, name): one for name, one in named.items()})
@@ -56,21 +56,21 @@ class TorchReplica:
             one.load_state_dict(its)
         if self.has_stepped and not self._state:
             log.warning(
-                "this rank fell behind and takes the model of another, but not the optimizer's state, which the run "
-                "does not know: name it in train(..., state=[optimizer, ...])"
+                "this rank fell behind and took the model of another rank, but not the optimizer's state: list the "
+                "optimizer in train(..., state=[optimizer, ...])"
             )
 
 
 class WholeReplica:
-    """All trainings of a run, and the book that says how far each has come: what a rank takes, and checkpoints have."""
+    """The state of all trainings of a run, with the progress of each: for state transfers and checkpoints."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
         self._replicas: list[TorchReplica] = []
-        self.taken = 0  # times that it has been made as another was
+        self.taken = 0  # the number of states loaded
 
     def add(self, replica: TorchReplica) -> None:
-        """One training more."""
+        """Add a training."""
         self._replicas.append(replica)
 
     def _now(self) -> dict[str, Any]:
@@ -79,17 +79,17 @@ class WholeReplica:
         return found | {"book": self._requests.packed()}
 
     def pack(self) -> np.ndarray[Any, Any]:
-        """All of it, as it is now."""
+        """Return the current state as bytes."""
         return _packed(self._now())
 
     def copy(self) -> Callable[[], np.ndarray[Any, Any]]:
-        """A copy of all of it, to be packed when there is time."""
+        """Copy the current state, and return a function that packs the copy later."""
         return partial(_packed, copy.deepcopy(self._now()))
 
     def unpack(self, state: np.ndarray[Any, Any]) -> None:
-        """Be as another was."""
+        """Load a packed state."""
         packed = torch.load(io.BytesIO(state.tobytes()), map_location="cpu", weights_only=True)
-        if "book" in packed:  # there are checkpoints from before there was one
+        if "book" in packed:  # older checkpoints have none
             self._requests.read(packed["book"])
         for one, its in zip(self._replicas, packed.get("trainings", [packed]), strict=True):
             one.be(its)

@@ -1,13 +1,13 @@
-"""A rehearsal before the first round: some samples, together, apart, and twice. What cannot work is found here.
+"""A rehearsal before the first round computes some samples together, apart, and twice, to find what cannot work.
 
-A worker computes some samples of a batch, and another may compute them again. So the loss of a sample must not depend
-on the samples beside it (in-batch negatives, mixup, batch normalisation by hand), nor on what was computed before (a
-carried state, a generator of one's own). Both is tried with samples that the seed draws, with gradients as in training,
-and leaves no trace. Random numbers are held still for the first, at a level; if any were drawn, then at others, too,
-because what is done with some probability (`if random() < 0.5`) is done at some of them.
+A worker computes some samples of a batch, and another worker may compute them again. So the loss of a sample must not
+depend on other samples (in-batch negatives, mixup, manual batch normalisation). It must not depend on earlier calls
+either (a carried state, a generator of its own). The rehearsal tests both with samples drawn by the seed and gradients
+as in training, and restores all state afterwards. It tests the first with random numbers fixed at a level. If any were
+drawn, it repeats the test at other levels: `if random() < 0.5` is true at some of them.
 
-Computing in other company also rounds otherwise. With numbers whose steps are e (1.2e-7 in float32) a difference of up
-to e^0.65 (3e-5) is taken for rounding, one beyond e^0.5 (3e-4) for a mistake, and between them there is a warning.
+The grouping of samples also changes the rounding. With precision e (1.2e-7 in float32), a relative difference of up to
+e^0.65 (3e-5) counts as rounding, and one beyond e^0.5 (3e-4) as a mistake. Between them there is a warning.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from codedreduce.errors import UsageError
-from codedreduce.torch.checks.denominators import counts_that_differ, weighs_classes
-from codedreduce.torch.checks.fingerprint import fingerprint
-from codedreduce.torch.checks.fixed_rng import FixedRngResult, compute_with_fixed_rng
-from codedreduce.torch.gradient.batch_norm import RunningStatistics, normalising
-from codedreduce.torch.gradient.compilation import without_compiling
-from codedreduce.torch.gradient.grad_scaler import scalers_seen
-from codedreduce.torch.gradient.loss_output import Form, LossOutput
-from codedreduce.torch.seeding import drawn, drawn_beside_torch, random_state_kept, seed_everything
+from codedreduce.torch.model.batch_norm import RunningStatistics, normalising
+from codedreduce.torch.model.loss_output import Form, LossOutput
+from codedreduce.torch.model.seeding import drawn, drawn_beside_torch, random_state_kept, seed_everything
+from codedreduce.torch.training.compilation import without_compiling
+from codedreduce.torch.training.denominators import counts_that_differ, weighs_classes
+from codedreduce.torch.training.fingerprint import fingerprint
+from codedreduce.torch.training.fixed_rng import FixedRngResult, compute_with_fixed_rng
+from codedreduce.torch.training.grad_scaler import scalers_seen
 from codedreduce.training.permutation import Permutation
 
 if TYPE_CHECKING:
-    from codedreduce.torch.training import Training
+    from codedreduce.torch.training.training import Training
 
-#: How many samples are tried, and how many of them at first when they are computed apart.
+#: How many samples are tried, and the size of the first group when they are computed apart.
 TRIED, APART = 8, 3
 
 #: Sets the draw of these samples apart from the orders of epochs.
@@ -46,7 +46,7 @@ _DRAW = 0x7E57
 #: Levels of random numbers at which samples are computed together and apart.
 _LEVELS = (0.5, 0.02, 0.98)
 
-#: Losses so many times as large have gradients so many times as large: a power of two, which does not round.
+#: The factor for losses that must scale their gradients as well: a power of two, which does not round.
 _TIMES = 2.0**16
 
 _Rows = dict[str, torch.Tensor]
@@ -55,10 +55,10 @@ _Gradients = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """What was found: what comes beside the losses, what the data is, and what a person should hear of.
+    """The findings: the form of the loss output, the digest of the data, and warnings for the user.
 
-    `draws`: whether reading a sample draws random numbers. `is_scaled`: whether losses are, by a `GradScaler`.
-    `outside`: what losses have gradients for, but the model has not.
+    `draws`: whether reading a sample draws random numbers. `is_scaled`: whether a `GradScaler` scales the losses.
+    `outside`: tensors outside of the model that get gradients from the losses.
     """
 
     form: Form
@@ -70,7 +70,7 @@ class Rehearsal:
 
 
 def rehearse(training: Training) -> Rehearsal:
-    """Try some samples; refuse what cannot work."""
+    """Compute some samples; raise an error for what cannot work."""
     count = len(training.dataset)
     most = min(TRIED, count, training.micro_batch or TRIED)
     numbers = np.sort(Permutation(count, [training.seed, _DRAW])(np.arange(most))).tolist()
@@ -82,7 +82,7 @@ def rehearse(training: Training) -> Rehearsal:
         stack.enter_context(statistics.watched())
         samples, draws = _read_twice(training, numbers)
         data = f"data whose samples {', '.join(map(str, numbers))} have the digest {fingerprint(samples)}"
-        samples, numbers = samples[: training.batch_size], numbers[: training.batch_size]  # what memory is there for
+        samples, numbers = samples[: training.batch_size], numbers[: training.batch_size]  # memory may hold no more
         with scalers_seen() as scalers:
             form, first, gradients, outside, warnings = _try_pass(training, samples)
         if training.coupled is not None:
@@ -90,7 +90,10 @@ def rehearse(training: Training) -> Rehearsal:
         seed_everything(training.seed, 1, 0)
         again = training.evaluate_samples(samples)
         if form != again.form:
-            raise UsageError(f"losses() gave {form} at first, and {again.form} for the same samples again")
+            raise UsageError(
+                f"losses() returned {form} at first, and {again.form} for the same samples again: return the same form "
+                "every time"
+            )
         warnings += _compare_twice(first, again.rows(), numbers, changed())
         warnings += _written_to(written()) + _evaluating(training.model)
         _check_is_linear(gradients, _backward(training.model, again, _TIMES))
@@ -105,21 +108,22 @@ def rehearse(training: Training) -> Rehearsal:
 
 
 def _check_graph(training: Training, given: LossOutput) -> None:
-    """Refuse losses from which nothing can be learnt; a model that is frozen altogether is refused as such."""
+    """Refuse losses without a gradient; `Layout` refuses a model that is frozen altogether."""
     if not given.losses.requires_grad and any(one.requires_grad for one in training.model.parameters()):
         raise UsageError(
-            "the losses that losses() gives do not depend on any trainable parameter, so there is no gradient: leave "
-            "out .detach(), .item(), torch.no_grad() or numpy on the way from the model to them, and compute them "
-            "with the model that train(...) was given"
+            "the return value of losses() does not depend on any trainable parameter, so there is no gradient: leave "
+            "out .detach(), .item(), torch.no_grad() or numpy between the model and the losses, and compute them with "
+            "the model that you gave to train(...)"
         )
 
 
 @contextlib.contextmanager
 def _state_kept(model: torch.nn.Module) -> Iterator[tuple[Callable[[], list[str]], Callable[[], list[str]]]]:
-    """Buffers and gradients are afterwards what they were; also in other models that a pass goes through.
+    """Restore buffers and gradients at the end, also in other models that a pass goes through.
 
-    Gives which buffers of the model have changed so far, but for those of layers that normalise, which are handled; and
-    which parameters have been written to, of any of these models.
+    Yields two functions. The first returns the buffers of the model that have changed so far, except those of
+    normalising layers, which `RunningStatistics` handles. The second returns the parameters of any of these models that
+    were written to.
     """
     versions: dict[torch.nn.Parameter, tuple[str, int]] = {}
     buffers: dict[torch.nn.Module, list[tuple[str, torch.Tensor, torch.Tensor]]] = {}
@@ -152,7 +156,7 @@ def _state_kept(model: torch.nn.Module) -> Iterator[tuple[Callable[[], list[str]
 
     hook = register_module_forward_pre_hook(keep)
     try:
-        with warnings.catch_warnings():  # of compiled models torch would warn of this hook, which nobody has set
+        with warnings.catch_warnings():  # with compiled models torch warns of this hook, which the user did not set
             warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
             yield changed, written
     finally:
@@ -173,7 +177,7 @@ def _version(one: torch.Tensor) -> int:
 def _try_pass(
     training: Training, samples: list[Any]
 ) -> tuple[Form, _Rows, _Gradients, tuple[weakref.ref[torch.Tensor], ...], list[str]]:
-    """One forward and one backward pass, as in training: what was given, and what a person should hear of."""
+    """Run one forward and one backward pass, as in training; return what they gave, and warnings for the user."""
     before = _norms(training.model)
     seed_everything(training.seed, 1, 0)
     given = training.evaluate_samples(samples)
@@ -181,7 +185,7 @@ def _try_pass(
     for name, norm in _norms(training.model).items():
         if norm != before[name]:
             raise UsageError(
-                f"losses() changed the parameter {name!r}: other ranks do not see that. Steps belong in the loop body; "
+                f"losses() changed the parameter {name!r}, which other ranks do not see: take steps in the loop body; "
                 "for an inner step in losses use torch.func.functional_call with changed copies of the parameters"
             )
     mine = {id(one) for one in training.model.parameters()}
@@ -190,13 +194,13 @@ def _try_pass(
     if counts is not None:
         warnings.append(
             f"losses() divides each sample's sum by a count of its own ({counts[0]} to {counts[1]} in {len(samples)} "
-            "samples), so the gradient is that of the mean of these means, and not that of the mean over all tokens of "
-            "the batch, as reduction='mean' gives in one process. For the latter return (sums, counts); if terms have "
+            "samples), so the gradient is that of the mean of these means. It is not that of the mean over all tokens "
+            "of the batch, as with reduction='mean' in one process: for that return (sums, counts). If terms have "
             "different denominators, divide each term by a constant, such as its average count"
         )
     if given.weights is None and weighs_classes(given.losses):
         warnings.append(
-            "losses() weighs samples by their classes (weight=), and their mean is taken over the number of samples. "
+            "losses() weights samples by class (weight=), and the mean divides by the number of samples. "
             "reduction='mean' in one process divides by the sum of the weights: for that return (losses, "
             "weight[targets])"
         )
@@ -204,43 +208,43 @@ def _try_pass(
     for name, norm in _norms(training.model).items():
         if norm != before[name]:
             raise UsageError(
-                f"the backward pass changed the parameter {name!r}, as a hook that steps does "
-                "(register_post_accumulate_grad_hook): it would step with a part of the batch. Leave it out, and call "
-                "optimizer.step() in the loop body"
+                f"the backward pass changed the parameter {name!r}, probably by a hook that steps "
+                "(register_post_accumulate_grad_hook): it would step with a part of the batch. Remove the hook, and "
+                "call optimizer.step() in the loop body"
             )
     return given.form, given.rows(), gradients, outside, warnings
 
 
 def _written_to(names: list[str]) -> list[str]:
-    """What is written to parameters, though nothing of it is seen at first: a teacher begins as a copy of the model."""
+    """Warn of writes to parameters that leave their norms as they were: a teacher begins as a copy of the model."""
     if not names:
         return []
     return [
-        f"losses() writes to the parameter {names[0]!r}, in every pass over some samples. If it is not taken back in "
-        "the same pass (a teacher that follows the model is not), ranks come to differ: do it in the loop body"
+        f"losses() writes to the parameter {names[0]!r} in every pass over some samples. Unless the same pass undoes "
+        "it (a teacher that follows the model does not), the models of the ranks drift: do it in the loop body"
     ]
 
 
 def _evaluating(model: torch.nn.Module) -> list[str]:
-    """A model that a script has evaluated, or that came so from a hub, and that a loop body would set back too late."""
+    """Warn of a model in evaluation mode, after an evaluation or from a hub; a loop body would reset it too late."""
     kinds = torch.nn.modules.dropout._DropoutNd | torch.nn.modules.batchnorm._BatchNorm
     if model.training or not any(isinstance(one, kinds) for one in model.modules()):
         return []
     return [
-        "the model is in evaluation mode, so dropout drops nothing and BatchNorm uses what it remembers. If it is not "
-        "meant so, call model.train() before cluster.train(...): in the loop body the first round is over"
+        "the model is in evaluation mode, so dropout drops nothing and BatchNorm uses its running statistics. If that "
+        "is not intended, call model.train() before cluster.train(...): in the loop body the first round is over"
     ]
 
 
 def _norms(model: torch.nn.Module) -> dict[str, str]:
-    """What tells whether parameters have changed; NaN is like NaN."""
+    """Return the norms of the parameters, to see whether they change; as text, so that NaN equals NaN."""
     named = dict(model.named_parameters())
     with torch.no_grad():
         return {name: repr(float(one.detach().norm())) for name, one in named.items() if one.is_floating_point()}
 
 
 def _leaves(losses: torch.Tensor) -> list[torch.Tensor]:
-    """All tensors that a backward pass gives gradients."""
+    """Return all tensors that a backward pass gives gradients to."""
     waiting, seen, found = [losses.grad_fn], set(), []
     while waiting:
         node: Any = waiting.pop()
@@ -253,7 +257,7 @@ def _leaves(losses: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _backward(model: torch.nn.Module, given: LossOutput, times: float = 1.0) -> _Gradients:
-    """The gradients of losses so many times as large; nothing of it is left."""
+    """Return the gradients of the losses times `times`, and restore `.grad`."""
     if not given.losses.requires_grad:
         return {}
     named = dict(model.named_parameters())
@@ -270,8 +274,8 @@ def _backward(model: torch.nn.Module, given: LossOutput, times: float = 1.0) -> 
         if "second time" not in str(error):
             raise
         raise UsageError(
-            "losses() calls .backward() on the losses that it returns, or on a part of them. Leave that out: return "
-            "the losses, and .grad of every parameter is filled before the loop body"
+            "losses() calls .backward() on the losses that it returns, or on a part of them. Leave that out and return "
+            "the losses: .grad of every parameter is set before the loop body"
         ) from error
     finally:
         for one, was in zip(leaves, kept, strict=True):
@@ -279,24 +283,24 @@ def _backward(model: torch.nn.Module, given: LossOutput, times: float = 1.0) -> 
 
 
 def _check_is_linear(once: _Gradients, scaled: _Gradients) -> None:
-    """Refuse what does something to gradients that is not right for parts of a batch."""
+    """Refuse hooks and backward functions that clip or normalise gradients, which is wrong for parts of a batch."""
     for name, one in once.items():
         other = scaled[name] / _TIMES if name in scaled else torch.zeros_like(one)
         if not bool(torch.isfinite(one).all()) or not bool(torch.isfinite(other).all()):
             continue  # half precision overflows
         if float(one.abs().max() if one.numel() else 0) > 1e-6 and _difference(one, other) > 1e-2:
             raise UsageError(
-                f"the gradient of {name!r} does not grow with the losses: a hook (register_hook), or the backward of "
-                "an autograd.Function, clips or normalises gradients. Here it would do so to those of parts of a "
-                "batch, summed and not averaged. Leave it out, and change .grad in the loop body, where it is the "
-                "mean over the batch (clip_grad_norm_, clip_grad_value_)"
+                f"the gradient of {name!r} does not scale with the losses: a hook (register_hook), or the backward of "
+                "an autograd.Function, clips or normalises gradients. Here it would do so to sums over parts of a "
+                "batch, not to the mean. Leave it out, and change .grad in the loop body, where it is the mean over "
+                "the batch (clip_grad_norm_, clip_grad_value_)"
             )
 
 
 def _read_twice(training: Training, numbers: Sequence[int]) -> tuple[list[Any], bool]:
-    """The samples, which must be the same when they are read again with generators that are seeded alike.
+    """Return the samples, and whether reading them drew random numbers.
 
-    Also whether any generator has moved meanwhile.
+    Read them twice with generators seeded alike; raise an error if they differ.
     """
     found = []
     for _ in range(2):
@@ -307,15 +311,15 @@ def _read_twice(training: Training, numbers: Sequence[int]) -> tuple[list[Any], 
     for number, one, other in zip(numbers, *found, strict=True):
         if fingerprint([one]) != fingerprint([other]):
             raise UsageError(
-                f"sample {number} of {type(training.dataset).__name__} was another when it was read again. What a "
-                "dataset draws must come from the generators of torch, NumPy or random as they are, which are seeded "
-                "by round and samples, and not from one of its own or from what was read before"
+                f"sample {number} of {type(training.dataset).__name__} differed when it was read again. A dataset must "
+                "draw from the global generators of torch, NumPy or random, which are seeded by round and samples; it "
+                "must not use a generator of its own, or depend on earlier reads"
             )
     return found[0], draws
 
 
 def _compare_twice(first: _Rows, again: _Rows, numbers: Sequence[int], changed: list[str]) -> Iterator[str]:
-    """What is not the same when it is computed again; `changed`: buffers that a pass has changed."""
+    """Compare two computations of the same samples; `changed`: buffers that a pass has changed."""
     for what, one, other in _pairs(first, again):
         if _are_equal(one, other):
             continue
@@ -325,17 +329,17 @@ def _compare_twice(first: _Rows, again: _Rows, numbers: Sequence[int], changed: 
             carried = buffers if changed else "a state of the model, a generator of its own"
             raise UsageError(
                 f"losses() computed the same samples twice, and {seen}. Something is carried from one call to the "
-                f"next: {carried}. Whoever computes a sample must come to the same: begin each call anew, or make it "
-                "follow from the step (losses(model, batch, step))"
+                f"next: {carried}. All ranks must compute the same result for a sample: reset the state in each call, "
+                "or derive it from the step (losses(model, batch, step))"
             )
         yield (
-            f"losses() computed the same samples twice, and {seen}: results will not have the same bits whoever "
-            "computes them (torch.use_deterministic_algorithms(True) may help)"
+            f"losses() computed the same samples twice, and {seen}: results of different ranks will not be "
+            "bit-identical (torch.use_deterministic_algorithms(True) may help)"
         )
 
 
 def _compare_apart(training: Training, samples: list[Any], numbers: Sequence[int], round_: int) -> list[str]:
-    """Together and apart, with random numbers held still: at other levels only if any were drawn."""
+    """Compare samples computed together and apart, with fixed random numbers; at other levels if any were drawn."""
     cut = min(APART, len(samples) - 1)
     for level in _LEVELS:
         try:
@@ -343,11 +347,11 @@ def _compare_apart(training: Training, samples: list[Any], numbers: Sequence[int
             apart = compute_with_fixed_rng(lambda: _rows(training, [samples[:cut], samples[cut:]], round_), level)
         except UsageError:
             raise
-        except Exception as error:  # what holds randomness still is not for every model
+        except Exception as error:  # not every model works with fixed random numbers
             if level != _LEVELS[0]:
                 continue
             return [
-                "whether losses() couples samples could not be tried by computing some together and apart: "
+                "could not test whether losses() couples samples, by computing some together and apart: "
                 f"{type(error).__name__}: {error}"
             ]
         warnings = _compare_company(whole, apart, numbers, cut)
@@ -362,30 +366,30 @@ def _compare_company(whole: FixedRngResult, apart: FixedRngResult, numbers: Sequ
     company = f"together with {len(numbers) - 1} others", f"with {cut - 1} or {len(numbers) - cut - 1} others"
     for what, one, other in _pairs(one_way, other_way):
         difference = min(_difference(one, other), _difference(_sorted(one), _sorted(other)))
-        if difference <= whole.precision**0.65:  # or samples came in another order, as a collate_fn sorts them
+        if difference <= whole.precision**0.65:  # sorted as well, since a collate_fn may sort samples
             continue
         seen = _seen(what, one, other, numbers, *company)
         if drew or not whole.is_still:
             return [
-                f"whether losses() couples samples is not known: {seen}, and random numbers that it draws could not be "
-                "held still. If it mixes samples (mixup, CutMix, negatives from the batch), say "
-                'coupled="micro-batch" and micro_batch=; if not, this is no error'
+                f"could not test whether losses() couples samples: {seen}, and its random numbers could not be fixed. "
+                "If it mixes samples (mixup, CutMix, negatives from the batch), set "
+                'coupled="micro-batch" and micro_batch=; if not, this is not an error'
             ]
         if difference > whole.precision**0.5 and "metric" not in what:
             raise UsageError(
-                f"losses() couples samples: {seen}. Workers compute some samples of a batch each, so {what} of one "
-                "must not depend on those beside it (mixup and CutMix, negatives from the batch, normalising over it, "
-                'padding that counts). If it is meant, say coupled="micro-batch" and micro_batch=: samples are then '
-                "coupled within micro-batches of that size, the same whoever computes them"
+                f"losses() couples samples: {seen}. Each worker computes some samples of a batch, so {what} of one "
+                "must not depend on other samples (mixup and CutMix, negatives from the batch, normalising over it, "
+                'padding that counts). If it is intended, set coupled="micro-batch" and micro_batch=: samples are then '
+                "coupled within micro-batches of that size, which are the same on all ranks"
             )
         warnings.append(f"losses() may couple samples: {seen}, more than rounding explains")
     return warnings
 
 
 def _rows(training: Training, groups: Sequence[list[Any]], round_: int) -> tuple[_Rows, bool]:
-    """All numbers of some samples, computed group by group; whether NumPy or Python drew anything that was not fixed.
+    """Return all numbers of some samples, computed group by group, and whether NumPy or Python drew unfixed numbers.
 
-    What groups give as one sum is added up: the result must not depend on the groups.
+    Sums are added up over the groups: the result must not depend on the groups.
     """
     found, drew = [], False
     for group in groups:
@@ -405,7 +409,7 @@ def _pairs(one: _Rows, other: _Rows) -> Iterator[tuple[str, torch.Tensor, torch.
 
 
 def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether all numbers are the same; one that is none (NaN) is the same as another that is none."""
+    """Whether all numbers are equal; NaN equals NaN."""
     return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
@@ -414,7 +418,7 @@ def _sorted(row: torch.Tensor) -> torch.Tensor:
 
 
 def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest, in parts of the largest number. What is finite in neither is not compared."""
+    """Return the largest difference, relative to the largest number. Numbers that are finite in neither are skipped."""
     one, other = one.reshape(-1), other.reshape(-1)
     finite = torch.isfinite(one) & torch.isfinite(other)
     if bool((finite != (torch.isfinite(one) | torch.isfinite(other))).any()):
@@ -430,7 +434,7 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
 def _seen(
     what: str, one: torch.Tensor, other: torch.Tensor, numbers: Sequence[int], first: str, second: str
 ) -> str:  # fmt: skip
-    """The difference, of the sample where it is largest."""
+    """Describe the difference for the sample where it is largest."""
     if not one.ndim:
         samples = ", ".join(map(str, numbers))
         return f"{what}, summed over samples {samples}, was {one:.7g} {first} and {other:.7g} {second}"

@@ -1,7 +1,7 @@
-"""What NumPy's and Python's generators draw, fixed: the same number wherever it is drawn, and permutations reversed.
+"""Replaces the draws of NumPy and Python by fixed ones: one number everywhere, and reversed permutations.
 
-Functions of `random` and `numpy.random` are replaced as long as this lasts, in every module that has imported them. One
-that is kept elsewhere, or that is not in the tables, draws as ever: its generator then moves, by which that is noticed.
+Meanwhile, functions of `random` and `numpy.random` are replaced in every module that has imported them. A function that
+is kept elsewhere, or is not in the tables, draws as usual; the changed state of its generator shows that.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-#: So many draws are fixed. A loop that draws until it finds something else would never end.
+#: The most draws that are fixed: a loop that draws until it finds another number would never end.
 MOST = 10_000
 
-#: Each number is smaller than the one before by this part, which is beyond rounding: sorting them reverses their order.
+#: The relative decrease from each number to the next, too small for rounding: sorting them reverses their order.
 _TILT = 1e-12
 
 
@@ -35,7 +35,7 @@ class FixedDraws:
 
     @contextlib.contextmanager
     def fixed(self) -> Iterator[None]:
-        """Fix what is drawn in here."""
+        """Fix all draws in here."""
         draws: dict[int, Callable[..., Any]] = {}
         for module, table in ((random, self._of_python()), (np.random, self._of_numpy())):
             for name, draw in table.items():
@@ -62,7 +62,7 @@ class FixedDraws:
         return counted
 
     def _whole(self, low: Any, high: Any) -> Any:
-        """A whole number from `low` on, below `high`."""
+        """Return a whole number from `low` up to, but not including, `high`."""
         return np.floor(low + self._level * (np.asarray(high) - low))
 
     def _next(self, value: float) -> float:
@@ -157,7 +157,7 @@ class FixedDraws:
         }
 
     def _full(self, value: Any, size: Any = None, *, tilted: bool = True) -> Any:
-        """That number, or as many as are asked for."""
+        """Return the number, or an array of it with the requested size."""
         shape = np.shape(value) if size is None else _shape(size)
         if not shape:
             return self._next(float(value)) if tilted else value
@@ -168,7 +168,7 @@ class FixedDraws:
 
 
 def _modules() -> list[dict[str, Any]]:
-    """What all modules have, but for torch's own and what it needs, which are many."""
+    """Return the namespaces of all modules, except the many submodules of torch and sympy."""
     return [
         vars(module)
         for name, module in list(sys.modules.items())

@@ -1,8 +1,8 @@
-"""Models and losses that `torch.compile` was called on: compiled by one process of a machine, and found by the others.
+"""Models and losses with `torch.compile`: one process of a host compiles, and the others use its cache.
 
-Torch keeps what it has compiled in a folder that all processes of a user share (TORCHINDUCTOR_CACHE_DIR). Processes
-that begin at the same time would find nothing there, and all compile the same. So before the first round one of them
-makes a pass, of each size that it will compute, while the others wait; then they do, and find what it has made.
+Torch keeps compiled code in a folder that all processes of a user share (TORCHINDUCTOR_CACHE_DIR). Processes that start
+at the same time would find it empty, and all compile the same code. So before the first round one of them makes a pass
+of each size that it will compute, while the others wait. Then the others do the same, and find the compiled code.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import torch
 
 from codedreduce.process.private_folder import alone_in_it, user_folder
 from codedreduce.schemes.work import Piece
-from codedreduce.torch.layout import Layout
-from codedreduce.torch.seeding import random_state_kept, seed_everything
+from codedreduce.torch.model.layout import Layout
+from codedreduce.torch.model.seeding import random_state_kept, seed_everything
 
 if TYPE_CHECKING:
-    from codedreduce.torch.training import Training
+    from codedreduce.torch.training.training import Training
 
-#: Where processes of this machine take turns, in the user's folder.
+#: The lock file in the user's folder, by which processes of this host take turns.
 TURNS = "compiling"
 
 
 def is_compiled(training: Training) -> bool:
-    """Whether something is compiled in a pass, as far as can be seen."""
+    """Whether a pass compiles something, as far as can be detected."""
     return hasattr(training.losses, "_torchdynamo_orig_callable") or any(
         hasattr(one, "_orig_mod") or getattr(one, "_compiled_call_impl", None) is not None
         for one in training.model.modules()
@@ -36,7 +36,7 @@ def is_compiled(training: Training) -> bool:
 
 
 def without_compiling() -> contextlib.AbstractContextManager[Any]:
-    """What is computed in here is not compiled. Under a mode that looks at operators torch would never do so again."""
+    """Disable compilation in here: after a pass under a dispatch mode, torch would never compile that code again."""
     stance = getattr(torch.compiler, "set_stance", None)  # torch 2.6
     return stance("force_eager") if stance is not None else contextlib.nullcontext()
 
@@ -44,7 +44,7 @@ def without_compiling() -> contextlib.AbstractContextManager[Any]:
 def compile_in_turn(
     training: Training, layout: Layout, pieces: Sequence[Piece], round_: int, planned: int | None = None
 ) -> None:  # fmt: skip
-    """Have everything compiled that these pieces need, after the first process of this machine if it is not it."""
+    """Compile everything that these pieces need; all processes of this host but the first wait for the first."""
     if not is_compiled(training):
         return
     sizes: set[int] = set()
@@ -67,7 +67,7 @@ def compile_in_turn(
 
 @contextlib.contextmanager
 def _in_turn() -> Iterator[None]:
-    """The first process that comes here is alone; those that come meanwhile wait for it, and then are here together."""
+    """The first process holds the lock alone; processes that arrive meanwhile wait for it, and then run together."""
     with alone_in_it():
         file = os.open(f"{user_folder()}/{TURNS}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""Whether losses are scaled by a `GradScaler`, wherever a script has it: seen while they are computed."""
+"""Detects whether a `GradScaler` anywhere in the script scales the losses, while they are computed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.amp import GradScaler
 
 @contextlib.contextmanager
 def scalers_seen() -> Iterator[list[GradScaler]]:
-    """The scalers that are asked for their scale in here, but for those that are switched off."""
+    """Yield the list of enabled scalers that are used in here."""
     seen: list[GradScaler] = []
 
     def noted(of: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Batch normalisation over fixed micro-batches: its running statistics, brought together over all of a batch.
+"""Batch normalisation over fixed micro-batches, with running statistics over the whole batch.
 
-In training mode a layer normalises by what its micro-batch has, and remembers a running mean and variance for
-evaluation. Who computes how many micro-batches must not matter; so a pass leaves them as they are, and what it saw
-(mean and variance, as often as there were samples) is added up beside the gradient. After every round, wherever steps
-are taken, each layer is given the average over all micro-batches of the batch, as if it had come in one:
+In training mode a layer normalises by the statistics of its micro-batch, and keeps a running mean and variance for
+evaluation. The result must not depend on how many micro-batches each rank computes. So a pass leaves the running
+statistics unchanged, and its own mean and variance, times the number of samples, are summed beside the gradient. After
+every round, on each rank that steps, each layer receives the average over all micro-batches as one update:
 
     running = (1 - momentum) running + momentum average
 """
@@ -24,14 +24,14 @@ _TRACKED = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def normalising(model: torch.nn.Module) -> list[tuple[str, _BatchNorm]]:
-    """The layers that normalise over a batch as it comes, by name."""
+    """Return the layers that normalise by the statistics of the current batch, with their names."""
     return [(name, one) for name, one in model.named_modules() if isinstance(one, _BatchNorm) and one.training]
 
 
 class RunningStatistics:
-    """Those of all layers that have some, one after the other: mean, variance, and of how many samples.
+    """The running statistics of all layers that track them: for each its mean, variance, and number of samples.
 
-    `beside`: other models that a pass may go through, as a generator's goes through the discriminator.
+    `beside`: other models that a pass may go through, as a generator's pass goes through the discriminator.
     """
 
     def __init__(self, model: torch.nn.Module, beside: Sequence[torch.nn.Module] = ()) -> None:
@@ -43,17 +43,17 @@ class RunningStatistics:
         self._seen: dict[_BatchNorm, list[torch.Tensor]] = {}
 
     def check(self) -> None:
-        """Refuse layers that were set to training mode after this: nobody brings together what they remember."""
+        """Refuse layers that were set to training mode later: their statistics would not be summed over the ranks."""
         for name, one in normalising(self._model):
             if one.running_mean is not None and one not in self._layers:
                 raise UsageError(
                     f"{name or 'the model'} is {type(one).__name__}, and was not in training mode when train(...) was "
-                    "called: what it remembers would differ between ranks. Call model.train() before that"
+                    "called: its running statistics would differ between ranks. Call model.train() before that"
                 )
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Notice what layers see in a pass, and leave what they remember as it is."""
+        """Record the statistics of a pass, and leave the running statistics unchanged."""
         self._seen = {}
         with contextlib.ExitStack() as stack:
             for layer in self._layers:
@@ -62,9 +62,9 @@ class RunningStatistics:
 
     @contextlib.contextmanager
     def _watched(self, layer: _BatchNorm) -> Iterator[None]:
-        """With a momentum of 1 a layer remembers what it saw last: it does so in other buffers meanwhile.
+        """Replace the buffers, and set the momentum to 1, so that the layer writes the last statistics there.
 
-        Losses that call `.eval()` on the way (adversarial samples, labels of a teacher) find what it remembers.
+        Losses that call `.eval()` on the way (adversarial samples, labels of a teacher) get the running statistics.
         """
         kept, momentum = {name: layer._buffers[name] for name in _TRACKED}, layer.momentum
         seen = {name: torch.zeros_like(cast(torch.Tensor, buffer)) for name, buffer in kept.items()}
@@ -93,7 +93,7 @@ class RunningStatistics:
             layer._buffers.update(kept)
 
     def seen(self, samples: int, like: torch.Tensor) -> torch.Tensor:
-        """What was seen in a pass over so many samples. A layer that was called several times saw their average."""
+        """Return the statistics of a pass over `samples` samples; if a layer was called several times, the average."""
         parts = [like.new_zeros(0)]
         for layer, size in zip(self._layers, self._sizes, strict=True):
             part = like.new_zeros(size)
@@ -105,9 +105,9 @@ class RunningStatistics:
 
     @torch.no_grad()
     def remember(self, totals: np.ndarray[Any, Any]) -> None:
-        """Have the layers remember what was seen of a batch, by whoever computed it."""
+        """Update the running statistics of the layers with the sums over a batch."""
         for layer, part in zip(self._layers, _split(totals, self._sizes), strict=True):
-            if part[-1] == 0:  # it was not used, or not in training
+            if part[-1] == 0:  # the layer was not used, or not in training mode
                 continue
             tracked = cast(torch.Tensor, layer.num_batches_tracked)
             tracked += 1
