@@ -25,17 +25,19 @@ class Desk:
         self.timers: dict[str, float] = {}
         plan = Striped(ranks, stripes=ranks, blocks=BLOCKS, reach=reach or "all").plan(samples=100 * ranks)
         settings = Settings(length=4 * ranks, chunk=4, head_start=0.2)
-        self.lead = Scheduler(plan, settings, lambda message, now, actions: self.said.append((0, message)))
+        self.actions: list[AnyAction] = []
+        self.lead = Scheduler(self.actions, plan, settings, lambda message, now: self.said.append((0, message)))
         for rank in range(ranks):
-            self.lead.came(rank, 0.0, [])
+            self.lead.came(rank, 0.0)
         self.began = 0.0
 
-    def read(self, actions: list[AnyAction]) -> None:
-        for action in actions:
+    def read(self) -> None:
+        for action in self.actions:
             if isinstance(action, Transmit):
                 self.said.append((action.to, action.message))
             elif isinstance(action, SetTimer):
                 self.timers[action.name] = action.at
+        self.actions.clear()
 
     def hear_all(self, kind: type[Message]) -> list[tuple[int, Message]]:
         return [(rank, message) for rank, message in self.said if isinstance(message, kind)]
@@ -43,33 +45,28 @@ class Desk:
     def begin(self, round_: int, now: float) -> dict[int, Go]:
         self.said.clear()
         self.began = now
-        actions: list[AnyAction] = []
-        own = self.lead.begin(round_, now, actions)
-        self.read(actions)
+        own = self.lead.begin(round_, now)
+        self.read()
         return {0: own, **{rank: go for rank, go in self.said if isinstance(go, Go)}}
 
     def done(self, rank: int, part: Part, after: float, block: float = 0.125) -> None:
-        actions: list[AnyAction] = []
         done = Done(round=self.lead.round, unit=part.unit, first=part.first, last=part.last, block=block)
-        self.lead.done(rank, done, self.began + after, actions)
-        self.read(actions)
+        self.lead.done(rank, done, self.began + after)
+        self.read()
 
     def status(self, rank: int, done: int, after: float, lacks: tuple[int, ...] = ()) -> None:
-        actions: list[AnyAction] = []
-        self.lead.status(rank, Status(round=self.lead.round, done=done, lacks=lacks), self.began + after, actions)
-        self.read(actions)
+        self.lead.status(rank, Status(round=self.lead.round, done=done, lacks=lacks), self.began + after)
+        self.read()
 
     def look(self, after: float) -> None:
-        actions: list[AnyAction] = []
-        self.lead.look(self.began + after, actions)
-        self.read(actions)
+        self.lead.look(self.began + after)
+        self.read()
 
     def sum_is_late(self, missing: list[int], own_lacks: list[int]) -> list[tuple[int, Message]]:
         """The timer that says so fires; what is said then, to whom."""
         self.said.clear()
-        actions: list[AnyAction] = []
-        self.lead.sum_is_late(missing, own_lacks, self.timers[TAIL], actions)
-        self.read(actions)
+        self.lead.sum_is_late(missing, own_lacks, self.timers[TAIL])
+        self.read()
         return list(self.said)
 
     def all_done(self) -> None:
@@ -147,9 +144,8 @@ def test_a_silent_rank_is_bet_on_after_the_head_start_and_keeps_nothing(desk: De
 
 def test_work_of_a_rank_that_is_gone_is_done_by_the_first_that_are_idle(desk: Desk) -> None:
     desk.begin(5, 50.0)
-    actions: list[AnyAction] = []
-    desk.lead.gone(3, 50.2, actions)
-    desk.read(actions)
+    desk.lead.gone(3, 50.2)
+    desk.read()
     assert not desk.hear_all(Do)
     desk.done(1, desk.own(1), 1.0)
     assert [rank for rank, _ in desk.hear_all(Do)] == [1]
@@ -157,8 +153,7 @@ def test_work_of_a_rank_that_is_gone_is_done_by_the_first_that_are_idle(desk: De
 
 def test_whoever_is_idle_later_takes_from_those_that_help(desk: Desk) -> None:
     desk.begin(5, 50.0)
-    actions: list[AnyAction] = []
-    desk.lead.gone(3, 50.2, actions)
+    desk.lead.gone(3, 50.2)
     desk.done(1, desk.own(1), 1.0)
     desk.said.clear()
     desk.done(2, desk.own(2), 1.01)
@@ -223,9 +218,8 @@ def test_who_was_left_out_helps_if_nobody_else_can() -> None:
     for rank in range(3):
         desk.done(rank, desk.own(rank), 1.0)
     desk.said.clear()
-    actions: list[AnyAction] = []
-    desk.lead.gone(3, desk.began + 1.1, actions)
-    desk.read(actions)
+    desk.lead.gone(3, desk.began + 1.1)
+    desk.read()
     assert {rank for rank, do in desk.hear_all(Do) if do.parts[0][0] == 3} == {other}
 
 
@@ -284,8 +278,8 @@ def test_what_a_message_costs_does_not_grow_with_the_ranks() -> None:
 
 def test_whoever_is_back_by_what_it_has_done_is_not_given_that_again(desk: Desk) -> None:
     desk.begin(4, 30.0)
-    actions: list[AnyAction] = []
-    desk.lead.status(3, Status(round=3), 30.1, actions)  # it has not got the last sum
+    desk.lead.status(3, Status(round=3), 30.1)  # it has not got the last sum
+    desk.read()
     desk.said.clear()
     desk.done(3, desk.own(3), 1.2)
     assert desk.lead.is_current(3)

@@ -50,31 +50,31 @@ def test_a_node_with_another_plan_is_refused() -> None:
 
 
 def test_outbox_keeps_a_window_and_forgets_old_rounds() -> None:
-    box = Outbox(7, window=4)
     actions: list = []
+    box = Outbox(actions, 7, window=4)
     for index in range(10):
-        box.put(said.ModelChunk(round=1, index=index), VECTOR, actions)
+        box.put(said.ModelChunk(round=1, index=index), VECTOR)
     assert [action.message.index for action in actions] == [0, 1, 2, 3]
     assert [action.marked for action in actions] == [False, True, False, True]
-    box.drained(actions)
+    box.drained()
     assert [action.message.index for action in actions] == [0, 1, 2, 3, 4, 5]
     box.clear()
-    box.put(said.ModelChunk(round=2, index=0), VECTOR, actions)
+    box.put(said.ModelChunk(round=2, index=0), VECTOR)
     assert len(actions) == 6, "the window is still full of the old round"
-    box.drained(actions)
+    box.drained()
     assert actions[-1].message.round == 2
     assert (box.in_flight, box.waiting) == (3, 0)
 
 
 def test_a_chunk_that_waits_is_not_queued_twice() -> None:
-    box = Outbox(7, window=2)
     actions: list = []
+    box = Outbox(actions, 7, window=2)
     for covered in (0.5, 0.5, 0.75):
         for index in range(3):
-            box.put(said.ShareChunk(round=1, task=4, index=index, covered=covered), VECTOR, actions)
+            box.put(said.ShareChunk(round=1, task=4, index=index, covered=covered), VECTOR)
     assert box.waiting == 3
     for _ in range(9):
-        box.drained(actions)
+        box.drained()
     assert [(action.message.index, action.message.covered) for action in actions] == [
         (0, 0.5), (1, 0.5), (2, 0.75), (0, 0.75), (1, 0.75)
     ]  # fmt: skip

@@ -244,3 +244,6 @@ AnyAction = (
     Transmit | Compute | Cancel | SetTimer | EveryoneIn | Aggregated | Gathered | Pack | Renewed | Ended | Note
     | Finished
 )  # fmt: skip
+
+#: What a machine and its parts want to be done, in the order in which they ask for it.
+Actions = list[AnyAction]

@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple
 
 from codedreduce.errors import ProtocolError
-from codedreduce.protocol.core.events import AnyAction, Event, Note, Received
+from codedreduce.protocol.core.events import Actions, AnyAction, Event, Note, Received
 from codedreduce.protocol.core.messages import DATA, AnyMessage, Hello, Refuse, Welcome
 from codedreduce.vectors import Vector
 
@@ -112,14 +112,15 @@ class Machine(ABC):
         cls._rights = frozenset((row.trigger, row.sender) for row in cls.ROWS)
 
     def __init__(self) -> None:
+        self._actions: Actions = []
         self._story: deque[tuple[float, State, type]] = deque(maxlen=STORY)
 
     def handle(self, event: Event, now: float) -> list[AnyAction]:
         """Handle an event at a time; return the actions to carry out."""
-        actions: list[AnyAction] = []
+        self._actions.clear()  # also if the last event raised an error
         if type(event) is Received:
-            self._hear(event, now, actions)
-            return actions
+            self._hear(event, now)
+            return self._emitted()
         trigger = type(event)
         entry = self._table.get((self.state, trigger, OWN))
         if entry is None:
@@ -127,19 +128,24 @@ class Machine(ABC):
         self._story.append((now, self.state, trigger))
         method, then = entry
         if method is not None:
-            method(self, event, now, actions)
+            method(self, event, now)
             if self.state not in then:
                 self._complain(trigger)
-        return actions
+        return self._emitted()
 
-    def _hear(self, event: Received, now: float, actions: list[AnyAction]) -> None:
+    def _emitted(self) -> list[AnyAction]:
+        emitted = self._actions[:]
+        self._actions.clear()
+        return emitted
+
+    def _hear(self, event: Received, now: float) -> None:
         message, sender = event.message, event.sender
         trigger: type[Any] = type(message)
         who = self._who(sender)
         entry = self._table.get((self.state, trigger, who))
         if entry is None:
             if (trigger, who) not in self._rights:
-                self._object(sender, f"{trigger.__name__}, which {who.value} has no right to send", actions)
+                self._object(sender, f"{trigger.__name__}, which {who.value} has no right to send")
             return
         if message.generation != self.generation and trigger not in self.OF_ANY_GENERATION:
             return
@@ -147,13 +153,13 @@ class Machine(ABC):
         assert method is not None, "a message that is taken is handled"
         if trigger not in DATA:
             self._story.append((now, self.state, trigger))
-            method(self, message, sender, now, actions)
+            method(self, message, sender, now)
         elif event.data is None or not self._fits(message, event.data):
-            self._object(sender, "a chunk that does not belong to this run's vector", actions, kind="unreadable")
+            self._object(sender, "a chunk that does not belong to this run's vector", kind="unreadable")
             return
         else:
             self._story.append((now, self.state, trigger))
-            method(self, message, sender, event.data, now, actions)
+            method(self, message, sender, event.data, now)
         if self.state not in then:
             self._complain(trigger)
 
@@ -162,10 +168,10 @@ class Machine(ABC):
             f"{trigger.__name__} led to a state that is not in the table: {self.describe()}; before it: {self.story()}"
         )
 
-    def _object(self, sender: int, what: str, actions: list[AnyAction], kind: str = "stranger") -> None:
+    def _object(self, sender: int, what: str, kind: str = "stranger") -> None:
         """Note that a neighbour sent something that it may not send."""
         reason = f"node {sender} sent node {self.node} {what}"
-        actions.append(Note(kind=kind, reason=reason, round=self.round, nodes=(sender,)))
+        self._actions.append(Note(kind=kind, reason=reason, round=self.round, nodes=(sender,)))
 
     @abstractmethod
     def _who(self, sender: int) -> From:

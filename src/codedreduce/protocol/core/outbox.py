@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from codedreduce.protocol.core.events import AnyAction, Transmit
+from codedreduce.protocol.core.events import Actions, Transmit
 from codedreduce.protocol.core.messages import AnyChunk
 from codedreduce.vectors import Vector
 
@@ -17,9 +17,10 @@ class Outbox:
     holds a queue of old rounds, and one small acknowledgement is enough for several chunks.
     """
 
-    __slots__ = ("_half", "_peer", "_queue", "_since_mark", "_unanswered")
+    __slots__ = ("_actions", "_half", "_peer", "_queue", "_since_mark", "_unanswered")
 
-    def __init__(self, peer: int, window: int) -> None:
+    def __init__(self, actions: Actions, peer: int, window: int) -> None:
+        self._actions = actions
         self._peer = peer
         self._half = max(1, window // 2)
         self._queue: OrderedDict[tuple[int, ...], tuple[AnyChunk, Vector]] = OrderedDict()
@@ -36,18 +37,18 @@ class Outbox:
         """The number of chunks that wait for the window to open."""
         return len(self._queue)
 
-    def put(self, message: AnyChunk, data: Vector, actions: list[AnyAction]) -> None:
+    def put(self, message: AnyChunk, data: Vector) -> None:
         """Send a chunk now if the window is open, else when it opens. A chunk that waits already is sent only once."""
         if self._queue or self._unanswered == 2:
             self._queue[message.place] = (message, data)
         else:
-            self._send(message, data, actions)
+            self._send(message, data)
 
-    def drained(self, actions: list[AnyAction]) -> None:
+    def drained(self) -> None:
         """A marked chunk has arrived."""
         self._unanswered = max(0, self._unanswered - 1)
         while self._queue and self._unanswered < 2:
-            self._send(*self._queue.popitem(last=False)[1], actions)
+            self._send(*self._queue.popitem(last=False)[1])
 
     def clear(self) -> None:
         """Withdraw all unsent chunks: they are of an old round."""
@@ -63,33 +64,34 @@ class Outbox:
         self._queue.clear()
         self._since_mark = self._unanswered = 0
 
-    def _send(self, message: AnyChunk, data: Vector, actions: list[AnyAction]) -> None:
+    def _send(self, message: AnyChunk, data: Vector) -> None:
         self._since_mark += 1
         marked = self._since_mark == self._half
         if marked:
             self._since_mark = 0
             self._unanswered += 1
-        actions.append(Transmit(to=self._peer, message=message, data=data, marked=marked))
+        self._actions.append(Transmit(to=self._peer, message=message, data=data, marked=marked))
 
 
 class Outboxes:
     """The outboxes for all neighbours. A neighbour with a lost connection gets nothing until it is found again."""
 
-    def __init__(self, others: Iterable[int], window: int) -> None:
-        self._outboxes = {peer: Outbox(peer, window) for peer in others}
+    def __init__(self, actions: Actions, others: Iterable[int], window: int) -> None:
+        self._actions = actions
+        self._outboxes = {peer: Outbox(self._actions, peer, window) for peer in others}
         self._lost: set[int] = set()
 
     def __contains__(self, peer: object) -> bool:
         return peer in self._outboxes
 
-    def put(self, peer: int, message: AnyChunk, data: Vector, actions: list[AnyAction]) -> None:
+    def put(self, peer: int, message: AnyChunk, data: Vector) -> None:
         """Send a chunk when its turn comes, unless the connection is lost."""
         if peer not in self._lost:
-            self._outboxes[peer].put(message, data, actions)
+            self._outboxes[peer].put(message, data)
 
-    def drained(self, peer: int, actions: list[AnyAction]) -> None:
+    def drained(self, peer: int) -> None:
         """A marked chunk has arrived at this peer."""
-        self._outboxes[peer].drained(actions)
+        self._outboxes[peer].drained()
 
     def lose(self, peer: int) -> None:
         """A connection is lost, together with all chunks in flight."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from codedreduce.protocol.core.events import AnyAction, Note, SetTimer, Transmit
+from codedreduce.protocol.core.events import Actions, Note, SetTimer, Transmit
 from codedreduce.protocol.core.messages import Follow, Lead, Message, Stand, Voters, Welcome
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
@@ -47,12 +47,14 @@ class Election:
     """
 
     def __init__(
-        self, position: RankPosition, plan: StripedPlan, settings: Settings, links: Outboxes, office: Office,
+        self, actions: Actions, position: RankPosition, plan: StripedPlan, settings: Settings, links: Outboxes,
+        office: Office,
         adopt: Callable[[int], None],
-        take_lead: Callable[[Mapping[int, int], float, list[AnyAction]], None],
-        let_in: Callable[[int, int, int, float, list[AnyAction]], None],
-        greet: Callable[[int, float, list[AnyAction]], None],
+        take_lead: Callable[[Mapping[int, int], float], None],
+        let_in: Callable[[int, int, int, float], None],
+        greet: Callable[[int, float], None],
     ) -> None:  # fmt: skip
+        self._actions = actions
         self._position = position
         self._plan = plan
         self._links = links
@@ -101,47 +103,47 @@ class Election:
         if is_dead:
             self._voting.died(rank)
 
-    def peer_lost(self, rank: int, now: float, actions: list[AnyAction], *, is_dead: bool) -> None:
+    def peer_lost(self, rank: int, now: float, *, is_dead: bool) -> None:
         """A rank cannot be reached: if it is the leader, the ranks elect another."""
         self.note_lost(rank, is_dead=is_dead)
-        self.look_at_voters(actions)
+        self.look_at_voters()
         if rank == self._position.coordinator and not self._office.is_held:
-            self.lose(now, actions)
+            self.lose(now)
         elif self.is_lost:
-            self._propose(now, actions)
-            self._lead_if_enough(now, actions)
+            self._propose(now)
+            self._lead_if_enough(now)
 
-    def is_new(self, rank: int, process: int, now: float, actions: list[AnyAction]) -> None:
+    def is_new(self, rank: int, process: int, now: float) -> None:
         """A rank's process is new and no member: the process that was a member is dead, which may not be known."""
         voters = self.voters()
         self._voting.is_there(rank, process)
         if voters != self.voters():
             self._standing.pop(rank, None)
             if rank == self._position.coordinator and not self._office.is_held:
-                self.lose(now, actions)
+                self.lose(now)
             elif self.is_lost:
-                self._propose(now, actions)
-                self._lead_if_enough(now, actions)
+                self._propose(now)
+                self._lead_if_enough(now)
 
-    def begin_with(self, ranks: Iterable[int], actions: list[AnyAction]) -> None:
+    def begin_with(self, ranks: Iterable[int]) -> None:
         """On the leader: the run begins with these ranks. The others have no vote until they join."""
         self._voting.begin(self._position.generation, ranks)
-        self._tell_all(self._stand(asks=True), actions)
+        self._tell_all(self._stand(asks=True))
 
     def let_in(self, rank: int, process: int) -> None:
         """On the leader: a process is a member, and will be a voter if it is none."""
         self._voting.let_in(rank, process)
 
-    def look_at_voters(self, actions: list[AnyAction]) -> None:
+    def look_at_voters(self) -> None:
         """On the leader: go on to later voters if it is time, and send them to all."""
         if self._office.is_held and self._voting.advance(self._position.generation):
-            self._tell_all(self._stand(asks=True), actions)
+            self._tell_all(self._stand(asks=True))
 
-    def ask_unaware(self, actions: list[AnyAction]) -> None:
+    def ask_unaware(self) -> None:
         """On the leader: ask the voters again that have not confirmed the processes that are coming."""
         stand = self._stand(asks=True)
         unaware = sorted(self._voting.unaware() - self._links.lost())
-        actions.extend(Transmit(to=rank, message=stand) for rank in unaware)
+        self._actions.extend(Transmit(to=rank, message=stand) for rank in unaware)
 
     def learn(self, voters: Voters, *, anyhow: bool = False) -> None:
         """Adopt voters that another rank knows, if they are later, or `anyhow`."""
@@ -154,40 +156,40 @@ class Election:
 
     # -- no leader
 
-    def lose(self, now: float, actions: list[AnyAction]) -> None:
+    def lose(self, now: float) -> None:
         """The leader failed, or leads no more: report that to all, with this rank's progress."""
         if not self.is_lost:
             self.is_lost = True
             self._wait = SHORTEST_TRY / 2
         self._followers = None
-        self._tell_all(self._stand(asks=True), actions)
-        self._try_again(now, actions)
-        self._propose(now, actions)
+        self._tell_all(self._stand(asks=True))
+        self._try_again(now)
+        self._propose(now)
 
-    def round_is_over(self, now: float, actions: list[AnyAction]) -> None:
+    def round_is_over(self, now: float) -> None:
         """A round ended: if the next one takes long, this rank asks the leader whether it is alive."""
         self._silence.begin(now)
-        self._watch(now, actions)
+        self._watch(now)
 
-    def _watch(self, now: float, actions: list[AnyAction]) -> None:
+    def _watch(self, now: float) -> None:
         if not self._office.is_held:
-            actions.append(SetTimer(name=SILENCE, at=self._silence.when_to_ask(self._position.round_took, now)))
+            self._actions.append(SetTimer(name=SILENCE, at=self._silence.when_to_ask(self._position.round_took, now)))
 
-    def look_at_leader(self, now: float, actions: list[AnyAction], *, is_calm: bool) -> None:
+    def look_at_leader(self, now: float, *, is_calm: bool) -> None:
         """Ask the leader whether it is alive; if it has not answered in time, start an election."""
         position = self._position
         if self.is_lost or not is_calm or position.coordinator == position.node:
-            self._watch(now, actions)
+            self._watch(now)
             return
         if not self._silence.is_asked(position.generation):
-            actions.append(Transmit(to=position.coordinator, message=self._stand(asks=True)))
-            actions.append(SetTimer(name=SILENCE, at=self._silence.ask(position.generation, now)))
+            self._actions.append(Transmit(to=position.coordinator, message=self._stand(asks=True)))
+            self._actions.append(SetTimer(name=SILENCE, at=self._silence.ask(position.generation, now)))
             return
         waited = self._silence.give_up(now)
         reason = f"leader rank {position.coordinator} has not answered rank {position.node} for {waited:.1f} s"
-        actions.append(Note(kind="silent", reason=reason, round=position.round, nodes=(position.coordinator,)))
-        self._watch(now, actions)
-        self.lose(now, actions)
+        self._actions.append(Note(kind="silent", reason=reason, round=position.round, nodes=(position.coordinator,)))
+        self._watch(now)
+        self.lose(now)
 
     def find(self) -> None:
         """This rank has a leader."""
@@ -195,23 +197,23 @@ class Election:
         self._followers = None
         self._standing.clear()
 
-    def _try_again(self, now: float, actions: list[AnyAction]) -> None:
+    def _try_again(self, now: float) -> None:
         """Retry later. Each rank has a delay of its own, so that two candidates do not block each other for ever."""
         self._wait = min(LONGEST_TRY, 2 * self._wait)
         spread = 1 + self._position.node / self._plan.workers
-        actions.append(SetTimer(name=ELECTING, at=now + self._wait * spread))
+        self._actions.append(SetTimer(name=ELECTING, at=now + self._wait * spread))
 
-    def look(self, now: float, actions: list[AnyAction]) -> None:
+    def look(self, now: float) -> None:
         """The election has no result: begin again. The rank with the most progress may have failed by now."""
         is_to_raise, self._is_to_raise = self._is_to_raise, False
         if is_to_raise and self._office.is_held and self._latest > self._position.generation:
-            self._offer(now, actions)
+            self._offer(now)
         elif self.is_lost:
-            self._say_waiting(actions)
+            self._say_waiting()
             self._standing.clear()
-            self.lose(now, actions)
+            self.lose(now)
 
-    def _say_waiting(self, actions: list[AnyAction]) -> None:
+    def _say_waiting(self) -> None:
         """Log the ranks that this rank waits for, if it has waited long."""
         position = self._position
         missing = tuple(sorted(self.voters() - {position.node} - self._standing.keys()))
@@ -220,7 +222,7 @@ class Election:
                 f"rank {position.node} has lost its leader, rank {position.coordinator}; to elect another it waits "
             )
             reason += f"for ranks {list(missing)}, or for proof that they are dead"
-            actions.append(Note(kind="waiting", reason=reason, round=position.round, nodes=missing))
+            self._actions.append(Note(kind="waiting", reason=reason, round=position.round, nodes=missing))
 
     def _stand(self, *, asks: bool = False) -> Stand:
         position = self._position
@@ -229,50 +231,50 @@ class Election:
             process=self._process, voters=self._voting.voters,
         )  # fmt: skip
 
-    def _tell_all(self, message: Message, actions: list[AnyAction]) -> None:
+    def _tell_all(self, message: Message) -> None:
         lost = self._links.lost()
         others = (rank for rank in self._plan.computing if rank != self._position.node and rank not in lost)
-        actions.extend(Transmit(to=rank, message=message) for rank in others)  # type: ignore[arg-type]
+        self._actions.extend(Transmit(to=rank, message=message) for rank in others)  # type: ignore[arg-type]
 
-    def is_in(self, message: Welcome, is_new: bool, actions: list[AnyAction]) -> None:
+    def is_in(self, message: Welcome, is_new: bool) -> None:
         """The leader has admitted this rank, and named the voters. A new process makes itself known to all ranks."""
         self.learn(message.voters, anyhow=is_new)
         if is_new and message.is_late:
-            self._tell_all(self._stand(), actions)
+            self._tell_all(self._stand())
         elif not is_new and message.voters != self._voting.voters:
-            self.tell(self._position.coordinator, actions)
+            self.tell(self._position.coordinator)
 
-    def tell(self, rank: int, actions: list[AnyAction]) -> None:
+    def tell(self, rank: int) -> None:
         """Report this rank's state to one rank: the generation it follows, or that it lost its leader."""
-        actions.append(Transmit(to=rank, message=self._stand()))
+        self._actions.append(Transmit(to=rank, message=self._stand()))
 
-    def on_stand(self, message: Stand, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_stand(self, message: Stand, sender: int, now: float) -> None:
         """Another rank reports the generation it follows, or that it has no leader."""
         position = self._position
         self._latest = max(self._latest, message.generation)
         leader = position.leader_of(message.generation)
-        self._hear_of_voters(message, sender, actions)
+        self._hear_of_voters(message, sender)
         if message.lost:
             self._standing[sender] = message.round
             if self._office.is_held:
-                self._lead_also(sender, message, now, actions)
+                self._lead_also(sender, message, now)
             elif self.is_lost:
                 if message.asks:
-                    self.tell(sender, actions)
-                self._propose(now, actions)
+                    self.tell(sender)
+                self._propose(now)
             elif sender == position.coordinator and message.generation == position.generation:
-                self.lose(now, actions)  # it leads no more
+                self.lose(now)  # it leads no more
             elif message.generation < position.generation:
-                self.tell(sender, actions)
+                self.tell(sender)
         elif message.generation > position.generation and leader != position.node:
-            self._greet(leader, now, actions)
+            self._greet(leader, now)
         elif sender == position.coordinator and self._silence.is_asked(message.generation):
             self._silence.answers(message.generation, now)
-            self._watch(now, actions)
+            self._watch(now)
         elif self._office.is_held and message.asks:
-            self.tell(sender, actions)
+            self.tell(sender)
 
-    def _hear_of_voters(self, message: Stand, sender: int, actions: list[AnyAction]) -> None:
+    def _hear_of_voters(self, message: Stand, sender: int) -> None:
         """Another rank reports the voters that it knows. This rank confirms them to its leader."""
         position = self._position
         self.learn(message.voters)
@@ -280,28 +282,28 @@ class Election:
         is_of_this = message.generation == position.generation and not message.lost
         if self._office.is_held and is_of_this:
             self._voting.agrees(sender, message.voters)
-            self.look_at_voters(actions)
+            self.look_at_voters()
         elif is_of_this and sender == position.coordinator and message.asks and not self.is_lost:
-            self.tell(sender, actions)
+            self.tell(sender)
 
-    def _lead_also(self, rank: int, message: Stand, now: float, actions: list[AnyAction]) -> None:
+    def _lead_also(self, rank: int, message: Stand, now: float) -> None:
         """On the leader: admit a rank that has no leader.
 
         That rank may have voted for a candidate of a later generation that was not elected. It cannot go back, so this
         leader moves all ranks to a generation that is later still.
         """
         if message.generation == self._position.generation:
-            self._let_in(rank, message.process, message.round, now, actions)
+            self._let_in(rank, message.process, message.round, now)
         elif message.generation < self._position.generation:
-            self.tell(rank, actions)
+            self.tell(rank)
         elif self.has_enough and not self._is_to_raise:
             self._is_to_raise = True  # not at once: another leader may admit it meanwhile
             spread = 1 + self._position.node / self._plan.workers
-            actions.append(SetTimer(name=ELECTING, at=now + SHORTEST_TRY * spread))
+            self._actions.append(SetTimer(name=ELECTING, at=now + SHORTEST_TRY * spread))
 
     # -- candidates
 
-    def _propose(self, now: float, actions: list[AnyAction]) -> None:
+    def _propose(self, now: float) -> None:
         """Offer to lead, if enough voters have no leader, and none of them has more progress."""
         position = self._position
         positions = {**self._standing, position.node: position.candidacy}
@@ -309,23 +311,23 @@ class Election:
             return
         if min(positions, key=lambda rank: (-positions[rank], rank)) != position.node:
             return
-        self._offer(now, actions)
+        self._offer(now)
 
-    def _offer(self, now: float, actions: list[AnyAction]) -> None:
+    def _offer(self, now: float) -> None:
         """Offer to lead, in a generation later than any heard of."""
         position = self._position
         self._adopt(position.own_generation(max(self._latest, position.generation)))
         self.is_lost = True
-        self._try_again(now, actions)
+        self._try_again(now)
         self._followers = {position.node: position.progress}
         made_in, number = self._voting.number
         lead = Lead(
             generation=position.generation, round=position.progress, voters_made_in=made_in, voters_number=number
         )  # fmt: skip
-        self._tell_all(lead, actions)
-        self._lead_if_enough(now, actions)
+        self._tell_all(lead)
+        self._lead_if_enough(now)
 
-    def on_lead(self, message: Lead, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_lead(self, message: Lead, sender: int, now: float) -> None:
         """Vote for a candidate, unless this rank has a leader, has more progress, or knows later voters."""
         position = self._position
         self._latest = max(self._latest, message.generation)
@@ -334,28 +336,28 @@ class Election:
         may_follow = self.is_lost or sender == position.coordinator or (self._office.is_held and not self.has_enough)
         knows_less = (message.voters_made_in, message.voters_number) < self._voting.number
         if not may_follow or message.round < position.progress or knows_less:
-            self.tell(sender, actions)
+            self.tell(sender)
             return
         self._adopt(message.generation)
         self.is_lost = True  # until the new leader admits it
         follow = Follow(generation=message.generation, round=position.progress, process=self._process)
-        actions.append(Transmit(to=sender, message=follow))
-        self._try_again(now, actions)
+        self._actions.append(Transmit(to=sender, message=follow))
+        self._try_again(now)
 
-    def on_follow(self, message: Follow, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_follow(self, message: Follow, sender: int, now: float) -> None:
         """Another rank votes for this one, which may still be a candidate or lead by now."""
         self._voting.is_there(sender, message.process)
         if self._followers is not None:
             self._followers[sender] = message.round
-            self._lead_if_enough(now, actions)
+            self._lead_if_enough(now)
         elif self._office.is_held:
-            self._let_in(sender, message.process, message.round, now, actions)
+            self._let_in(sender, message.process, message.round, now)
 
-    def _lead_if_enough(self, now: float, actions: list[AnyAction]) -> None:
+    def _lead_if_enough(self, now: float) -> None:
         if self._followers is not None and self.is_enough(self._followers):
-            actions.append(SetTimer(name=LEADING, at=now))
+            self._actions.append(SetTimer(name=LEADING, at=now))
 
-    def lead(self, now: float, actions: list[AnyAction]) -> None:
+    def lead(self, now: float) -> None:
         """Lead, if enough voters follow and this rank can reach enough."""
         if self._followers is None or not self.is_enough(self._followers) or not self.has_enough:
             return
@@ -365,5 +367,5 @@ class Election:
         position = self._position
         reason = f"rank {position.node} leads generation {position.generation} from round {position.progress} on; "
         reason += f"{len(followers)} of {len(self.voters())} ranks follow"
-        actions.append(Note(kind="leads", reason=reason, round=position.round, nodes=(position.node,)))
-        self._take_lead(followers, now, actions)
+        self._actions.append(Note(kind="leads", reason=reason, round=position.round, nodes=(position.node,)))
+        self._take_lead(followers, now)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from codedreduce.protocol.core.events import AnyAction, EveryoneIn, Note, Transmit
+from codedreduce.protocol.core.events import Actions, EveryoneIn, Note, Transmit
 from codedreduce.protocol.core.membership import Roster, run_name
 from codedreduce.protocol.core.messages import (
     AnyMessage,
@@ -35,8 +35,16 @@ class Members:
     """The other ranks of a run, as the leader (`own`) of a generation knows them."""
 
     def __init__(
-        self, plan: StripedPlan, settings: Settings, coordinating: Scheduler, *, own: int, generation: int
+        self,
+        actions: Actions,
+        plan: StripedPlan,
+        settings: Settings,
+        coordinating: Scheduler,
+        *,
+        own: int,
+        generation: int,
     ) -> None:
+        self._actions = actions
         self._coordinating = coordinating
         self._own = own
         self._roster = Roster([rank for rank in plan.computing if rank != own], run_name(plan, settings))
@@ -56,30 +64,30 @@ class Members:
 
     # -- membership
 
-    def greet(self, rank: int, hello: Hello, position: RankPosition, voters: Voters, actions: list[AnyAction]) -> bool:
+    def greet(self, rank: int, hello: Hello, position: RankPosition, voters: Voters) -> bool:
         """Answer a hello, with the last round that is over; return whether the rank is admitted."""
         is_late = rank in self._met or position.go.round > 0
         answer = self._roster.answer(rank, hello, self._generation, position.through, is_late=is_late, voters=voters)
-        actions.append(Transmit(to=rank, message=answer))
+        self._actions.append(Transmit(to=rank, message=answer))
         if isinstance(answer, Refuse):
-            actions.append(Note(kind="refused", reason=answer.reason, round=position.round, nodes=(rank,)))
+            self._actions.append(Note(kind="refused", reason=answer.reason, round=position.round, nodes=(rank,)))
             return False
         self._through.discard(rank)
         self._lost.discard(rank)
         self._met.add(rank)
         return True
 
-    def take_over(self, positions: Mapping[int, int], now: float, actions: list[AnyAction]) -> None:
+    def take_over(self, positions: Mapping[int, int], now: float) -> None:
         """Lead the followers, whatever round each is in; all of them were members before."""
         for rank, position in positions.items():
             if rank != self._own:
                 self._roster.take(rank)
                 self._met.add(rank)
-                self._coordinating.came(rank, now, actions)
+                self._coordinating.came(rank, now)
                 if position != positions[self._own]:
                     self._coordinating.is_elsewhere(rank)
                 if position > positions[self._own]:
-                    self._coordinating.is_ahead(rank, now, actions)
+                    self._coordinating.is_ahead(rank, now)
 
     def has_met(self, rank: int) -> bool:
         """Whether a rank was ever admitted."""
@@ -98,11 +106,11 @@ class Members:
         """The ranks that have not joined or not reported ready."""
         return self._roster.lacking()
 
-    def on_leaving(self, message: Leaving, rank: int, actions: list[AnyAction]) -> None:
+    def on_leaving(self, message: Leaving, rank: int) -> None:
         """A rank leaves after this round: the leader does not use it in the next."""
         if rank in self._coordinating.staying():
             reason = f"rank {rank} leaves after round {message.round}: {message.reason}"
-            actions.append(Note(kind="leaving", reason=reason, round=message.round, nodes=(rank,)))
+            self._actions.append(Note(kind="leaving", reason=reason, round=message.round, nodes=(rank,)))
             self._coordinating.leaves(rank)
 
     def staying(self) -> set[int]:
@@ -114,9 +122,9 @@ class Members:
         self._lost.add(rank)
         self._roster.gone(rank)
 
-    def tell_all(self, message: AnyMessage, actions: list[AnyAction]) -> None:
+    def tell_all(self, message: AnyMessage) -> None:
         """Send a message to all members."""
-        actions.extend(Transmit(to=rank, message=message) for rank in self._roster.present())
+        self._actions.extend(Transmit(to=rank, message=message) for rank in self._roster.present())
 
     def through(self, rank: int) -> None:
         """A rank has done its last round."""
@@ -138,40 +146,40 @@ class Members:
 
     # -- their reports
 
-    def on_status(self, message: Status, rank: int, now: float, actions: list[AnyAction]) -> None:
+    def on_status(self, message: Status, rank: int, now: float) -> None:
         """A rank reports its progress. The run begins when all members have begun the first round."""
         self.hear_of(rank)
         lead = self._coordinating
         is_first = message.round == self._first > lead.round
         if is_first and self._roster.ready(rank):
-            self.begin_if_enough(actions)
-        lead.status(rank, message, now, actions)
+            self.begin_if_enough()
+        lead.status(rank, message, now)
         if lead.is_current(rank):
             self._taking.discard(rank)
         if message.digest:
-            self.compare(rank, message.round, message.digest, actions)
+            self.compare(rank, message.round, message.digest)
 
-    def begin_if_enough(self, actions: list[AnyAction]) -> None:
+    def begin_if_enough(self) -> None:
         """Issue `EveryoneIn` once all ranks are ready, or at least `least` are and no other can be reached."""
         lacking = self._roster.lacking()
         count = len(self._roster.children) + 1 - len(lacking)
         may_begin = not lacking or (0 < self._least <= count and self._lost.issuperset(lacking))
         if may_begin and self._is_first and not self._has_said:
             self._has_said = True
-            actions.append(EveryoneIn())
+            self._actions.append(EveryoneIn())
 
-    def on_done(self, message: Done, rank: int, now: float, actions: list[AnyAction]) -> None:
+    def on_done(self, message: Done, rank: int, now: float) -> None:
         """A rank has done a part."""
-        self._coordinating.done(rank, message, now, actions)
+        self._coordinating.done(rank, message, now)
         if message.digest:
-            self.compare(rank, message.round, message.digest, actions)
+            self.compare(rank, message.round, message.digest)
 
-    def on_late(self, message: Late, rank: int, now: float, actions: list[AnyAction]) -> None:
+    def on_late(self, message: Late, rank: int, now: float) -> None:
         """A rank was late."""
         self.hear_of(rank)
-        actions.append(was_late(message, rank))
+        self._actions.append(was_late(message, rank))
 
-    def compare(self, rank: int, round_: int, digest: str, actions: list[AnyAction]) -> None:
+    def compare(self, rank: int, round_: int, digest: str) -> None:
         """Compare a rank's model with the others'; if it differs, the rank must take their state."""
         lead = self._coordinating
         if round_ not in (lead.round, lead.round + 1):
@@ -185,17 +193,17 @@ class Members:
                 reason += "; it takes their state"
                 self._odd.add(odd)
                 lead.must_renew(odd)
-                actions.append(Transmit(to=odd, message=Renew(generation=self._generation, round=round_)))
+                self._actions.append(Transmit(to=odd, message=Renew(generation=self._generation, round=round_)))
             if round_ > self._first:  # before it the leader's counts, and others may differ
                 reason += ". Do all ranks take the same steps, with the same optimizer?"
             kind = "drift" if round_ > self._first else "renewed"
-            actions.append(Note(kind=kind, reason=reason, round=round_, nodes=(odd,)))
+            self._actions.append(Note(kind=kind, reason=reason, round=round_, nodes=(odd,)))
 
-    def takes_state(self, round_: int, actions: list[AnyAction]) -> bool:
+    def takes_state(self, round_: int) -> bool:
         """Whether this rank must take the state of others before this round; ask those that have it."""
         if not self._is_odd:
             return False
-        self._is_odd = self._ask(self._own, round_, actions)
+        self._is_odd = self._ask(self._own, round_)
         return self._is_odd
 
     def must_take_state(self) -> None:
@@ -206,25 +214,25 @@ class Members:
         """This rank has taken the state of others."""
         self._is_odd = False
 
-    def find_givers(self, rank: int, round_: int, actions: list[AnyAction]) -> bool:
+    def find_givers(self, rank: int, round_: int) -> bool:
         """Ask other ranks, not always the same, to transfer their state to one that needs it; whether some were asked.
 
         If there are none, or the transfer failed, the leader transfers its own.
         """
         self._odd.discard(rank)
         self._coordinating.must_renew(rank)
-        if round_ <= self._first or rank in self._taking or not self._ask(rank, round_, actions):
+        if round_ <= self._first or rank in self._taking or not self._ask(rank, round_):
             self._taking.discard(rank)
             return False
         self._taking.add(rank)
         return True
 
-    def _ask(self, rank: int, round_: int, actions: list[AnyAction]) -> bool:
+    def _ask(self, rank: int, round_: int) -> bool:
         """Ask some current ranks to transfer to a rank their state before a round; return whether there are any."""
         current = [one for one in self._coordinating.current() if one not in (self._own, rank) and one not in self._odd]
         give = Give(generation=self._generation, round=round_, to=rank)
         for step in range(min(GIVERS, len(current))):
-            actions.append(Transmit(to=current[(rank + round_ + step) % len(current)], message=give))
+            self._actions.append(Transmit(to=current[(rank + round_ + step) % len(current)], message=give))
         return bool(current)
 
 
@@ -237,7 +245,8 @@ def was_late(message: Late, rank: int) -> Note:
 class Office:
     """The leader's part of a rank's machine: present while the rank leads, empty otherwise."""
 
-    def __init__(self, position: RankPosition) -> None:
+    def __init__(self, actions: Actions, position: RankPosition) -> None:
+        self._actions = actions
         self._position = position
         self.lead: Scheduler | None = None
         self.leading: Members | None = None
@@ -255,11 +264,11 @@ class Office:
         """Whether this rank leads."""
         return self.lead is not None
 
-    def tell_leader(self, message: AnyMessage, actions: list[AnyAction]) -> None:
+    def tell_leader(self, message: AnyMessage) -> None:
         """Send a message to the leader, if that is another rank.
 
         A candidate has no leader to send to. Once there is a leader, the ranks repeat the messages that count, or
         the round begins again.
         """
         if self._position.coordinator != self._position.node:
-            actions.append(Transmit(to=self._position.coordinator, message=message))
+            self._actions.append(Transmit(to=self._position.coordinator, message=message))

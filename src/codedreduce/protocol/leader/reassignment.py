@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import islice
 
 from codedreduce.protocol.core.budget import Budget
-from codedreduce.protocol.core.events import AnyAction
+from codedreduce.protocol.core.events import Actions
 from codedreduce.protocol.core.messages import Cut, Do, Message, Tell
 from codedreduce.protocol.leader.assignments import Assignment, Assignments, WorkOrder
 from codedreduce.protocol.leader.links import Links
@@ -46,16 +46,17 @@ LATER = 0.1
 #: When a round has taken this many times the time expected of all ranks, the budget no longer limits bets.
 FAR_TOO_LATE = 4.0
 
-Say = Callable[[int, Message, float, list[AnyAction]], None]
+Say = Callable[[int, Message, float], None]
 
 
 class Reassignment:
     """The late and the idle ranks of a round."""
 
     def __init__(
-        self, plan: StripedPlan, participation: Participation, pace: Pace, links: Links, lateness: Stragglers, say: Say,
-        *, own: int = 0, generation: int = 0,
+        self, actions: Actions, plan: StripedPlan, participation: Participation, pace: Pace, links: Links,
+        lateness: Stragglers, say: Say, *, own: int = 0, generation: int = 0,
     ) -> None:  # fmt: skip
+        self._actions = actions
         self._plan = plan
         self._own = own
         # A unit of one block shows no progress before it is done: a rank that answers may be computing it.
@@ -110,13 +111,13 @@ class Reassignment:
         lag = self._pace.lag(rank)
         self._lateness.expect(assignment, now, lag if lag < NEVER else 0.0)
 
-    def help(self, rank: int, parts: tuple[Part, ...], now: float, actions: list[AnyAction]) -> None:
+    def help(self, rank: int, parts: tuple[Part, ...], now: float) -> None:
         """Have a rank compute parts in place of another."""
         assignment = self.assignments.give(rank, [WorkOrder(part, now, helps=True) for part in parts])
         self._idle.pop(rank, None)
         self._lateness.expect(assignment, now)
         self._note(assignment, now)
-        self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now, actions)
+        self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now)
 
     def given_again(self, rank: int, now: float, did: WorkOrder | None = None) -> tuple[Part, ...]:
         """The parts that a returning rank still owes, timed from now on; without the one it has just done."""
@@ -193,15 +194,13 @@ class Reassignment:
             self._lateness.expect(assignment, now)
         self.is_idle(assignment.rank)
 
-    def complete(self, unit: int, now: float, actions: list[AnyAction]) -> list[tuple[Assignment, WorkOrder, int]]:
+    def complete(self, unit: int, now: float) -> list[tuple[Assignment, WorkOrder, int]]:
         """A unit is done: stop the ranks that still work on it. Return them, with their orders and blocks done."""
         left = []
         for assignment, order in self.assignments.holding(unit):
             left.append((assignment, order, assignment.done if order is assignment.orders[0] else 0))
             self.assignments.take(assignment, order)
-            self._say(
-                assignment.rank, Cut(generation=self._generation, round=self.round, unit=unit, end=0), now, actions
-            )
+            self._say(assignment.rank, Cut(generation=self._generation, round=self.round, unit=unit, end=0), now)
             if assignment.orders:
                 self._lateness.expect(assignment, now)
             self.is_idle(assignment.rank)
@@ -221,22 +220,22 @@ class Reassignment:
 
     # -- late and idle ranks
 
-    def look(self, now: float, actions: list[AnyAction]) -> float:
+    def look(self, now: float) -> float:
         """Have idle ranks take over what late ones have not done; return when to check again."""
         for assignment in self._lateness.whom(now):
             self._note(assignment, now)
         if not self.is_acting:
             self.is_acting = True
-            self._match(now, actions)
+            self._match(now)
             if now >= self._ask_again_at:
-                self._ask_again(now, actions)
+                self._ask_again(now)
             self.is_acting = False
         return self._next_look()
 
     def _next_look(self) -> float:
         return min(self._lateness.next_look() if self._idle else float("inf"), self._ask_again_at)
 
-    def _ask_again(self, now: float, actions: list[AnyAction]) -> None:
+    def _ask_again(self, now: float) -> None:
         """Ask all late ranks: their reports may have been lost."""
         for assignment in list(self.assignments.all()):
             if (
@@ -245,7 +244,7 @@ class Reassignment:
                 and self._is_alive(assignment)
                 and self._lateness.at(assignment, SILENT) <= now
             ):
-                self._say(assignment.rank, Tell(generation=self._generation, round=self.round), now, actions)
+                self._say(assignment.rank, Tell(generation=self._generation, round=self.round), now)
         self._ask_again_at = now + LATER * (now - self._began) + self._lateness.least
 
     def _note(self, assignment: Assignment, now: float) -> None:
@@ -263,14 +262,14 @@ class Reassignment:
     def _is_alive(self, assignment: Assignment) -> bool:
         return assignment.rank in self._participation.present
 
-    def _match(self, now: float, actions: list[AnyAction]) -> None:
+    def _match(self, now: float) -> None:
         while self._idle and self._catch_up:
             _, rank, stamp = self._catch_up[0]
             assignment = self.assignments.of(rank)
             if stamp != assignment.stamp:
                 heapq.heappop(self._catch_up)
                 continue
-            when = self._consider(assignment, now, actions)
+            when = self._consider(assignment, now)
             if when is None:
                 break  # no more bets for now
             if self._catch_up and self._catch_up[0][1:] == (rank, stamp):
@@ -281,22 +280,22 @@ class Reassignment:
             elif stamp != assignment.stamp:
                 self._note(assignment, now)
 
-    def _consider(self, assignment: Assignment, now: float, actions: list[AnyAction]) -> float | None:
+    def _consider(self, assignment: Assignment, now: float) -> float | None:
         """Relieve a rank if it is time to; return when to check it again, or None if no bet is possible now."""
         lateness = self._lateness
         if not self._is_alive(assignment):
-            return self._relieve(assignment, now, actions, is_stuck=True)
+            return self._relieve(assignment, now, is_stuck=True)
         if assignment.is_helping and now < lateness.at(assignment, ASKED):
-            return self._relieve(assignment, now, actions)
+            return self._relieve(assignment, now)
         if assignment.asked is not None:
             due = max(lateness.answers_by(assignment, assignment.asked), lateness.at(assignment, SILENT))
             if now < due:
                 return due
             self._silent.append(assignment.rank)
-            return self._relieve(assignment, now, actions, is_stuck=True)
+            return self._relieve(assignment, now, is_stuck=True)
         if assignment.heard is None or now - assignment.heard > FRESH * assignment.pace(lateness.slowdown):
             assignment.asked = now
-            self._say(assignment.rank, Tell(generation=self._generation, round=self.round), now, actions)
+            self._say(assignment.rank, Tell(generation=self._generation, round=self.round), now)
             return (
                 max(lateness.answers_by(assignment, now), lateness.at(assignment, SILENT))
                 if assignment.asked is not None
@@ -306,12 +305,10 @@ class Reassignment:
             due = lateness.at(
                 assignment, self._not_begun if self._participation.is_current(assignment.rank) else BEHIND
             )
-            return due if now < due else self._relieve(assignment, now, actions, is_stuck=True)
-        return self._relieve(assignment, now, actions, is_stuck=lateness.seems_stuck(assignment, now))
+            return due if now < due else self._relieve(assignment, now, is_stuck=True)
+        return self._relieve(assignment, now, is_stuck=lateness.seems_stuck(assignment, now))
 
-    def _relieve(
-        self, assignment: Assignment, now: float, actions: list[AnyAction], *, is_stuck: bool = False
-    ) -> float | None:
+    def _relieve(self, assignment: Assignment, now: float, *, is_stuck: bool = False) -> float | None:
         """Have idle ranks take over as much as pays; return when to check the rank again."""
         order = assignment.to_relieve()
         if order is None:
@@ -336,7 +333,7 @@ class Reassignment:
             return None
         if is_stuck and not is_begun:  # the rank has not begun this part, and need not do it
             relief = replace(relief, end=order.part.first)
-        self._hand_over(assignment, order, relief, now, actions, is_begun=is_begun)
+        self._hand_over(assignment, order, relief, now, is_begun=is_begun)
         assignment.is_stuck = assignment.is_stuck or is_stuck
         return now
 
@@ -386,7 +383,6 @@ class Reassignment:
         order: WorkOrder,
         relief: Relief,
         now: float,
-        actions: list[AnyAction],
         *,
         is_begun: bool,
     ) -> None:
@@ -397,20 +393,18 @@ class Reassignment:
             assignment.stamp += 1
             order.is_relieved = True
         if self._is_alive(assignment):
-            self._cut(assignment, order, relief.end, now, actions)
+            self._cut(assignment, order, relief.end, now)
         for helper, parts in relief.parts:
-            self.help(helper, parts, now, actions)
+            self.help(helper, parts, now)
 
-    def _cut(self, assignment: Assignment, order: WorkOrder, end: int, now: float, actions: list[AnyAction]) -> None:
+    def _cut(self, assignment: Assignment, order: WorkOrder, end: int, now: float) -> None:
         """Have a rank do less of a part, or nothing of it."""
         unit, first, last = order.part
         if order.is_relieved and end <= first:
             return  # it may still finish first
         others = (one.part.first for one in assignment.orders if one is not order and one.part.unit == unit)
         if not any(other >= end for other in others):
-            self._say(
-                assignment.rank, Cut(generation=self._generation, round=self.round, unit=unit, end=end), now, actions
-            )
+            self._say(assignment.rank, Cut(generation=self._generation, round=self.round, unit=unit, end=end), now)
         if end > first:
             order.part = Part(unit, first, end)
             assignment.stamp += 1

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from statistics import median
 
 from codedreduce.protocol.core.blocks import SHORTEST, UnitParts
-from codedreduce.protocol.core.events import AnyAction, Note, SetTimer, Transmit
+from codedreduce.protocol.core.events import Actions, Note, SetTimer, Transmit
 from codedreduce.protocol.core.messages import (
     Checked,
     Do,
@@ -78,9 +78,10 @@ class Scheduler:
     """
 
     def __init__(
-        self, plan: StripedPlan, settings: Settings, tell: Callable[[Message, float, list[AnyAction]], None],
+        self, actions: Actions, plan: StripedPlan, settings: Settings, tell: Callable[[Message, float], None],
         *, own: int = 0, generation: int | None = None, mistakes: Mistakes | None = None,
     ) -> None:  # fmt: skip
+        self._actions = actions
         self._plan = plan
         self._own = own
         self._settings = settings
@@ -93,13 +94,13 @@ class Scheduler:
         self._lateness = Stragglers(settings, self._pace, self._links)
         self._generation = settings.generation if generation is None else generation
         self._work = Reassignment(
-            plan, self._participation, self._pace, self._links, self._lateness, self._say,
+            self._actions, plan, self._participation, self._pace, self._links, self._lateness, self._say,
             own=own, generation=self._generation,
         )  # fmt: skip
         self._start = RoundStart(plan, settings, self._pace, self._links, own)
         self._audits = Verdicts(
-            plan, settings, self._participation, self._pace, self._work.assignments, self._mistakes, self._say,
-            own=own, generation=self._generation,
+            self._actions, plan, settings, self._participation, self._pace, self._work.assignments, self._mistakes,
+            self._say, own=own, generation=self._generation,
         )  # fmt: skip
         self._sums = MissingSums(own=own)
         self._tails: deque[float] = deque(maxlen=TAILS)
@@ -128,43 +129,43 @@ class Scheduler:
         """Whether a round is on."""
         return bool(self._units) or self._units_done_at is not None or not self._audits.is_over
 
-    def came(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+    def came(self, rank: int, now: float) -> None:
         """A rank joined or reconnected: send it the current round. The rank must show that it is at that round."""
         self._participation.came(rank)
         if self.round > self._settings.after:
-            self._tell_of_round(rank, now, actions)
+            self._tell_of_round(rank, now)
 
-    def _tell_of_round(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+    def _tell_of_round(self, rank: int, now: float) -> None:
         """Send a rank the current round and its reducers."""
         go = Go(generation=self._generation, round=self.round, keepers=self._weights)
-        self._say(rank, go, now, actions)
-        self._tell_of_keepers(rank, now, actions)
+        self._say(rank, go, now)
+        self._tell_of_keepers(rank, now)
 
-    def _tell_of_keepers(self, rank: int, now: float, actions: list[AnyAction], *, itself: bool = False) -> None:
+    def _tell_of_keepers(self, rank: int, now: float, *, itself: bool = False) -> None:
         """Send a rank the stripes with another reducer than planned; or only those that it reduces `itself`."""
         for stripe, keeper in self._sums.replaced():
             if keeper == rank or not itself:
                 keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
-                self._say(rank, keep, now, actions)
+                self._say(rank, keep, now)
 
-    def _hear_of(self, rank: int, now: float, actions: list[AnyAction], did: WorkOrder | None = None) -> None:
+    def _hear_of(self, rank: int, now: float, did: WorkOrder | None = None) -> None:
         """A rank has shown that it is at the current round, perhaps by what it has done."""
         was_there = self._participation.is_current(rank)
         self._participation.heard(rank, now)
         if not was_there and self._is_on:
-            self._is_back(rank, now, actions, did)
+            self._is_back(rank, now, did)
 
-    def _is_back(self, rank: int, now: float, actions: list[AnyAction], did: WorkOrder | None) -> None:
+    def _is_back(self, rank: int, now: float, did: WorkOrder | None) -> None:
         """A rank has arrived at the current round: send it again the work that it owes, as it may not have that.
 
         Also give it work that no rank at the round could do.
         """
         parts = self._work.given_again(rank, now, did)
         if parts:
-            self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now, actions)
+            self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now)
         for unit in list(self._units):
             if rank in self._plan.readers(unit):
-                self._hand_out_uncovered(unit, now, actions)
+                self._hand_out_uncovered(unit, now)
 
     def must_renew(self, rank: int) -> None:
         """A rank takes the state of another, and does nothing until it has it."""
@@ -190,7 +191,7 @@ class Scheduler:
         """The other ranks that can be reached, and do not leave after this round."""
         return self._participation.staying()
 
-    def gone(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+    def gone(self, rank: int, now: float) -> None:
         """A rank cannot be reached: others do its work at once."""
         if rank not in self.present:
             return
@@ -200,23 +201,23 @@ class Scheduler:
             self._work.budget.on_time(unit)
         if self._is_on:
             self._work.gone(rank, now)
-            self._reopen(now, actions)
-            self._audits.gone(rank, now, actions)
-            self._redo_undelivered(rank, now, actions)
-            self.look(now, actions)
+            self._reopen(now)
+            self._audits.gone(rank, now)
+            self._redo_undelivered(rank, now)
+            self.look(now)
             for stripe in self._sums.kept_by(rank):
-                self._replace(stripe, now, actions)
+                self._replace(stripe, now)
 
-    def _redo_undelivered(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+    def _redo_undelivered(self, rank: int, now: float) -> None:
         """Redo the units that an unreachable rank has just reported: its partial sums may not have arrived."""
         for unit, (provider, when) in list(self._providers.items()):
             recently = now - when <= 0.1 * (when - self._began) + self._links.free_at(rank) - when + self._links.vector
             if provider == rank and recently:
-                self._redo(unit, now, actions)
+                self._redo(unit, now)
 
     # -- a round begins
 
-    def begin(self, round_: int, now: float, actions: list[AnyAction]) -> Go:
+    def begin(self, round_: int, now: float) -> Go:
         """Distribute the work of a round, and send it to all; return the work of the leader's own rank."""
         self.round = round_
         self._began = now
@@ -254,15 +255,15 @@ class Scheduler:
                 generation=self._generation, round=round_, parts=parts, keepers=weights, checks=checks.get(rank, ())
             )  # fmt: skip
             if rank != self._own:
-                actions.append(Transmit(to=rank, message=go))
+                self._actions.append(Transmit(to=rank, message=go))
             else:
                 own = go
         if not own.parts and not own.checks:
             self._participation.heard(self._own, now)
             self._work.is_idle(self._own)
-        self._look_at(self._work.first_look(), now, actions)
+        self._look_at(self._work.first_look(), now)
         if self._settings.say_waiting_after < float("inf"):
-            actions.append(SetTimer(name=WAITING, at=now + self._settings.say_waiting_after))
+            self._actions.append(SetTimer(name=WAITING, at=now + self._settings.say_waiting_after))
         return own
 
     def _trial(self, rank: int, now: float) -> tuple[Part, ...]:
@@ -275,7 +276,7 @@ class Scheduler:
 
     # -- reports of ranks
 
-    def done(self, rank: int, done: Done, now: float, actions: list[AnyAction]) -> None:
+    def done(self, rank: int, done: Done, now: float) -> None:
         """A rank has done a part and sends its partial sum to the reducers."""
         part = Part(done.unit, done.first, done.last)
         if done.round != self.round or not self._plan.is_part(part) or not self._is_on:
@@ -286,7 +287,7 @@ class Scheduler:
         self._audits.did(rank, part)
         if order is None and (part.unit not in self._units or self._units[part.unit].has(part)):
             return  # a repeated report, or one that does not matter
-        self._hear_of(rank, now, actions, order)
+        self._hear_of(rank, now, order)
         self._work.budget.save()
         self._links.sends(rank, now)
         self._deliveries.sends(rank, now)
@@ -302,18 +303,18 @@ class Scheduler:
             self._work.first_look()
         self._providers[part.unit] = (rank, now)
         if part.unit in self._units:
-            self._add(part, order, now, actions)
-        self._wait_for_sum(now, actions)
-        self.look(now, actions)
+            self._add(part, order, now)
+        self._wait_for_sum(now)
+        self.look(now)
 
-    def _wait_for_sum(self, now: float, actions: list[AnyAction]) -> None:
+    def _wait_for_sum(self, now: float) -> None:
         """If all units are done, set the timeout for the sum."""
         if not self._units and self._units_done_at is None and self._audits.is_over:
             self._units_done_at = now
             self._sum_due = now + self._patience(now)
-            actions.append(SetTimer(name=TAIL, at=self._sum_due))
+            self._actions.append(SetTimer(name=TAIL, at=self._sum_due))
 
-    def is_ahead(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+    def is_ahead(self, rank: int, now: float) -> None:
         """A rank has done the current round, and has its sum: units that no rank can compute any more were done."""
         if not self._is_on:
             return
@@ -322,8 +323,8 @@ class Scheduler:
         for unit in list(self._units):
             if is_there or not any(map(self._participation.can_compute, self._plan.readers(unit))):
                 self._taken.add(unit)
-                self._add(Part(unit, 0, self._plan.blocks), None, now, actions)
-        self._wait_for_sum(now, actions)
+                self._add(Part(unit, 0, self._plan.blocks), None, now)
+        self._wait_for_sum(now)
 
     def _has_sum(self, rank: int) -> None:
         """Note that a rank has the sum. In an audited round the others take it from there: no unchecked sum is used."""
@@ -332,14 +333,14 @@ class Scheduler:
         if self._sums.are_somewhere:
             self._audits.close()
 
-    def has_no_sum(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+    def has_no_sum(self, rank: int, now: float) -> None:
         """A rank did the current round so long ago that it does not hold its sum any more."""
         self._sums.has_no_sum(rank)
         if self._is_on:
-            self._reopen(now, actions)
-            self.look(now, actions)
+            self._reopen(now)
+            self.look(now)
 
-    def _reopen(self, now: float, actions: list[AnyAction]) -> None:
+    def _reopen(self, now: float) -> None:
         """If no rank has the sum of an audited round any more, have the units computed that relied on it."""
         if self._sums.are_somewhere or not self._audits.reopen():
             return
@@ -347,17 +348,17 @@ class Scheduler:
         taken, self._taken = self._taken, set()
         for unit in sorted(taken):
             self._units[unit] = UnitParts(self._plan.blocks)
-            self._hand_out_uncovered(unit, now, actions)
+            self._hand_out_uncovered(unit, now)
 
-    def checked(self, rank: int, checked: Checked, now: float, actions: list[AnyAction]) -> None:
+    def checked(self, rank: int, checked: Checked, now: float) -> None:
         """A rank reports its digest of an audited block."""
         if self._is_on:
             if checked.round == self.round:
-                self._hear_of(rank, now, actions)  # it can take work now, though it was at an earlier round
-            for wrong in self._audits.checked(rank, checked, now, actions):
-                self._is_mistaken(wrong, now, actions)
-            self._wait_for_sum(now, actions)
-            self.look(now, actions)
+                self._hear_of(rank, now)  # it can take work now, though it was at an earlier round
+            for wrong in self._audits.checked(rank, checked, now):
+                self._is_mistaken(wrong, now)
+            self._wait_for_sum(now)
+            self.look(now)
 
     def undecided(self) -> tuple[Trouble, ...]:
         """The ranks with different results, if no rank can decide which are wrong; or all, if every rank was wrong."""
@@ -366,7 +367,7 @@ class Scheduler:
             return tuple((rank, f"was found to be wrong by round {self.round}; no other is left") for rank in ranks)
         return self._audits.undecided()
 
-    def _is_mistaken(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+    def _is_mistaken(self, rank: int, now: float) -> None:
         """A rank computed wrongly: others do all its work of this round, done and not done."""
         if not self._participation.was_wrong(rank):
             return
@@ -374,19 +375,19 @@ class Scheduler:
         words = self._audits.why(rank)
         if self._mistakes.is_quarantined(rank):
             words += f". It has been wrong {times} times: it is quarantined, and not used any more"
-        actions.append(Note(kind="mistaken", reason=words, round=self.round, nodes=(rank,)))
+        self._actions.append(Note(kind="mistaken", reason=words, round=self.round, nodes=(rank,)))
         self.late.add(rank)
         self._work.is_out(rank)
         assignment = self._work.assignments.of(rank)
         units = {order.part.unit for order in assignment.orders} | self._did.pop(rank, set())
         mistaken = Mistaken(generation=self._generation, round=self.round, node=rank, times=times)
         for other in sorted(self.present | {self._own}):
-            self._say(other, mistaken, now, actions)
+            self._say(other, mistaken, now)
         self._units_done_at = None
         for unit in sorted(units):
             self._work.cannot(assignment, unit, now)
             self._units[unit] = UnitParts(self._plan.blocks)
-            self._hand_out_uncovered(unit, now, actions)
+            self._hand_out_uncovered(unit, now)
 
     def _learn(self, assignment: Assignment, order: WorkOrder | None, part: Part, block: float, now: float) -> None:
         """Learn a rank's pace from a part that it has done."""
@@ -401,21 +402,21 @@ class Scheduler:
         if order is not None and not order.helps and not order.is_trial and len(assignment.orders) == 1:
             self._lateness.through(assignment, block, now)
 
-    def _add(self, part: Part, order: WorkOrder | None, now: float, actions: list[AnyAction]) -> None:
+    def _add(self, part: Part, order: WorkOrder | None, now: float) -> None:
         """A part is done: complete its unit, or hand out the rest of it that no rank does."""
         unit = self._units[part.unit]
         unit.add(part, None)
         if unit.chain() is None:
-            self._hand_out_uncovered(part.unit, now, actions)
+            self._hand_out_uncovered(part.unit, now)
             return
         del self._units[part.unit]
-        for assignment, left, done in self._work.complete(part.unit, now, actions):
+        for assignment, left, done in self._work.complete(part.unit, now):
             if not left.helps:
                 self._pace.held_up(assignment.rank, done, now - left.given)
                 if not left.is_trial:
                     self.late.add(assignment.rank)
 
-    def _hand_out_uncovered(self, unit: int, now: float, actions: list[AnyAction]) -> None:
+    def _hand_out_uncovered(self, unit: int, now: float) -> None:
         """Assign the blocks of a unit that no rank does: a rank did less than its assignment, or is back."""
         covered = {
             block for _, order in self._work.assignments.holding(unit) if not order.is_relieved and not order.is_trial
@@ -426,7 +427,7 @@ class Scheduler:
             first = next((block for block in range(self._plan.blocks) if block not in missing), self._plan.blocks)
             parts = [Part(unit, 0, first)] if first else []
             parts += [Part(unit, block, block + 1) for block in missing if block >= first]
-            self._work.help(helper, tuple(parts), now, actions)
+            self._work.help(helper, tuple(parts), now)
 
     def _least_busy(self, unit: int) -> int | None:
         assignments, participation = self._work.assignments, self._participation
@@ -437,7 +438,7 @@ class Scheduler:
             able, key=lambda rank: (assignments.of(rank).is_stuck, assignments.of(rank).blocks, rank), default=None
         )
 
-    def failed(self, rank: int, unable: Unable, now: float, actions: list[AnyAction]) -> tuple[Trouble, ...]:
+    def failed(self, rank: int, unable: Unable, now: float) -> tuple[Trouble, ...]:
         """A rank failed at a unit: another does its part. Return the ranks that failed, if two have or no other can."""
         unit = unable.task
         if unable.round != self.round or not self._is_on or unit not in self._plan.all_units:
@@ -447,43 +448,43 @@ class Scheduler:
             return ()  # a repeated report
         failed[rank] = why = unable.troubles[0][1] if unable.troubles else "no reason given"
         words = f"rank {rank} failed in round {self.round}: {why}"
-        actions.append(Note(kind="failed", reason=words, round=self.round, nodes=(rank,)))
+        self._actions.append(Note(kind="failed", reason=words, round=self.round, nodes=(rank,)))
         if unit not in self._units:
             return ()
         self.late.add(rank)
         self._work.cannot(self._work.assignments.of(rank), unit, now)
         if len(failed) > 1 or failed.keys() >= set(self._plan.readers(unit)):
             return tuple(failed.items())
-        self._hand_out_uncovered(unit, now, actions)
-        self.look(now, actions)
+        self._hand_out_uncovered(unit, now)
+        self.look(now)
         return ()
 
-    def status(self, rank: int, status: Status, now: float, actions: list[AnyAction]) -> None:
+    def status(self, rank: int, status: Status, now: float) -> None:
         """A rank reports its progress."""
         is_here = status.round == self.round
         if is_here:
-            self._hear_of(rank, now, actions)
+            self._hear_of(rank, now)
         if rank != self._own and status.round <= self.round and now - self._began >= UNDER_WAY:
-            self._say_again(rank, status, now, actions)
+            self._say_again(rank, status, now)
         if status.round < self.round:  # it still reduces its stripe
             self._participation.fell_behind(rank)
         elif status.round > self.round and rank != self._own:
-            self.is_ahead(rank, now, actions)
+            self.is_ahead(rank, now)
         lacks = tuple(unit for unit in status.lacks if unit in self._plan.all_units)
         self._sums.said(rank, lacks, is_behind=status.round < self.round)
         if self._is_on:
             self._work.told(self._work.assignments.of(rank), status.done if is_here else 0, now)
             self._work.is_idle(rank)
-            self.look(now, actions)
+            self.look(now)
 
-    def _say_again(self, rank: int, status: Status, now: float, actions: list[AnyAction]) -> None:
+    def _say_again(self, rank: int, status: Status, now: float) -> None:
         """Send a rank again what it may not have received: the current round, or its work."""
         if status.begun < self.round and self.round > self._settings.after:
-            self._tell_of_round(rank, now, actions)
+            self._tell_of_round(rank, now)
         assignment = self._work.assignments.of(rank)
         if assignment.orders and status.is_idle and status.round == self.round and self._is_on:
             parts = tuple(order.part for order in assignment.orders)
-            self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now, actions)
+            self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now)
 
     def has_missed_the_end(self, status: Status, now: float) -> bool:
         """True if a rank still waits for the sum of a round that is over, and no later round tells it so."""
@@ -498,7 +499,7 @@ class Scheduler:
 
     # -- late ranks
 
-    def look(self, now: float, actions: list[AnyAction]) -> None:
+    def look(self, now: float) -> None:
         """Reassign the work of late ranks to idle ones, and check again when another rank may be late."""
         if self._work.is_acting:
             return  # the leader's own rank has answered
@@ -506,24 +507,24 @@ class Scheduler:
             self._late_timer = float("inf")
         was_on = self._is_on
         self._links.look(now)
-        self._look_at(self._work.look(now, actions), now, actions)
-        self._look_at(self._audits.look(now, actions), now, actions)
+        self._look_at(self._work.look(now), now)
+        self._look_at(self._audits.look(now), now)
         if was_on:
-            self._wait_for_sum(now, actions)  # a block may have passed because no rank is left to check it
+            self._wait_for_sum(now)  # a block may have passed because no rank is left to check it
         for rank in self._work.take_silent():
             for stripe in self._sums.kept_by(rank):
-                self._replace(stripe, now, actions)
+                self._replace(stripe, now)
 
-    def _look_at(self, when: float, now: float, actions: list[AnyAction]) -> None:
+    def _look_at(self, when: float, now: float) -> None:
         if when < self._late_timer:
             self._late_timer = max(when, now)
-            actions.append(SetTimer(name=LATE, at=self._late_timer))
+            self._actions.append(SetTimer(name=LATE, at=self._late_timer))
 
-    def _say(self, rank: int, message: Message, now: float, actions: list[AnyAction]) -> None:
+    def _say(self, rank: int, message: Message, now: float) -> None:
         if rank == self._own:
-            self._tell_self(message, now, actions)
+            self._tell_self(message, now)
         elif rank in self.present:
-            actions.append(Transmit(to=rank, message=message))  # type: ignore[arg-type]
+            self._actions.append(Transmit(to=rank, message=message))  # type: ignore[arg-type]
 
     # -- when all units are computed
 
@@ -545,31 +546,31 @@ class Scheduler:
         expected = max(self._usual(0.5 * so_far), self._links.end(at_all=True) - now, self._resent - now)
         return max(MORE_PATIENCE * PATIENCE * expected, LONGER * so_far, settings.least_head_start, LEAST_PATIENCE)
 
-    def sum_is_late(self, missing: Iterable[int], own_lacks: list[int], now: float, actions: list[AnyAction]) -> None:
+    def sum_is_late(self, missing: Iterable[int], own_lacks: list[int], now: float) -> None:
         """All units are done, and chunks of the sum are still missing: find out why, and intervene."""
         if self._units_done_at is None:
             return  # the timer of an earlier round
         due = self._units_done_at + self._patience(self._units_done_at)
         if due > max(now, self._sum_due):  # since then chunks have shown how long vectors take
             self._sum_due = due
-            actions.append(SetTimer(name=TAIL, at=due))
+            self._actions.append(SetTimer(name=TAIL, at=due))
             return
-        actions.append(SetTimer(name=TAIL, at=now + self._more_patience(now)))
+        self._actions.append(SetTimer(name=TAIL, at=now + self._more_patience(now)))
         steps = self._sums.steps(missing, own_lacks, self.present)
         for keeper, chunks in steps.want:
-            self._say(keeper, Want(generation=self._generation, round=self.round, chunks=chunks), now, actions)
+            self._say(keeper, Want(generation=self._generation, round=self.round, chunks=chunks), now)
         for keeper in steps.ask:
-            self._tell_of_keepers(keeper, now, actions, itself=True)  # the message may have been lost
-            self._say(keeper, Tell(generation=self._generation, round=self.round), now, actions)
+            self._tell_of_keepers(keeper, now, itself=True)  # the message may have been lost
+            self._say(keeper, Tell(generation=self._generation, round=self.round), now)
         for unit in steps.redo:
             if unit not in self._units and not self._is_redone(unit, now):
-                self._redo(unit, now, actions)
+                self._redo(unit, now)
         for stripe in steps.replace:
             if self._sums.keeper(stripe) == stripe:
                 self._participation.leave_out(stripe)
-            self._replace(stripe, now, actions)
+            self._replace(stripe, now)
 
-    def _replace(self, stripe: int, now: float, actions: list[AnyAction]) -> None:
+    def _replace(self, stripe: int, now: float) -> None:
         """Have another rank reduce a stripe, for the rest of the round."""
         if not self._is_on:
             return
@@ -589,12 +590,12 @@ class Scheduler:
         )
         self._sums.is_kept_by(stripe, chosen)
         reason = f"round {self.round}: rank {chosen} reduces a stripe in place of rank {keeper}, which is late"
-        actions.append(Note(kind="keeper", reason=reason, round=self.round, nodes=(keeper, chosen)))
+        self._actions.append(Note(kind="keeper", reason=reason, round=self.round, nodes=(keeper, chosen)))
         keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=chosen)
         resent = self._links.resent(len(self._sums.stripes[stripe]), self._settings.chunks, now)
         self._resent = max(self._resent, resent)
         for rank in sorted(self.present, key=lambda rank: rank == self._own):  # itself last: that may end the round
-            self._say(rank, keep, now, actions)
+            self._say(rank, keep, now)
 
     def _is_redone(self, unit: int, now: float) -> bool:
         """Whether a rank was asked to redo a unit, and may still compute it, or its partial sum may be on its way."""
@@ -608,7 +609,7 @@ class Scheduler:
         longest = 2 * redone.asked - self._began + self._settings.unknown_seconds
         return now < max(redone.asked + self._more_patience(redone.asked), min(due, longest))
 
-    def _redo(self, unit: int, now: float, actions: list[AnyAction]) -> None:
+    def _redo(self, unit: int, now: float) -> None:
         """A unit was reported as done but has not arrived: another rank does it, in the end the leader itself."""
         redone = self._sums.redone.setdefault(unit, Redone())
         provider, _ = self._providers.get(unit, (self._plan.owner(unit), 0.0))
@@ -621,8 +622,8 @@ class Scheduler:
             self.late.add(provider)
             self._providers[unit] = (helper, now)
             if helper != self._own:
-                self._tell_of_keepers(helper, now, actions)  # the message may have been lost
-            self._work.help(helper, (Part(unit, 0, self._plan.blocks),), now, actions)
+                self._tell_of_keepers(helper, now)  # the message may have been lost
+            self._work.help(helper, (Part(unit, 0, self._plan.blocks),), now)
 
     def _who_redoes(self, unit: int, tried: set[int]) -> int | None:
         """A rank that has not done a unit; the second time the leader's own rank, as its state is known."""

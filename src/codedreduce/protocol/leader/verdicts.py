@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from codedreduce.protocol.core.blocks import Block
-from codedreduce.protocol.core.events import AnyAction, Note
+from codedreduce.protocol.core.events import Actions, Note
 from codedreduce.protocol.core.messages import Check, Checked, Message, Passed, Tell, Trouble
 from codedreduce.protocol.core.mistakes import Mistakes
 from codedreduce.protocol.core.settings import Settings
@@ -33,7 +33,7 @@ PATIENCE, OF_THE_ROUND = 2.0, 0.1
 #: Least seconds that a checker gets; and that the leader waits for a rank that is present but not at the round.
 LEAST, LEAST_WAIT = 0.01, 1.0
 
-Say = Callable[[int, Message, float, list[AnyAction]], None]
+Say = Callable[[int, Message, float], None]
 
 
 @dataclass(slots=True)
@@ -76,9 +76,10 @@ class Verdicts:
     """The audits of a round, as the leader sees them."""
 
     def __init__(
-        self, plan: StripedPlan, settings: Settings, participation: Participation, pace: Pace,
+        self, actions: Actions, plan: StripedPlan, settings: Settings, participation: Participation, pace: Pace,
         assignments: Assignments, mistakes: Mistakes, say: Say, *, own: int, generation: int,
     ) -> None:  # fmt: skip
+        self._actions = actions
         self._plan = plan
         self._settings = settings
         self._participation = participation
@@ -169,7 +170,7 @@ class Verdicts:
             if case is not None:
                 case.sends.add(rank)
 
-    def checked(self, rank: int, checked: Checked, now: float, actions: list[AnyAction]) -> list[int]:
+    def checked(self, rank: int, checked: Checked, now: float) -> list[int]:
         """A rank reports its digest of a block; return the ranks that this shows to be wrong."""
         block = (checked.unit, checked.block)
         case = self._cases.get(block)
@@ -181,9 +182,9 @@ class Verdicts:
         self._absent.discard(rank)
         case.passed.discard(rank)  # the message may have been lost
         case.asked.pop(rank, None)
-        return self._decide(block, case, now, actions)
+        return self._decide(block, case, now)
 
-    def _decide(self, block: Block, case: Case, now: float, actions: list[AnyAction]) -> list[int]:
+    def _decide(self, block: Block, case: Case, now: float) -> list[int]:
         if case.right is None:
             case.right = case.majority()
         if case.right is None and self._is_closed:
@@ -191,7 +192,7 @@ class Verdicts:
         if case.right is None and len(set(case.said.values())) > 1:
             case.is_over = False  # it may have passed because no other rank was present
             if not case.asked:
-                self._ask_another(block, case, now, actions)
+                self._ask_another(block, case, now)
         if case.right is None and not case.is_over:
             return []
         case.is_over = True
@@ -203,16 +204,16 @@ class Verdicts:
                     wrong.append(rank)
             elif rank in case.said:
                 self._right_in[rank] = self._round
-                self._pass(rank, block, case, now, actions)
+                self._pass(rank, block, case, now)
         return wrong
 
-    def _pass(self, rank: int, block: Block, case: Case, now: float, actions: list[AnyAction]) -> None:
+    def _pass(self, rank: int, block: Block, case: Case, now: float) -> None:
         if rank not in case.passed:
             case.passed.add(rank)
             passed = Passed(
                 generation=self._generation, round=self._round, unit=block[0], block=block[1], digest=case.said[rank]
             )  # fmt: skip
-            self._say(rank, passed, now, actions)
+            self._say(rank, passed, now)
 
     def why(self, rank: int) -> str:
         """The blocks that a rank computed wrongly in this round, and the earlier rounds that may be wrong as well."""
@@ -230,7 +231,7 @@ class Verdicts:
 
     # -- late or missing digests
 
-    def _ask_another(self, block: Block, case: Case, now: float, actions: list[AnyAction]) -> bool:
+    def _ask_another(self, block: Block, case: Case, now: float) -> bool:
         """Have one more rank compute a block; if there is none, and the digests differ, the same ranks once more."""
         able = [
             rank for rank in self._plan.readers(block[0])
@@ -247,12 +248,12 @@ class Verdicts:
             assignments = self._assignments
             able = sorted(able, key=lambda rank: (assignments.of(rank).is_stuck, assignments.of(rank).blocks, rank))[:1]
         for rank in able:
-            self._ask(rank, block, case, 1 + self._assignments.of(rank).blocks, now, actions)
+            self._ask(rank, block, case, 1 + self._assignments.of(rank).blocks, now)
         return bool(able)
 
-    def _ask(self, rank: int, block: Block, case: Case, ahead: int, now: float, actions: list[AnyAction]) -> None:
+    def _ask(self, rank: int, block: Block, case: Case, ahead: int, now: float) -> None:
         case.ask(rank, now, ahead)
-        self._say(rank, Check(generation=self._generation, round=self._round, blocks=(block,)), now, actions)
+        self._say(rank, Check(generation=self._generation, round=self._round, blocks=(block,)), now)
 
     def undecided(self) -> tuple[Trouble, ...]:
         """The ranks that reported different digests of a block, if no other rank can decide."""
@@ -263,19 +264,19 @@ class Verdicts:
                 return tuple((rank, words) for rank in sorted(case.said))
         return ()
 
-    def gone(self, rank: int, now: float, actions: list[AnyAction]) -> None:
+    def gone(self, rank: int, now: float) -> None:
         """A rank cannot be reached: others do its checks."""
         for block, case in self._cases.items():
             if case.asked.pop(rank, None) is not None and not case.asked and case.is_waited_for:
-                self._look_at(block, case, now, actions)
+                self._look_at(block, case, now)
 
-    def look(self, now: float, actions: list[AnyAction]) -> float:
+    def look(self, now: float) -> float:
         """Ask other ranks in place of late ones; return when to check again."""
         due = float("inf")
         for block, case in self._cases.items():
             if case.is_waited_for:
                 if self._is_due(case) <= now:
-                    self._look_at(block, case, now, actions)
+                    self._look_at(block, case, now)
                 if not case.is_over:
                     due = min(due, self._is_due(case))
         return due
@@ -314,17 +315,17 @@ class Verdicts:
         expected = (lag if lag < NEVER else 0.0) + blocks * each
         return since + PATIENCE * expected + self._longer(since)
 
-    def _look_at(self, block: Block, case: Case, now: float, actions: list[AnyAction]) -> None:
+    def _look_at(self, block: Block, case: Case, now: float) -> None:
         case.looked = now
         case.since = case.since or now
         for rank in sorted(case.sends - case.said.keys() - {self._own}):  # its report may be lost
-            self._say(rank, Tell(generation=self._generation, round=self._round), now, actions)
-        if self._ask_another(block, case, now, actions):
+            self._say(rank, Tell(generation=self._generation, round=self._round), now)
+        if self._ask_another(block, case, now):
             return
         late, case.asked = case.asked, {}
         for rank, (_, blocks) in late.items():
             if self._participation.can_compute(rank):
-                self._ask(rank, block, case, blocks + 1, now, actions)  # the request may be lost
+                self._ask(rank, block, case, blocks + 1, now)  # the request may be lost
         if not case.asked and len(set(case.said.values())) == 1:
             absent = self._may_come(block, case.said)
             if absent and now < case.since + max(LEAST_WAIT, case.since - self._began):
@@ -332,8 +333,8 @@ class Verdicts:
             self._absent.update(absent)
             case.is_over = True
             words = f"round {self._round}: no rank is left to check block {block[1]} of unit {block[0]}"
-            actions.append(Note(kind="unaudited", reason=words, round=self._round, nodes=tuple(case.said)))
-            self._decide(block, case, now, actions)
+            self._actions.append(Note(kind="unaudited", reason=words, round=self._round, nodes=tuple(case.said)))
+            self._decide(block, case, now)
 
     def ranks(self) -> Iterable[int]:
         """The ranks that a round waits for, to report digests of audited blocks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from codedreduce.protocol.core.events import AnyAction, Overtaken, Renewed, SetTimer, Transmit
+from codedreduce.protocol.core.events import Actions, Overtaken, Renewed, SetTimer, Transmit
 from codedreduce.protocol.core.messages import Past, Renew, StateChunk, StateOffer, Take, Want
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
@@ -43,9 +43,10 @@ class CatchUp:
     """
 
     def __init__(
-        self, position: RankPosition, links: Outboxes, exchange: Exchange, worker: RankWorker,
-        office: Office, finish: Callable[[float, list[AnyAction]], bool],
+        self, actions: Actions, position: RankPosition, links: Outboxes, exchange: Exchange, worker: RankWorker,
+        office: Office, finish: Callable[[float], bool],
     ) -> None:  # fmt: skip
+        self._actions = actions
         self._position = position
         self._links = links
         self._exchange = exchange
@@ -69,11 +70,11 @@ class CatchUp:
         self._exchange.expect(round_ + 1)
         self.must_renew = True
 
-    def was_overtaken(self, now: float, actions: list[AnyAction]) -> None:
+    def was_overtaken(self, now: float) -> None:
         """A later round has begun while this rank waits for its sum, which may still be on its way."""
         self._tries = 0
         self._tried_with = self._exchange.sum.count
-        self.ask_later(now, actions)
+        self.ask_later(now)
 
     @property
     def is_taking(self) -> bool:
@@ -86,14 +87,14 @@ class CatchUp:
 
     # -- sums
 
-    def ask_later(self, now: float, actions: list[AnyAction]) -> None:
+    def ask_later(self, now: float) -> None:
         """Set a timer for requesting the chunks that are still missing then."""
         position = self._position
         a_round = position.round_took or now - position.began_at  # in the first round: the time so far
         wait = min(ASK_WITHIN, max(ASK_AFTER, 0.5 * a_round)) * (1 + self._tries)
-        actions.append(SetTimer(name=BEHIND, at=now + wait))
+        self._actions.append(SetTimer(name=BEHIND, at=now + wait))
 
-    def catch_up(self, now: float, actions: list[AnyAction]) -> None:
+    def catch_up(self, now: float) -> None:
         """Request the missing chunks of a past round's sum, or give the sum up."""
         position, exchange = self._position, self._exchange
         keepers = exchange.stripes.keepers(position.round)
@@ -103,7 +104,7 @@ class CatchUp:
             exchange.take_own(
                 position.round, [index for index in exchange.sum.missing() if keepers[index] == position.node]
             )
-        if self._finish(now, actions):
+        if self._finish(now):
             return
         if position.coordinator == position.node:
             asked = self._kept_by(keepers)
@@ -112,11 +113,11 @@ class CatchUp:
             asked = self._whom_to_ask(self._kept_by(keepers))
             is_in_vain = self._tries > TRIES
         if is_in_vain:
-            self.renew(now, actions)
+            self.renew(now)
             return
         for peer, chunks in asked.items():
-            self._want(peer, chunks, actions)
-        self.ask_later(now, actions)
+            self._want(peer, chunks)
+        self.ask_later(now)
 
     def _kept_by(self, keepers: list[int] | None) -> dict[int, list[int]]:
         """The missing chunks of the sum by reducer; all under this rank itself if the reducers are not known."""
@@ -141,91 +142,91 @@ class CatchUp:
             asked.pop(first, None)
         return asked
 
-    def _want(self, peer: int, chunks: list[int], actions: list[AnyAction]) -> None:
+    def _want(self, peer: int, chunks: list[int]) -> None:
         """Request chunks of the sum from a rank."""
         position = self._position
         for start in range(0, len(chunks), ASKED_AT_ONCE):
             wanted = tuple(chunks[start : start + ASKED_AT_ONCE])
             want = Want(generation=position.generation, round=position.round, chunks=wanted)
-            actions.append(Transmit(to=peer, message=want))
+            self._actions.append(Transmit(to=peer, message=want))
 
-    def on_want(self, message: Want, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_want(self, message: Want, sender: int, now: float) -> None:
         """Send the chunks of a sum that are here; if the round is past and some are not here, report that (`Past`)."""
         if self._office.leading is not None:
             self._office.leading.hear_of(sender)
-        is_here = self._exchange.send_sums(sender, message.round, message.chunks, actions)
+        is_here = self._exchange.send_sums(sender, message.round, message.chunks)
         if not is_here and message.round < max(self._position.go.round, self._position.through + 1):
             past = Past(generation=self._position.generation, round=message.round)
-            actions.append(Transmit(to=sender, message=past))
+            self._actions.append(Transmit(to=sender, message=past))
 
-    def on_past(self, message: Past, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_past(self, message: Past, sender: int, now: float) -> None:
         """A reducer no longer has a sum, or another rank no longer has the state that it offered."""
         if self._position.state is RENEWING:
             if message.round == self._taking.round:
-                self._ask(self._taking.lost(sender), actions)
+                self._ask(self._taking.lost(sender))
         elif message.round == self._position.round and self._position.is_on and self._office.lead is not None:
-            self._office.lead.has_no_sum(sender, now, actions)
+            self._office.lead.has_no_sum(sender, now)
         elif message.round == self._position.round and self._position.is_behind:
-            self._do_without(sender, now, actions)
+            self._do_without(sender, now)
 
-    def _do_without(self, keeper: int, now: float, actions: list[AnyAction]) -> None:
+    def _do_without(self, keeper: int, now: float) -> None:
         """A reducer does not have its part of the sum: ask the leader. If the leader does not have it, take a state."""
         first = self._position.coordinator
         if keeper == first:
-            self.renew(now, actions)
+            self.renew(now)
         elif self._links.reaches([first]):
             keepers = self._exchange.stripes.keepers(self._position.round)
-            self._want(first, self._kept_by(keepers).get(keeper, []), actions)
+            self._want(first, self._kept_by(keepers).get(keeper, []))
 
-    def look(self, now: float, actions: list[AnyAction]) -> None:
+    def look(self, now: float) -> None:
         """Repeat the request, unless something has arrived meanwhile."""
         if self._position.state is RENEWING:
-            self._renew_again(now, actions)
+            self._renew_again(now)
         elif self._position.state is WORKING and self._position.is_behind:
             if self._exchange.sum.count == self._tried_with:
-                self.catch_up(now, actions)
+                self.catch_up(now)
             else:  # chunks are arriving
                 self._tried_with = self._exchange.sum.count
-                self.ask_later(now, actions)
+                self.ask_later(now)
 
     # -- the state of another rank
 
-    def renew(self, now: float, actions: list[AnyAction]) -> None:
+    def renew(self, now: float) -> None:
         """Stop work, and take the state of another rank."""
-        self._worker.stop("this rank takes the state of another rank", actions)
+        self._worker.stop("this rank takes the state of another rank")
         self._worker.drop_model()
         self._position.become(RENEWING)
-        self._no_more(self._taking.clear(), actions)
+        self._no_more(self._taking.clear())
         self.must_renew = False
         if not self._office.is_held:
             renew = Renew(generation=self._position.generation, round=self._position.round)
-            self._office.tell_leader(renew, actions)
-        self._wait_for_state(now, actions)
+            self._office.tell_leader(renew)
+        self._wait_for_state(now)
 
-    def _renew_again(self, now: float, actions: list[AnyAction]) -> None:
+    def _renew_again(self, now: float) -> None:
         """The state does not arrive: ask other ranks. A leader goes on with its own state if there are none."""
         leading = self._office.leading
-        if leading is not None and not leading.takes_state(self._position.round, actions):
-            self._has(None, min(self._position.round, self._missed or self._position.round) - 1, actions)
+        if leading is not None and not leading.takes_state(self._position.round):
+            self._has(None, min(self._position.round, self._missed or self._position.round) - 1)
         else:
             self._renewals += 1
-            self.renew(now, actions)
+            self.renew(now)
             if not self._office.is_held:  # it may not know of a round, and would refuse a state after that round
-                self._worker.tell_status(actions)
+                self._worker.tell_status()
 
-    def _wait_for_state(self, now: float, actions: list[AnyAction]) -> None:
+    def _wait_for_state(self, now: float) -> None:
         wait = max(STATE_WITHIN, 2 * self._position.round_took) * 2 ** min(self._renewals, RARELY)
-        actions.append(SetTimer(name=BEHIND, at=now + wait))
+        self._actions.append(SetTimer(name=BEHIND, at=now + wait))
 
-    def on_must_renew(self, message: Renew, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_must_renew(self, message: Renew, sender: int, now: float) -> None:
         """This rank's model differs from the others: it takes their state, at once or when its script goes on."""
         if self._position.state is RESTING:
             self.must_renew = True
             self._position.lose_state()
         else:
-            self.renew(now, actions)
+            self.renew(now)
 
-    def on_overtaken(self, event: Overtaken, now: float, actions: list[AnyAction]) -> None:
+    def on_overtaken(self, event: Overtaken, now: float) -> None:
         """The script could not copy the sum in time: it goes on with another rank's state when it begins again."""
         self.must_renew = True
         self._position.lose_state()
@@ -233,50 +234,50 @@ class CatchUp:
         if self._office.leading is not None:
             self._office.leading.must_take_state()
 
-    def on_offer(self, message: StateOffer, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_offer(self, message: StateOffer, sender: int, now: float) -> None:
         """Another rank offers its state. Accept it if this rank needs one, and it is later than its own."""
         position = self._position
         latest = max(position.go.round, position.over, position.end or 0, position.round - 1)
         if position.state is not RENEWING or not position.round - 1 <= message.round <= latest:
-            actions.append(Transmit(to=sender, message=Take(generation=position.generation, round=message.round)))
+            self._actions.append(Transmit(to=sender, message=Take(generation=position.generation, round=message.round)))
             return
         offer = OfferedState(message.round, message.of, message.digest)
-        self._ask(self._taking.offered(sender, offer), actions)
-        self._wait_for_state(now, actions)
+        self._ask(self._taking.offered(sender, offer))
+        self._wait_for_state(now)
 
-    def lost(self, peer: int, actions: list[AnyAction]) -> None:
+    def lost(self, peer: int) -> None:
         """A rank is lost: request its pieces of a state from others."""
         if self._position.state is RENEWING:
-            self._ask(self._taking.lost(peer), actions)
+            self._ask(self._taking.lost(peer))
 
-    def _ask(self, asking: Asking, actions: list[AnyAction]) -> None:
+    def _ask(self, asking: Asking) -> None:
         for giver, pieces in asking:
             take = Take(generation=self._position.generation, round=self._taking.round, pieces=pieces)
-            actions.append(Transmit(to=giver, message=take))
+            self._actions.append(Transmit(to=giver, message=take))
 
-    def _no_more(self, givers: dict[int, int], actions: list[AnyAction]) -> None:
+    def _no_more(self, givers: dict[int, int]) -> None:
         """Release the ranks that offered a state: they need not keep it."""
         for giver, round_ in givers.items():
-            actions.append(Transmit(to=giver, message=Take(generation=self._position.generation, round=round_)))
+            self._actions.append(Transmit(to=giver, message=Take(generation=self._position.generation, round=round_)))
 
-    def on_state(self, chunk: StateChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
+    def on_state(self, chunk: StateChunk, sender: int, data: Vector, now: float) -> None:
         """A requested piece of a state has arrived."""
         asking = self._taking.came(chunk, sender, data)
         if asking is None:
             return
-        self._wait_for_state(now, actions)
+        self._wait_for_state(now)
         state = self._taking.whole()
         if state is None:
-            self._ask(asking, actions)
+            self._ask(asking)
         else:
-            self._has(state, chunk.round, actions)
+            self._has(state, chunk.round)
 
-    def _has(self, state: Vector | None, round_: int, actions: list[AnyAction]) -> None:
+    def _has(self, state: Vector | None, round_: int) -> None:
         """Continue after a round, with the state that others had then."""
-        self._no_more(self._taking.clear(), actions)
+        self._no_more(self._taking.clear())
         self._position.rest_after(round_)
         self._exchange.expect(round_ + 1)
         self._tries = self._missed = self._renewals = 0
         if self._office.leading is not None:
             self._office.leading.has_state()
-        actions.append(Renewed(round=round_, state=state))
+        self._actions.append(Renewed(round=round_, state=state))

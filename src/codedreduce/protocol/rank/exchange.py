@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 from codedreduce.digests import digest
-from codedreduce.protocol.core.events import AnyAction, Transmit
+from codedreduce.protocol.core.events import Actions, Transmit
 from codedreduce.protocol.core.messages import AnyChunk, DamagedChunk, Go, Keep, PartChunk, StateChunk, SumChunk
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.settings import Settings
@@ -25,8 +25,15 @@ class Exchange:
     """
 
     def __init__(
-        self, node: int, plan: StripedPlan, settings: Settings, links: Outboxes, rooms: SumBuffers = OWN_SUM_BUFFERS
+        self,
+        actions: Actions,
+        node: int,
+        plan: StripedPlan,
+        settings: Settings,
+        links: Outboxes,
+        rooms: SumBuffers = OWN_SUM_BUFFERS,
     ) -> None:
+        self._actions = actions
         self._node = node
         self._rooms = rooms
         self._ranks = plan.workers
@@ -49,7 +56,7 @@ class Exchange:
         """Switch to this generation of the plan."""
         self._generation = generation
 
-    def begin(self, go: Go, actions: list[AnyAction]) -> None:
+    def begin(self, go: Go) -> None:
         """A round begins for reducers; parts of it may have arrived already.
 
         Under another leader the round may begin again: this rank sends its finished sums to all again, as some may have
@@ -62,8 +69,8 @@ class Exchange:
         self._links.keep_only(self._is_wanted)
         self.keeper.begin(go.round, self.stripes.of(self._node))
         for index, total in self.keeper.sums(go.round, self.stripes.of(self._node)):
-            self._tell_sum(index, total, actions)
-        self._replay(actions)
+            self._tell_sum(index, total)
+        self._replay()
 
     @property
     def keeps_now(self) -> bool:
@@ -95,7 +102,7 @@ class Exchange:
             digest(on_host(self._cut_out(vector, index))) for index in range(self._settings.chunks)
         )
 
-    def send_if_intact(self, part: Part, vector: Vector, index: int, to: int, actions: list[AnyAction]) -> bool:
+    def send_if_intact(self, part: Part, vector: Vector, index: int, to: int) -> bool:
         """Send a damaged chunk again; return False if it is damaged here, too, and the part must be computed again."""
         seal = self._seals.get(part)
         if seal is None or index >= len(seal):
@@ -103,20 +110,20 @@ class Exchange:
         if to == self._node or self._digest(vector, index) != seal[index]:
             del self._seals[part]
             return False
-        self._links.put(to, self._part_chunk(part, index), self._cut_out(vector, index), actions)
+        self._links.put(to, self._part_chunk(part, index), self._cut_out(vector, index))
         return True
 
-    def send(self, part: Part, vector: Vector, actions: list[AnyAction]) -> None:
+    def send(self, part: Part, vector: Vector) -> None:
         """Send a part to its reducers."""
-        self._send(part, vector, self.stripes.in_order(self._node), actions)
+        self._send(part, vector, self.stripes.in_order(self._node))
 
-    def _send(self, part: Part, vector: Vector, chunks: Iterable[int], actions: list[AnyAction]) -> None:
+    def _send(self, part: Part, vector: Vector, chunks: Iterable[int]) -> None:
         for index in chunks:
             keeper = self.stripes.keeper(index)
             if keeper == self._node:
-                self._keep(self._part_chunk(part, index), self._node, self._cut_out(vector, index), actions)
+                self._keep(self._part_chunk(part, index), self._node, self._cut_out(vector, index))
             else:
-                self._links.put(keeper, self._part_chunk(part, index), self._cut_out(vector, index), actions)
+                self._links.put(keeper, self._part_chunk(part, index), self._cut_out(vector, index))
 
     def _digest(self, vector: Vector, index: int) -> bytes:
         return digest(on_host(self._cut_out(vector, index)))
@@ -133,56 +140,56 @@ class Exchange:
     def _sum_chunk(self, round_: int, index: int) -> SumChunk:
         return SumChunk(generation=self._generation, round=round_, index=index)
 
-    def change_keeper(self, message: Keep, done: Mapping[Part, Vector], actions: list[AnyAction]) -> None:
+    def change_keeper(self, message: Keep, done: Mapping[Part, Vector]) -> None:
         """A stripe has another reducer: send all parts of the stripe again."""
         stripe = self.stripes.change(message)
         if not stripe:
             return
         if message.keeper == self._node:
             self.keeper.take_over(stripe)
-            self._replay(actions)
+            self._replay()
         for part, vector in done.items():
-            self._send(part, vector, stripe, actions)
+            self._send(part, vector, stripe)
 
-    def send_again(self, peer: int, done: Mapping[Part, Vector], actions: list[AnyAction]) -> None:
+    def send_again(self, peer: int, done: Mapping[Part, Vector]) -> None:
         """Send a rank its chunks of this round again: those in flight on its old connection may be lost."""
         for part, vector in done.items():
             for index in self.stripes.in_order(self._node):
                 if self.stripes.keeper(index) == peer:
-                    self._links.put(peer, self._part_chunk(part, index), self._cut_out(vector, index), actions)
+                    self._links.put(peer, self._part_chunk(part, index), self._cut_out(vector, index))
         kept = self.keeper.sums(self._round, range(self._settings.chunks))
-        self._send_chunks(peer, self._round, kept, actions)
+        self._send_chunks(peer, self._round, kept)
 
     # -- reducing
 
-    def part_came(self, chunk: PartChunk, sender: int, data: Vector, actions: list[AnyAction]) -> None:
+    def part_came(self, chunk: PartChunk, sender: int, data: Vector) -> None:
         """Add a chunk to a sum of this rank; hold it if it is early, or if this rank does not reduce it yet."""
         if chunk.round == self._round and self.keeper.keeps(chunk.index):
-            self._keep(chunk, sender, data, actions)
+            self._keep(chunk, sender, data)
         elif chunk.round >= self._round:
             self._early[chunk.place] = (chunk, sender, data)
             if len(self._early) > self._early_at_most:
                 self._early.popitem(last=False)  # if it was needed, the leader notices, and it is computed again
 
-    def _replay(self, actions: list[AnyAction]) -> None:
+    def _replay(self) -> None:
         """Process the chunks that arrived before this rank knew that it reduces them."""
         early, self._early = self._early, OrderedDict()
         for position, (chunk, sender, data) in early.items():
             if chunk.round == self._round and self.keeper.keeps(chunk.index):
-                self._keep(chunk, sender, data, actions)
+                self._keep(chunk, sender, data)
             elif chunk.round >= self._round:
                 self._early[position] = (chunk, sender, data)
 
-    def _keep(self, chunk: PartChunk, sender: int, data: Vector, actions: list[AnyAction]) -> None:
+    def _keep(self, chunk: PartChunk, sender: int, data: Vector) -> None:
         part, index = Part(chunk.unit, chunk.first, chunk.last), chunk.index
         seal = ChunkDigest(chunk.digest, sender, part, index) if chunk.digest else None
         total = self.keeper.add(part, index, data, seal)
         if total is not None:
-            self._tell_sum(index, total, actions)
+            self._tell_sum(index, total)
         for damaged in self.keeper.take_damaged() if chunk.digest else ():
-            self._complain(damaged, actions)
+            self._complain(damaged)
 
-    def _complain(self, seal: ChunkDigest, actions: list[AnyAction]) -> None:
+    def _complain(self, seal: ChunkDigest) -> None:
         """Report a damaged chunk to its sender."""
         unit, first, last = seal.part
         damaged = DamagedChunk(
@@ -191,13 +198,13 @@ class Exchange:
         if seal.sender == self._node:
             self.own_damage.append(damaged)
         else:
-            actions.append(Transmit(to=seal.sender, message=damaged))
+            self._actions.append(Transmit(to=seal.sender, message=damaged))
 
-    def _tell_sum(self, index: int, total: Vector, actions: list[AnyAction]) -> None:
+    def _tell_sum(self, index: int, total: Vector) -> None:
         """Send a chunk of the sum to all ranks."""
         message = self._sum_chunk(self._round, index)
         for step in range(1, self._ranks):
-            self._links.put((self._node + step) % self._ranks, message, total, actions)
+            self._links.put((self._node + step) % self._ranks, message, total)
         self.sum_came(self._round, index, total)
 
     # -- sums
@@ -220,18 +227,16 @@ class Exchange:
         for index, data in self.keeper.sums(round_, chunks):
             self.sum_came(round_, index, data)
 
-    def send_sums(self, peer: int, round_: int, chunks: Iterable[int], actions: list[AnyAction]) -> bool:
+    def send_sums(self, peer: int, round_: int, chunks: Iterable[int]) -> bool:
         """Send the chunks of a round's sum that are here; return True if these are all that were requested."""
         wanted = [index for index in chunks if index < self._settings.chunks]
         found = dict(self._past.chunks(round_, wanted)) | dict(self.keeper.sums(round_, wanted))
-        self._send_chunks(peer, round_, found.items(), actions)
+        self._send_chunks(peer, round_, found.items())
         return len(found) == len(wanted)
 
-    def _send_chunks(
-        self, peer: int, round_: int, chunks: Iterable[tuple[int, Vector]], actions: list[AnyAction]
-    ) -> None:
+    def _send_chunks(self, peer: int, round_: int, chunks: Iterable[tuple[int, Vector]]) -> None:
         for index, data in chunks:
-            self._links.put(peer, self._sum_chunk(round_, index), data, actions)
+            self._links.put(peer, self._sum_chunk(round_, index), data)
 
     def held(self) -> int:
         """The number of chunks of other ranks' parts that are held or being added up."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from codedreduce.protocol.core.events import AnyAction, EveryoneIn, SetTimer, Transmit
+from codedreduce.protocol.core.events import Actions, EveryoneIn, SetTimer, Transmit
 from codedreduce.protocol.core.membership import run_name
 from codedreduce.protocol.core.messages import Have, Hello, Welcome
 from codedreduce.protocol.core.rank_position import RankPosition
@@ -28,9 +28,10 @@ class Joining:
     """
 
     def __init__(
-        self, position: RankPosition, plan: StripedPlan, settings: Settings, worker: RankWorker, catch_up: CatchUp,
-        adopt: Callable[[int], None], is_in: Callable[[Welcome, bool, list[AnyAction]], None],
+        self, actions: Actions, position: RankPosition, plan: StripedPlan, settings: Settings, worker: RankWorker,
+        catch_up: CatchUp, adopt: Callable[[int], None], is_in: Callable[[Welcome, bool], None],
     ) -> None:  # fmt: skip
+        self._actions = actions
         self._position = position
         self._run = run_name(plan, settings)
         self._worker = worker
@@ -41,7 +42,7 @@ class Joining:
         self._hellos = 0  # hellos without an answer
         self._to = position.coordinator
 
-    def say_hello(self, now: float, actions: list[AnyAction], to: int | None = None) -> None:
+    def say_hello(self, now: float, to: int | None = None) -> None:
         """Send hello with this rank's plan, to its leader or to another rank that is reported to lead."""
         position = self._position
         self._to = position.coordinator if to is None else to
@@ -49,20 +50,20 @@ class Joining:
         hello = Hello(
             generation=position.generation, round=position.round, plan=self._run, is_in=is_in, process=self._process
         )  # fmt: skip
-        actions.append(Transmit(to=self._to, message=hello))
+        self._actions.append(Transmit(to=self._to, message=hello))
         self._hellos += 1
-        actions.append(SetTimer(name=GREETING, at=now + HELLO_AGAIN * self._hellos))
+        self._actions.append(SetTimer(name=GREETING, at=now + HELLO_AGAIN * self._hellos))
 
-    def look(self, now: float, actions: list[AnyAction]) -> None:
+    def look(self, now: float) -> None:
         """Send hello again if there was no answer."""
         if self._hellos and self._to != self._position.node:
-            self.say_hello(now, actions, self._to)
+            self.say_hello(now, self._to)
 
     def has_lead(self) -> None:
         """This rank is the leader: it needs no welcome."""
         self._hellos = 0
 
-    def on_welcome(self, message: Welcome, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_welcome(self, message: Welcome, sender: int, now: float) -> None:
         """This rank is admitted, or back. The leader may not have received its last messages, so it repeats them.
 
         The leader of a later generation sends a welcome, too. A welcome of an earlier generation is ignored.
@@ -74,26 +75,28 @@ class Joining:
         position.is_over(message.round)
         self._hellos = 0
         if position.state is not JOINING:
-            self._is_in(message, False, actions)
+            self._is_in(message, False)
         if position.state is JOINING:
             position.become(RESTING)
             if message.round > position.round:  # it joins late, or the others continued from a checkpoint
                 self._catch_up.begin_after(message.round)
-            self._is_in(message, True, actions)
-            actions.append(EveryoneIn())
+            self._is_in(message, True)
+            self._actions.append(EveryoneIn())
         elif position.state is ENDING:
-            actions.append(Transmit(to=sender, message=Have(generation=position.generation, round=position.round)))
+            self._actions.append(
+                Transmit(to=sender, message=Have(generation=position.generation, round=position.round))
+            )
         elif (
             position.state is RESTING and position.through > message.round
         ):  # perhaps no other rank can compute that round any more
-            self._worker.tell_ahead(actions)
+            self._worker.tell_ahead()
         elif position.state in (READY, WORKING) and position.round <= message.round:
             position.become(WORKING)
-            self._catch_up.was_overtaken(now, actions)
+            self._catch_up.was_overtaken(now)
         elif position.state is WORKING and position.is_on:
-            self._worker.repeat_done(actions)
-            self._worker.tell_status(actions)
+            self._worker.repeat_done()
+            self._worker.tell_status()
         elif position.state is READY and position.round == position.first:
-            self._worker.tell_again(actions)
+            self._worker.tell_again()
         elif position.state is RENEWING and not self._catch_up.is_taking:  # its request may be lost
-            self._catch_up.renew(now, actions)
+            self._catch_up.renew(now)

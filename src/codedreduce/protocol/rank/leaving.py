@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from codedreduce.protocol.core.events import AnyAction, Ended, Finished, HandOver, Leave, SetTimer, Transmit
+from codedreduce.protocol.core.events import Actions, Ended, Finished, HandOver, Leave, SetTimer, Transmit
 from codedreduce.protocol.core.messages import End, Failure, Go, Goodbye, Have, Leaving, Refuse, Trouble
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
@@ -40,9 +40,10 @@ class Departure:
     """How a rank ends. `office`: whether this rank is the leader. `go_on` makes it work on its round, or catch up."""
 
     def __init__(
-        self, position: RankPosition, worker: RankWorker, catch_up: CatchUp, office: Office,
-        go_on: Callable[[float, list[AnyAction]], None],
+        self, actions: Actions, position: RankPosition, worker: RankWorker, catch_up: CatchUp, office: Office,
+        go_on: Callable[[float], None],
     ) -> None:  # fmt: skip
+        self._actions = actions
         self._position = position
         self._worker = worker
         self._catch_up = catch_up
@@ -55,78 +56,78 @@ class Departure:
 
     # -- this rank leaves
 
-    def on_leave(self, event: Leave, now: float, actions: list[AnyAction]) -> None:
+    def on_leave(self, event: Leave, now: float) -> None:
         """Leave when the others have finished, too; or at once."""
-        self._worker.stop("this rank leaves", actions)
+        self._worker.stop("this rank leaves")
         self._why = event.reason
         if event.at_once or self._position.state is JOINING:
-            self._say_goodbye(actions)
+            self._say_goodbye()
             return
         end, through = self._position.end, self._position.leave()
         self._drop_all()
         self._object_if_early(end or 0)
         if self._office.is_held:
-            self.lead_end(now, actions)
+            self.lead_end(now)
         else:
             have = Have(generation=self._position.generation, round=through)
-            self._office.tell_leader(have, actions)
+            self._office.tell_leader(have)
 
-    def lead_end(self, now: float, actions: list[AnyAction]) -> None:
+    def lead_end(self, now: float) -> None:
         """On a leader that has left its loop: make the others end, too."""
         assert self._office.leading is not None
-        self._tell_all_of_end(self._office.leading, actions)
+        self._tell_all_of_end(self._office.leading)
         self._office.leading.some_catch_up()
         self._graces = 0
-        self._wait(now, actions)
-        self.leave_if_all_through(actions)
+        self._wait(now)
+        self.leave_if_all_through()
 
-    def _tell_all_of_end(self, leading: Members, actions: list[AnyAction]) -> None:
-        leading.tell_all(End(generation=self._position.generation, round=self._position.round), actions)
+    def _tell_all_of_end(self, leading: Members) -> None:
+        leading.tell_all(End(generation=self._position.generation, round=self._position.round))
 
-    def is_left(self, now: float, actions: list[AnyAction]) -> None:
+    def is_left(self, now: float) -> None:
         """The leader is lost: a rank that has finished sets a time limit for its wait for another leader."""
         if self._position.state is ENDING:
-            self._wait(now, actions)
+            self._wait(now)
 
-    def leave_if_all_through(self, actions: list[AnyAction]) -> None:
+    def leave_if_all_through(self) -> None:
         """On the leader: leave if all others have finished."""
         leading = self._office.leading
         if self._position.state is ENDING and leading is not None and leading.all_through:
-            self._say_goodbye(actions)
+            self._say_goodbye()
 
-    def on_have(self, message: Have, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_have(self, message: Have, sender: int, now: float) -> None:
         """On the leader: another rank has finished."""
         assert self._office.lead is not None
         assert self._office.leading is not None
         self._office.leading.through(sender)
         if message.round >= self._position.round:
-            self._office.lead.is_ahead(sender, now, actions)
-        self.leave_if_all_through(actions)
+            self._office.lead.is_ahead(sender, now)
+        self.leave_if_all_through()
 
-    def _wait(self, now: float, actions: list[AnyAction]) -> None:
+    def _wait(self, now: float) -> None:
         self._graces += 1
-        actions.append(SetTimer(name=ENDED, at=now + max(GRACE, 3 * self._position.round_took)))
+        self._actions.append(SetTimer(name=ENDED, at=now + max(GRACE, 3 * self._position.round_took)))
 
-    def is_late(self, now: float, actions: list[AnyAction]) -> None:
+    def is_late(self, now: float) -> None:
         """Stop waiting for ranks that have not finished by now and were not heard of."""
         if self._position.state is not ENDING:
             return
         leading = self._office.leading
         if leading is not None and self._graces < GRACES and leading.some_catch_up():
-            self._tell_all_of_end(leading, actions)  # the first message may be lost
-            self._wait(now, actions)
+            self._tell_all_of_end(leading)  # the first message may be lost
+            self._wait(now)
         else:
-            self._say_goodbye(actions)
+            self._say_goodbye()
 
     # -- the run is over
 
-    def tell_of_end(self, rank: int, actions: list[AnyAction]) -> None:
+    def tell_of_end(self, rank: int) -> None:
         """On the leader: tell a rank that joins or returns that the run is over, if it is."""
         if self._position.end is not None:
             end = End(generation=self._position.generation, round=self._position.end)
-            actions.append(Transmit(to=rank, message=end))
+            self._actions.append(Transmit(to=rank, message=end))
 
-    def on_end(self, message: End, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_end(self, message: End, sender: int, now: float) -> None:
         """The leader reports the last round of the run."""
         position = self._position
         if position.state is ENDING:
@@ -140,30 +141,30 @@ class Departure:
             return  # the first report stands
         position.is_to_end(message.round)
         if position.state in (READY, WORKING) and position.round > message.round:
-            self._worker.stop("the run is over", actions)
-            self.tell_script(actions)
+            self._worker.stop("the run is over")
+            self.tell_script()
         elif position.state is WORKING:  # no rank sends the missing chunks of the last sum without a request
-            self._catch_up.ask_later(now, actions)
+            self._catch_up.ask_later(now)
         elif position.state is READY:  # its round is over, and it never received its `Go`
-            self._go_on(now, actions)
+            self._go_on(now)
 
     @property
     def is_past(self) -> bool:
         """True if the script has begun a round after the last one."""
         return self._position.end is not None and self._position.round > self._position.end
 
-    def tell_script(self, actions: list[AnyAction]) -> None:
+    def tell_script(self) -> None:
         """Tell the script that the last round is over."""
         assert self._position.end is not None
-        actions.append(Ended(round=self._position.end))
+        self._actions.append(Ended(round=self._position.end))
 
-    def goes_on_without(self, go: Go, actions: list[AnyAction]) -> bool:
+    def goes_on_without(self, go: Go) -> bool:
         """True if the leader has begun a round after this rank's last one; this rank has then left too early."""
         position = self._position
         if position.end is None or position.state is not ENDING or go.round <= position.round:
             return False
         self._object_to_leaving(f"rank {position.coordinator} goes on")
-        self._finish(self.left_alone or "", actions)
+        self._finish(self.left_alone or "")
         return True
 
     def _object_if_early(self, end: int) -> None:
@@ -179,62 +180,62 @@ class Departure:
             "the same round"
         )
 
-    def on_goodbye(self, message: Goodbye, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_goodbye(self, message: Goodbye, sender: int, now: float) -> None:
         """The leader has left: the run is over."""
-        self._worker.stop("the run is over", actions)
+        self._worker.stop("the run is over")
         if self._position.state is ENDING:
             self._object_if_early(message.round)
         if self._position.end is None:
             self._position.is_to_end(message.round)
-        self._finish(message.reason, actions)
+        self._finish(message.reason)
 
-    def fail(self, troubles: tuple[Trouble, ...], actions: list[AnyAction]) -> None:
+    def fail(self, troubles: tuple[Trouble, ...]) -> None:
         """On the leader: no rank can compute a part of the round, which ends the run on all ranks."""
         assert self._office.leading is not None
         failure = Failure(
             generation=self._position.generation, round=self._position.round, troubles=troubles[:16], ends=True
         )  # fmt: skip
-        self._office.leading.tell_all(failure, actions)
-        self._finish_failed(troubles, actions)
+        self._office.leading.tell_all(failure)
+        self._finish_failed(troubles)
 
-    def on_failure(self, message: Failure, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_failure(self, message: Failure, sender: int, now: float) -> None:
         """The leader reports that no rank could compute a part of the round."""
-        self._finish_failed(message.troubles or ((sender, "no reason given"),), actions)
+        self._finish_failed(message.troubles or ((sender, "no reason given"),))
 
-    def _finish_failed(self, troubles: tuple[Trouble, ...], actions: list[AnyAction]) -> None:
-        self._worker.stop("the run is over", actions)
+    def _finish_failed(self, troubles: tuple[Trouble, ...]) -> None:
+        self._worker.stop("the run is over")
         who = sorted({rank for rank, _ in troubles})
-        self._finish(f"a round cannot be computed: ranks {who} failed", actions, troubles)
+        self._finish(f"a round cannot be computed: ranks {who} failed", troubles)
 
-    def on_refuse(self, message: Refuse, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_refuse(self, message: Refuse, sender: int, now: float) -> None:
         """The leader refuses this rank."""
         self.refused = message.reason
-        self._finish(message.reason, actions)
+        self._finish(message.reason)
 
-    def say_goodbye(self, why: str, actions: list[AnyAction]) -> None:
+    def say_goodbye(self, why: str) -> None:
         """Leave, with a goodbye to the leader."""
-        self._worker.stop("this rank leaves", actions)
+        self._worker.stop("this rank leaves")
         self._why = why
-        self._say_goodbye(actions)
+        self._say_goodbye()
 
-    def vanish(self, why: str, actions: list[AnyAction]) -> None:
+    def vanish(self, why: str) -> None:
         """Leave without notice: the other ranks detect that this rank is gone."""
-        self._worker.stop("this rank leaves", actions)
+        self._worker.stop("this rank leaves")
         self._office.leave()
-        self._finish(why, actions)
+        self._finish(why)
 
-    def _say_goodbye(self, actions: list[AnyAction]) -> None:
+    def _say_goodbye(self) -> None:
         goodbye = Goodbye(generation=self._position.generation, round=self._position.round, reason=self._why[:1000])
         if self._office.leading is not None:
-            self._office.leading.tell_all(goodbye, actions)
+            self._office.leading.tell_all(goodbye)
         else:
-            self._office.tell_leader(goodbye, actions)
-        self._finish(self._why, actions)
+            self._office.tell_leader(goodbye)
+        self._finish(self._why)
 
-    def _finish(self, why: str, actions: list[AnyAction], troubles: tuple[Trouble, ...] = ()) -> None:
+    def _finish(self, why: str, troubles: tuple[Trouble, ...] = ()) -> None:
         self._position.become(LEFT)
         self._drop_all()
-        actions.append(Finished(reason=why, troubles=troubles))
+        self._actions.append(Finished(reason=why, troubles=troubles))
 
     def _drop_all(self) -> None:
         """Drop the model and the state of another rank: they are no longer needed."""
@@ -251,16 +252,17 @@ LOOK_AGAIN, LONGER = 0.02, 0.1
 WITHOUT_LEADER = 1.0
 
 #: Leaves with a goodbye to the leader, or without notice.
-LastWord = Callable[[str, list[AnyAction]], None]
+LastWord = Callable[[str], None]
 
 
 class Handover:
     """Tracks whether a rank is to leave, and whether it may."""
 
     def __init__(
-        self, position: RankPosition, worker: RankWorker, exchange: Exchange, links: Outboxes, giving: StateGiving,
-        office: Office, election: Election, *, say_goodbye: LastWord, vanish: LastWord,
+        self, actions: Actions, position: RankPosition, worker: RankWorker, exchange: Exchange, links: Outboxes,
+        giving: StateGiving, office: Office, election: Election, *, say_goodbye: LastWord, vanish: LastWord,
     ) -> None:  # fmt: skip
+        self._actions = actions
         self._position = position
         self._worker = worker
         self._exchange = exchange
@@ -275,70 +277,70 @@ class Handover:
         self._lost_since: float | None = None  # when this rank first found that it has no leader
         self.goes_on: bool | None = None  # once this rank has left: whether others go on
 
-    def on_hand_over(self, event: HandOver, now: float, actions: list[AnyAction]) -> None:
+    def on_hand_over(self, event: HandOver, now: float) -> None:
         """This rank is to leave. A rank that has not joined has nothing to hand over."""
         self._why = event.reason
         if self._position.state is JOINING:
             self.goes_on = True
-            self._vanish(self._why, actions)
+            self._vanish(self._why)
             return
         self._position.would_leave()
-        self._tell(actions)
-        self.look_soon(now, actions)
+        self._tell()
+        self.look_soon(now)
 
-    def look_soon(self, now: float, actions: list[AnyAction]) -> None:
+    def look_soon(self, now: float) -> None:
         """The script has begun a round: if this rank is to leave, check soon whether it may."""
         if self._position.is_leaving:
-            actions.append(SetTimer(name=HANDING_OVER, at=now))
+            self._actions.append(SetTimer(name=HANDING_OVER, at=now))
 
-    def look(self, now: float, actions: list[AnyAction]) -> None:
+    def look(self, now: float) -> None:
         """Leave if this rank is to leave and may; else check again later. Nothing happens between two rounds."""
         position = self._position
         if not position.is_leaving or position.state in (RESTING, ENDING, LEFT):
             return
-        self._tell(actions)
+        self._tell()
         if position.state in (READY, WORKING):
             if self._office.is_held:
-                self._hand_over_lead(now, actions)
+                self._hand_over_lead(now)
             elif self._election.is_lost:
-                self._wait_for_leader(now, actions)
+                self._wait_for_leader(now)
             elif self._is_free:
                 self.goes_on = True
-                self._say_goodbye(self._why, actions)
+                self._say_goodbye(self._why)
         if not self._election.is_lost:
             self._lost_since = None
         if position.state is not LEFT:
             again = max(LOOK_AGAIN, LONGER * (now - position.began_at))
-            actions.append(SetTimer(name=HANDING_OVER, at=now + again))
+            self._actions.append(SetTimer(name=HANDING_OVER, at=now + again))
 
-    def _tell(self, actions: list[AnyAction]) -> None:
+    def _tell(self) -> None:
         """Notify the leader; in every round again, since the leader may be new, or the notice may be lost."""
         position = self._position
         now = (position.generation, position.go.round)
         if not self._office.is_held and not self._election.is_lost and self._told != now:
             self._told = now
             leaving = Leaving(generation=position.generation, round=position.round, reason=self._why[:1000])
-            self._office.tell_leader(leaving, actions)
+            self._office.tell_leader(leaving)
 
-    def _hand_over_lead(self, now: float, actions: list[AnyAction]) -> None:
+    def _hand_over_lead(self, now: float) -> None:
         """Stop leading before the next round begins; if no other rank stays, leave."""
         assert self._office.leading is not None
         if self._position.state is not READY:
             return
         if self._office.leading.staying():
             self._office.leave()
-            self._election.lose(now, actions)
+            self._election.lose(now)
         else:
             self.goes_on = False  # all other ranks are to leave, too
-            self._vanish(self._why, actions)
+            self._vanish(self._why)
 
-    def _wait_for_leader(self, now: float, actions: list[AnyAction]) -> None:
+    def _wait_for_leader(self, now: float) -> None:
         """Wait for the others to elect a leader, for a limited time."""
         if self._lost_since is None:
             self._lost_since = now
         elif now - self._lost_since >= WITHOUT_LEADER:
             self.goes_on = True
-            self._vanish(self._why, actions)
+            self._vanish(self._why)
 
     @property
     def _is_free(self) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import NamedTuple
 
-from codedreduce.protocol.core.events import AnyAction, Pack, StatePacked, Transmit
+from codedreduce.protocol.core.events import Actions, Pack, StatePacked, Transmit
 from codedreduce.protocol.core.messages import Give, Past, StateChunk, StateOffer, Take
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
@@ -144,7 +144,8 @@ class StateGiving:
     rounds.
     """
 
-    def __init__(self, position: RankPosition, links: Outboxes, settings: Settings) -> None:
+    def __init__(self, actions: Actions, position: RankPosition, links: Outboxes, settings: Settings) -> None:
+        self._actions = actions
         self._position = position
         self._links = links
         self._piece = settings.state_chunk
@@ -152,7 +153,7 @@ class StateGiving:
         self._later: dict[int, int] = {}  # by receiver: it gets the state before this future round
         self._offered: dict[int, StatePacked] = {}  # by receiver: offered, and not yet taken
 
-    def promise(self, rank: int, actions: list[AnyAction], before: int = 0) -> None:
+    def promise(self, rank: int, before: int = 0) -> None:
         """Send the state to a rank once it is packed: that before round `before`, if this rank has not reached it."""
         if rank not in self._links:
             return
@@ -160,36 +161,36 @@ class StateGiving:
             self._later[rank] = before
         else:
             if not self._waiting:
-                actions.append(Pack())
+                self._actions.append(Pack())
             self._waiting.add(rank)
 
-    def begin(self, round_: int, actions: list[AnyAction]) -> None:
+    def begin(self, round_: int) -> None:
         """The script begins a round: have it pack the states that were promised as they are before this round."""
         for rank in [rank for rank, before in self._later.items() if before <= round_]:
             del self._later[rank]
-            self.promise(rank, actions)
+            self.promise(rank)
 
-    def on_give(self, message: Give, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_give(self, message: Give, sender: int, now: float) -> None:
         """The leader asks this rank to send its state to another."""
-        self.promise(message.to, actions, before=message.round)
+        self.promise(message.to, before=message.round)
 
-    def on_packed(self, event: StatePacked, now: float, actions: list[AnyAction]) -> None:
+    def on_packed(self, event: StatePacked, now: float) -> None:
         """Offer the packed state to the ranks that wait for it."""
         offer = StateOffer(
             generation=self._position.generation, round=event.round, of=self._count(event), digest=event.digest
         )  # fmt: skip
         for rank in sorted(self._waiting):
             self._offered[rank] = event
-            actions.append(Transmit(to=rank, message=offer))
+            self._actions.append(Transmit(to=rank, message=offer))
         self._waiting.clear()
 
-    def on_take(self, message: Take, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_take(self, message: Take, sender: int, now: float) -> None:
         """Send the pieces that a rank requests; or forget a state that it no longer needs."""
         event = self._offered.get(sender)
         if event is None or event.round != message.round:
             if message.pieces:
                 past = Past(generation=self._position.generation, round=message.round)
-                actions.append(Transmit(to=sender, message=past))
+                self._actions.append(Transmit(to=sender, message=past))
             return
         if not message.pieces:
             del self._offered[sender]
@@ -198,7 +199,7 @@ class StateGiving:
             if index < count:
                 chunk = StateChunk(generation=self._position.generation, round=event.round, index=index, of=count)
                 data = event.state[index * self._piece : (index + 1) * self._piece]
-                self._links.put(sender, chunk, data, actions)
+                self._links.put(sender, chunk, data)
 
     def _count(self, event: StatePacked) -> int:
         return -(-len(event.state) // self._piece)

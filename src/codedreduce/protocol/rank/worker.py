@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from codedreduce.protocol.core.blocks import Block
 from codedreduce.protocol.core.events import (
+    Actions,
     Advanced,
-    AnyAction,
     Cancel,
     ComputationStopped,
     Compute,
@@ -52,8 +52,15 @@ class RankWorker:
     """A rank's computations in a round, with the model from its script. `office`: whether this rank is the leader."""
 
     def __init__(
-        self, position: RankPosition, plan: StripedPlan, settings: Settings, exchange: Exchange, office: Office
+        self,
+        actions: Actions,
+        position: RankPosition,
+        plan: StripedPlan,
+        settings: Settings,
+        exchange: Exchange,
+        office: Office,
     ) -> None:
+        self._actions = actions
         self._position = position
         self._plan = plan
         self._settings = settings
@@ -115,29 +122,29 @@ class RankWorker:
         self._take_on(go.parts)
         self._take_checks(go.checks)
 
-    def deliver_again(self, now: float, actions: list[AnyAction]) -> None:
+    def deliver_again(self, now: float) -> None:
         """Report all results to another leader, and send them to their current reducers."""
         for done in self._said():
-            self._tell_done(done, now, actions)
+            self._tell_done(done, now)
         for checked in self._checking.said():
-            self._tell_checked(checked, now, actions)
+            self._tell_checked(checked, now)
         for part, vector in self._sent().items():
-            self._send(part, vector, now, actions)
+            self._send(part, vector, now)
 
-    def _send(self, part: Part, vector: Vector, now: float, actions: list[AnyAction]) -> None:
-        self._exchange.send(part, vector, actions)
-        self.look_at_own_damage(now, actions)
+    def _send(self, part: Part, vector: Vector, now: float) -> None:
+        self._exchange.send(part, vector)
+        self.look_at_own_damage(now)
 
     def _sent(self) -> dict[Part, Vector]:
         """Results that need not wait for an audit."""
         held = self._checking.held
         return {part: vector for part, vector in self._work.done.items() if part not in held}
 
-    def _tell_done(self, done: Done, now: float, actions: list[AnyAction]) -> None:
+    def _tell_done(self, done: Done, now: float) -> None:
         if self._office.lead is not None:
-            self._office.lead.done(self._position.node, done, now, actions)
+            self._office.lead.done(self._position.node, done, now)
         else:
-            self._office.tell_leader(done, actions)
+            self._office.tell_leader(done)
 
     def _take_on(self, places: tuple[tuple[int, int, int], ...]) -> None:
         """Add parts to the work, except those that do not exist or have samples that this rank cannot read."""
@@ -150,13 +157,13 @@ class RankWorker:
 
     # -- computing
 
-    def compute_next(self, now: float, actions: list[AnyAction]) -> None:
+    def compute_next(self, now: float) -> None:
         """Begin with the next part, if there is one."""
         part = self._work.next(now)
         if part is not None:
             assert self._model is not None
             is_check = self._work.is_checking
-            actions.append(
+            self._actions.append(
                 Compute(
                     round=self._position.round, task=self._work.task, pieces=self._plan.pieces(part), model=self._model,
                     salvage=not is_check, watched=part.blocks > 1, digest_only=is_check,
@@ -164,31 +171,31 @@ class RankWorker:
                 )
             )  # fmt: skip
 
-    def stop(self, why: str, actions: list[AnyAction]) -> None:
+    def stop(self, why: str) -> None:
         """Stop all computation for the script's round."""
         if self._position.round >= self._position.go.round:
             self._work.todo.clear()
             self._work.checks.clear()
         if self._work.now is not None:
             self._work.now = None
-            actions.append(Cancel(reason=why))
+            self._actions.append(Cancel(reason=why))
 
-    def on_advanced(self, event: Advanced, now: float, actions: list[AnyAction]) -> None:
+    def on_advanced(self, event: Advanced, now: float) -> None:
         """So many blocks of the current computation are done."""
         if event.round == self._position.round and event.task == self._work.task and self._work.now is not None:
             self._work.advance(event.pieces, now)
             if self._work.is_far_enough:
-                self._move_on(now, actions)
+                self._move_on(now)
 
-    def _move_on(self, now: float, actions: list[AnyAction]) -> None:
+    def _move_on(self, now: float) -> None:
         """Stop the current computation and begin the next; what it has finished is still reported."""
         if not self._work.is_empty:
-            self.compute_next(now, actions)
+            self.compute_next(now)
         else:
             self._work.now = None
-            actions.append(Cancel(reason="other ranks compute the rest"))
+            self._actions.append(Cancel(reason="other ranks compute the rest"))
 
-    def computed(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
+    def computed(self, event: Computed, now: float) -> None:
         """A part, or the beginning of it, has been computed."""
         task = self._work.ended(event.task)
         if task is not None and not task.is_check:
@@ -196,7 +203,7 @@ class RankWorker:
             if event.pieces and event.pieces < part.blocks:
                 part = Part(part.unit, part.first, part.first + event.pieces)
             if self._plan.is_part(part):
-                self._deliver(part, task, event.vector, now, actions)
+                self._deliver(part, task, event.vector, now)
 
     def failed(self, event: Failed) -> Unable | None:
         """A part cannot be computed here; drop the rest of its unit, and return the report to the leader."""
@@ -210,7 +217,7 @@ class RankWorker:
         self._work.unable.append(unable)
         return unable
 
-    def _deliver(self, part: Part, task: BlockTask, vector: Vector, now: float, actions: list[AnyAction]) -> None:
+    def _deliver(self, part: Part, task: BlockTask, vector: Vector, now: float) -> None:
         """Report a part as done, and send it to the reducers."""
         settings = self._settings
         vector = round_off(vector, settings.wire, settings.exact)  # also if it stays here: all ranks must agree
@@ -223,20 +230,20 @@ class RankWorker:
             self._exchange.seal(part, vector)
         if self._checking.is_waiting:
             self._checking.hold(part)  # before the report: on the leader a block may pass at once
-            self._say_done(done, now, actions)
+            self._say_done(done, now)
         elif self._checking.lacks_proof(part):
             self._untold[part] = done
             self._checking.hold(part)
             self._prove(part.unit)
         else:
-            self._say_done(done, now, actions)
-            self._send(part, vector, now, actions)
+            self._say_done(done, now)
+            self._send(part, vector, now)
 
-    def _say_done(self, done: Done, now: float, actions: list[AnyAction]) -> None:
+    def _say_done(self, done: Done, now: float) -> None:
         done = replace(done, generation=self._position.generation, digest=self._digest)
         self._has_told()
         self._work.said.append(done)
-        self._tell_done(done, now, actions)
+        self._tell_done(done, now)
 
     def _prove(self, unit: int) -> None:
         """Compute an audited block of a unit, unless a block that is reported or is about to be may serve as proof."""
@@ -255,38 +262,38 @@ class RankWorker:
             if is_here and (unit, block) not in self._work.checks:
                 self._work.checks.append((unit, block))
 
-    def on_check(self, message: Check, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_check(self, message: Check, sender: int, now: float) -> None:
         """The leader requests the digests of these blocks."""
         position = self._position
         if message.round == position.go.round and position.round == message.round and position.state is WORKING:
             self._take_checks(message.blocks)
             if self._work.now is None:
-                self.compute_next(now, actions)
+                self.compute_next(now)
 
-    def on_digested(self, event: Digested, now: float, actions: list[AnyAction]) -> None:
+    def on_digested(self, event: Digested, now: float) -> None:
         """An audited block of a running computation is done."""
         task = self._work.under_way(event.task)
         if event.round == self._position.round and self._position.is_on and task is not None:
             block = (task.part.unit, task.part.first + event.piece)
             checked = self._checking.say(block, event.digest, is_own=not task.is_check)
             if checked is not None:
-                self._tell_checked(checked, now, actions)
+                self._tell_checked(checked, now)
 
-    def _tell_checked(self, checked: Checked, now: float, actions: list[AnyAction]) -> None:
+    def _tell_checked(self, checked: Checked, now: float) -> None:
         if self._office.lead is not None:
-            self._office.lead.checked(self._position.node, checked, now, actions)
+            self._office.lead.checked(self._position.node, checked, now)
         else:
-            self._office.tell_leader(checked, actions)
+            self._office.tell_leader(checked)
 
-    def on_passed(self, message: Passed, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_passed(self, message: Passed, sender: int, now: float) -> None:
         """Other ranks computed the same result for a block: send the parts that waited for it."""
         if message.round == self._position.go.round:
             for part in self._checking.passed((message.unit, message.block), message.digest):
                 if part in self._untold:
-                    self._say_done(self._untold.pop(part), now, actions)
-                self._send(part, self._work.done[part], now, actions)
+                    self._say_done(self._untold.pop(part), now)
+                self._send(part, self._work.done[part], now)
 
-    def on_mistaken(self, message: Mistaken, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_mistaken(self, message: Mistaken, sender: int, now: float) -> None:
         """A rank computed wrongly; if it is this one, it discards all its results of the round."""
         self.mistakes.note(message.node, message.times)
         if message.node == self._position.node and message.round == self._position.go.round:
@@ -295,30 +302,32 @@ class RankWorker:
             self._checking.drop()
             self._untold.clear()
             if is_busy:
-                actions.append(Cancel(reason="this rank computed a wrong result"))
+                self._actions.append(Cancel(reason="this rank computed a wrong result"))
 
-    def on_damaged(self, message: DamagedChunk, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_damaged(self, message: DamagedChunk, sender: int, now: float) -> None:
         """A chunk arrived damaged: send it again if it is intact here, else compute the part again."""
         part = Part(message.unit, message.first, message.last)
         vector = self._sent().get(part) if message.round == self._position.go.round else None
         if vector is None or self._position.state is not WORKING:
             return
         words = f"rank {sender} received a damaged chunk of round {message.round} from rank {self._position.node}"
-        actions.append(Note(kind="damaged", reason=words, round=message.round, nodes=(self._position.node, sender)))
-        if not self._exchange.send_if_intact(part, vector, message.index, sender, actions):
+        self._actions.append(
+            Note(kind="damaged", reason=words, round=message.round, nodes=(self._position.node, sender))
+        )
+        if not self._exchange.send_if_intact(part, vector, message.index, sender):
             del self._work.done[part]
             self._work.todo.appendleft(part)
             if self._work.now is None:
-                self.compute_next(now, actions)
+                self.compute_next(now)
 
-    def look_at_own_damage(self, now: float, actions: list[AnyAction]) -> None:
+    def look_at_own_damage(self, now: float) -> None:
         """Check this rank's own parts for its own stripe: they may be damaged as well."""
         while self._exchange.own_damage:
-            self.on_damaged(self._exchange.own_damage.pop(), self._position.node, now, actions)
+            self.on_damaged(self._exchange.own_damage.pop(), self._position.node, now)
 
     # -- late results, and repetitions
 
-    def on_interrupted(self, event: ComputationStopped, now: float, actions: list[AnyAction]) -> None:
+    def on_interrupted(self, event: ComputationStopped, now: float) -> None:
         """A computation was stopped; if its round ended without it, report how late it would have been."""
         position = self._position
         if event.round < position.round or position.state is RESTING:
@@ -326,28 +335,28 @@ class RankWorker:
                 generation=position.generation, round=event.round, node=position.node, seconds=max(0.0, event.seconds)
             )  # fmt: skip
             if self._office.is_held:
-                actions.append(was_late(late, position.node))
+                self._actions.append(was_late(late, position.node))
             else:
-                self._office.tell_leader(late, actions)
+                self._office.tell_leader(late)
 
-    def send_again(self, peer: int, actions: list[AnyAction]) -> None:
+    def send_again(self, peer: int) -> None:
         """A connection is new: send the peer its chunks of this round again, as they may be lost."""
-        self._exchange.send_again(peer, self._sent(), actions)
+        self._exchange.send_again(peer, self._sent())
 
-    def change_keeper(self, message: Keep, actions: list[AnyAction]) -> None:
+    def change_keeper(self, message: Keep) -> None:
         """A stripe has another reducer for the rest of the round: send it the stripe of all results."""
         if message.round == self._position.go.round:
-            self._exchange.change_keeper(message, self._sent(), actions)
+            self._exchange.change_keeper(message, self._sent())
 
     # -- messages from the leader
 
-    def on_do(self, message: Do, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_do(self, message: Do, sender: int, now: float) -> None:
         """Compute these parts as well; some may be done already, and not have arrived."""
         position = self._position
         if message.round != position.go.round:
             return
         if position.round > message.round or (position.round == message.round and position.state in (RESTING, ENDING)):
-            self._say_it_is_done(message, now, actions)
+            self._say_it_is_done(message, now)
             return
         self._take_on(message.parts)
         if position.round != message.round or position.state is not WORKING:
@@ -356,58 +365,58 @@ class RankWorker:
         for part in again:
             if self._office.lead is not None and part not in self._untold:
                 done = Done(round=position.round, unit=part.unit, first=part.first, last=part.last)
-                self._office.lead.done(position.node, done, now, actions)
+                self._office.lead.done(position.node, done, now)
             if part not in self._checking.held:
-                self._send(part, self._work.done[part], now, actions)
+                self._send(part, self._work.done[part], now)
         if again:
-            self.repeat_done(actions)
+            self.repeat_done()
         if self._work.now is None:
-            self.compute_next(now, actions)
+            self.compute_next(now)
 
-    def _say_it_is_done(self, message: Do, now: float, actions: list[AnyAction]) -> None:
+    def _say_it_is_done(self, message: Do, now: float) -> None:
         """Report these parts as done: this rank has the sum of the round, so some rank has computed them."""
         for unit, first, last in message.parts:
             done = Done(generation=self._position.generation, round=message.round, unit=unit, first=first, last=last)
-            self._tell_done(done, now, actions)
+            self._tell_done(done, now)
 
-    def on_cut(self, message: Cut, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_cut(self, message: Cut, sender: int, now: float) -> None:
         """Other ranks compute the end of a unit."""
         if message.round == self._position.go.round and self._work.cut(message.unit, message.end):
-            self._move_on(now, actions)
+            self._move_on(now)
 
-    def on_tell(self, message: Tell, sender: int, now: float, actions: list[AnyAction]) -> None:
+    def on_tell(self, message: Tell, sender: int, now: float) -> None:
         """The leader requests the progress of this rank."""
         if message.round == self._position.round:
-            self.repeat_done(actions)
-        self.tell_status(actions)
+            self.repeat_done()
+        self.tell_status()
 
-    def repeat_done(self, actions: list[AnyAction]) -> None:
+    def repeat_done(self) -> None:
         """Repeat the reports of this round: they may be lost."""
         if not self._office.is_held:
             for done in self._said():
-                self._office.tell_leader(done, actions)
+                self._office.tell_leader(done)
             for checked in self._checking.said():
-                self._office.tell_leader(checked, actions)
+                self._office.tell_leader(checked)
             for unable in self._work.unable:
-                self._office.tell_leader(unable, actions)
+                self._office.tell_leader(unable)
 
     def _said(self) -> list[Done]:
         """The reports of this round; some may have gone to another leader."""
         return [msgspec.structs.replace(done, generation=self._position.generation) for done in self._work.said]
 
-    def tell_ahead(self, actions: list[AnyAction]) -> None:
+    def tell_ahead(self) -> None:
         """Between two rounds: report progress as if in the next round, since this rank has the sum of the last one."""
-        self._office.tell_leader(replace(self.status(), round=self._position.through + 1), actions)
+        self._office.tell_leader(replace(self.status(), round=self._position.through + 1))
 
-    def tell_status(self, actions: list[AnyAction]) -> None:
+    def tell_status(self) -> None:
         """Report the progress of this rank."""
-        self._office.tell_leader(self.status(self._digest), actions)
+        self._office.tell_leader(self.status(self._digest))
         self._has_told()
 
-    def tell_again(self, actions: list[AnyAction]) -> None:
+    def tell_again(self) -> None:
         """Report progress to another leader, with the model's digest if models are compared."""
         self._digest, self._told = self._digest or self._told, ""
-        self.tell_status(actions)
+        self.tell_status()
 
     @property
     def digest(self) -> str:

@@ -6,7 +6,7 @@ has seen: a restarted root must take a generation above that.
 
 from __future__ import annotations
 
-from codedreduce.protocol.core.events import AnyAction, SetTimer, Transmit
+from codedreduce.protocol.core.events import Actions, SetTimer, Transmit
 from codedreduce.protocol.core.membership import is_ahead, run_name
 from codedreduce.protocol.core.messages import Hello, Ready, Welcome
 from codedreduce.protocol.core.settings import Settings
@@ -24,7 +24,10 @@ MOST_NAMED = 4096
 class Attendance:
     """What a worker has reported to its parent about its subtree, and what it still has to report."""
 
-    def __init__(self, node: int, plan: TreePlan, settings: Settings, below: Collecting | None) -> None:
+    def __init__(
+        self, actions: Actions, node: int, plan: TreePlan, settings: Settings, below: Collecting | None
+    ) -> None:
+        self._actions = actions
         self._node = node
         self._parent = plan.tree.parent(node)
         self._run = run_name(plan, settings)
@@ -34,11 +37,11 @@ class Attendance:
         self._waits_for_children = False  # the `MISSING` timer is set
         self._said_missing: tuple[int, ...] = ()
 
-    def say_hello(self, generation: int, round_: int, actions: list[AnyAction]) -> None:
+    def say_hello(self, generation: int, round_: int) -> None:
         """Ask the parent to admit this worker, or report what its subtree has seen."""
         self._said_missing = ()  # report again: the last report was lost, or another process received it
         generation, round_ = max((generation, round_), self._seen_below)
-        actions.append(
+        self._actions.append(
             Transmit(to=self._parent, message=Hello(generation=generation, round=round_, plan=self._run))
         )  # fmt: skip
 
@@ -53,21 +56,21 @@ class Attendance:
         self._seen_below = (hello.generation, hello.round)
         return True
 
-    def say_what_was_seen(self, generation: int, round_: int, actions: list[AnyAction]) -> None:
+    def say_what_was_seen(self, generation: int, round_: int) -> None:
         """Report to the root if a child has seen more than the parent: the root takes a generation above that."""
         if self._seen_below > max(self._parent_is_at, (generation, round_)):
-            self.say_hello(generation, round_, actions)
+            self.say_hello(generation, round_)
 
-    def say_ready(self, generation: int, now: float, actions: list[AnyAction]) -> None:
+    def say_ready(self, generation: int, now: float) -> None:
         """Report that all below have joined; otherwise set the timer for a report of the missing ones."""
         if self._below is None or self._below.roster.complete:
-            actions.append(Transmit(to=self._parent, message=Ready(generation=generation)))
+            self._actions.append(Transmit(to=self._parent, message=Ready(generation=generation)))
             self._said_missing = ()
         elif not self._waits_for_children:
             self._waits_for_children = True
-            actions.append(SetTimer(name=MISSING, at=now + SAY_MISSING_AFTER))
+            self._actions.append(SetTimer(name=MISSING, at=now + SAY_MISSING_AFTER))
 
-    def say_missing(self, generation: int, actions: list[AnyAction], *, is_in: bool) -> None:
+    def say_missing(self, generation: int, *, is_in: bool) -> None:
         """The timer fired: report the missing workers if they have changed and this worker has joined itself."""
         self._waits_for_children = False
         if not is_in or self._below is None:
@@ -76,4 +79,4 @@ class Attendance:
         if missing and missing != self._said_missing:
             self._said_missing = missing
             named = missing if len(missing) <= MOST_NAMED else (self._node,)
-            actions.append(Transmit(to=self._parent, message=Ready(generation=generation, missing=named)))
+            self._actions.append(Transmit(to=self._parent, message=Ready(generation=generation, missing=named)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from codedreduce.protocol.core.events import AnyAction, Transmit
+from codedreduce.protocol.core.events import Actions, Transmit
 from codedreduce.protocol.core.messages import Offer, ShareChunk
 from codedreduce.protocol.core.outbox import Outbox
 from codedreduce.protocol.core.settings import Settings
@@ -20,13 +20,16 @@ from codedreduce.vectors import Vector
 class Delivering:
     """The current task of a worker, and what it sends to its parent. `below` are its children, if it has any."""
 
-    def __init__(self, node: int, plan: TreePlan, settings: Settings, below: Collecting | None) -> None:
+    def __init__(
+        self, actions: Actions, node: int, plan: TreePlan, settings: Settings, below: Collecting | None
+    ) -> None:
+        self._actions = actions
         self._node = node
         self._plan = plan
         self._settings = settings
         self._below = below
         self._parent = plan.tree.parent(node)
-        self._outbox = Outbox(self._parent, settings.window)
+        self._outbox = Outbox(self._actions, self._parent, settings.window)
         self._announces = plan.has_redundancy and settings.announce
         self._of = (settings.generation, 0)  # the generation and round of the task
         self.task = next(plan.tasks(node))
@@ -71,11 +74,11 @@ class Delivering:
 
     # -- the sum
 
-    def add_own(self, vector: Vector, now: float, actions: list[AnyAction]) -> None:
+    def add_own(self, vector: Vector, now: float) -> None:
         """The worker has computed its unit."""
         self.total = vector
         if self.collecting is not None:
-            self.collecting.own_is_done(now, actions)
+            self.collecting.own_is_done(now)
 
     def takes_own_from_child(self) -> bool:
         """Use the own unit that a child delivered, if the worker has not computed it. Return whether it was used."""
@@ -87,84 +90,84 @@ class Delivering:
         self.collecting.late.add(self._node)
         return True
 
-    def go_on(self, now: float, actions: list[AnyAction]) -> bool:
+    def go_on(self, now: float) -> bool:
         """Sum and send every chunk that is ready, in order. Return whether the sum is now complete."""
         if self.total is None:
             return False
-        self.offer_early(now, actions)
+        self.offer_early(now)
         chunks, below = self._settings.chunks, self.collecting
         while self._next_chunk < chunks and (below is None or below.ledger.shares.can_sum(self._next_chunk)):
             if below is not None and len(below.ledger.shares):
                 below.ledger.shares.total(self._next_chunk, self.total[self._settings.chunk_slice(self._next_chunk)])
             if self._push:
-                self._send_chunk(self._next_chunk, now, actions)
+                self._send_chunk(self._next_chunk, now)
             self._next_chunk += 1
         if not self.is_done:
             return False
         if below is not None:
-            below.end(now, actions)
+            below.end(now)
         if not self._push and not self._offered:
-            self._offer(now, actions)
+            self._offer(now)
         return True
 
-    def give_up(self, now: float, actions: list[AnyAction]) -> None:
+    def give_up(self, now: float) -> None:
         """The sum is not needed, or this worker cannot make it: stop the children, and drop queued chunks."""
         if self.collecting is not None:
-            self.collecting.end(now, actions)
+            self.collecting.end(now)
         self._outbox.clear()
 
     # -- messages to the parent
 
-    def offer_early(self, now: float, actions: list[AnyAction]) -> None:
+    def offer_early(self, now: float) -> None:
         """Offer a pushed sum ahead of its bytes, if all is computed here and below only bytes are missing."""
         if self._offered or not self._announces or not self._push or self.total is None:
             return
         if self.collecting is None or self.collecting.ledger.only_bytes_are_missing:
-            self._offer(now, actions)
+            self._offer(now)
 
-    def _offer(self, now: float, actions: list[AnyAction]) -> None:
+    def _offer(self, now: float) -> None:
         self._offered = True
         generation, round_ = self._of
         offer = Offer(generation=generation, round=round_, task=self.task, worked=now - self._began)
-        actions.append(Transmit(to=self._parent, message=offer))
+        self._actions.append(Transmit(to=self._parent, message=offer))
 
-    def _send_chunk(self, index: int, now: float, actions: list[AnyAction]) -> None:
+    def _send_chunk(self, index: int, now: float) -> None:
         assert self.total is not None
         generation, round_ = self._of
         late = tuple(sorted(self._below.late))[:4096] if self._below is not None else ()
         message = ShareChunk(
             generation=generation, round=round_, task=self.task, index=index, late=late, worked=now - self._began
         )
-        self._outbox.put(message, self.total[self._settings.chunk_slice(index)], actions)
+        self._outbox.put(message, self.total[self._settings.chunk_slice(index)])
 
-    def send(self, chunks: Sequence[int], now: float, actions: list[AnyAction]) -> None:
+    def send(self, chunks: Sequence[int], now: float) -> None:
         """Send the chunks that the parent asks for, or all if it names none, if the sum is complete."""
         if not self.is_done:
             return
         for index in chunks or range(self._settings.chunks):
             if index < self._settings.chunks:
-                self._send_chunk(index, now, actions)
+                self._send_chunk(index, now)
 
-    def repeat(self, now: float, actions: list[AnyAction], *, push: bool) -> None:
+    def repeat(self, now: float, *, push: bool) -> None:
         """The parent asks for the same task again: a message must have been lost."""
         if not self.is_done:
             return
         if push:
-            self.send((), now, actions)
+            self.send((), now)
         else:
-            self._offer(now, actions)
+            self._offer(now)
 
-    def send_part(self, vector: Vector, round_: int, task: int, covered: float, actions: list[AnyAction]) -> None:
+    def send_part(self, vector: Vector, round_: int, task: int, covered: float) -> None:
         """Send a sum that covers a part of the task."""
         for index in range(self._settings.chunks):
             message = ShareChunk(generation=self._of[0], round=round_, task=task, index=index, covered=covered)
-            self._outbox.put(message, vector[self._settings.chunk_slice(index)], actions)
+            self._outbox.put(message, vector[self._settings.chunk_slice(index)])
 
     # -- the connection to the parent
 
-    def drained(self, actions: list[AnyAction]) -> None:
+    def drained(self) -> None:
         """A marked message has arrived at the parent."""
-        self._outbox.drained(actions)
+        self._outbox.drained()
 
     def drop(self) -> None:
         """Drop queued chunks: they are of an old round."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from codedreduce.errors import ProtocolError
 from codedreduce.protocol.core.events import (
     Aggregated,
-    AnyAction,
     Begin,
     ComputationStopped,
     Compute,
@@ -71,7 +70,7 @@ class RingNode(Machine):
         self.state: RingState = WAITING
         self.round = settings.after
         self.next = plan.ring.next(node)
-        self.out = Outbox(self.next, self._window(plan, settings))
+        self.out = Outbox(self._actions, self.next, self._window(plan, settings))
         self.workers = plan.workers
         self._pieces = plan.unit(node).pieces
         self._segments = plan.segments(settings.length)
@@ -96,13 +95,13 @@ class RingNode(Machine):
         parts = self._parts(message.segment)
         return message.index < len(parts) and parts[message.index].stop - parts[message.index].start == len(data)
 
-    def _on_begin(self, event: Begin, now: float, actions: list[AnyAction]) -> None:
+    def _on_begin(self, event: Begin, now: float) -> None:
         if event.round <= self.round:
             raise ProtocolError(f"round {event.round} cannot follow round {self.round}")
         self.round = event.round
         self.state = COMPUTING
         self._early = {key: data for key, data in self._early.items() if key[0] >= event.round}
-        actions.append(Compute(round=self.round, task=self.node, pieces=self._pieces, model=event.model))
+        self._actions.append(Compute(round=self.round, task=self.node, pieces=self._pieces, model=event.model))
 
     def _parts(self, segment: int) -> list[slice]:
         """The chunks of a segment, as slices of the vector."""
@@ -110,7 +109,7 @@ class RingNode(Machine):
         starts = range(where.start, where.stop, self.settings.chunk)
         return [slice(start, min(start + self.settings.chunk, where.stop)) for start in starts]
 
-    def _on_computed(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
+    def _on_computed(self, event: Computed, now: float) -> None:
         if event.round != self.round:
             raise ProtocolError(f"round {event.round} was computed in round {self.round}")
         self._vector = event.vector
@@ -121,14 +120,12 @@ class RingNode(Machine):
         if self.workers == 1:
             self._left = 0
         for index, where in enumerate(self._parts(self.node - 1)):
-            self._send(self.node - 1, index, finished=False, data=self._vector[where], actions=actions)
+            self._send(self.node - 1, index, finished=False, data=self._vector[where])
         for key in sorted(key for key in self._early if key[0] == self.round):
-            self._take(key[1], key[2], key[3], self._early.pop(key), actions)
-        self._finish_if_done(actions)
+            self._take(key[1], key[2], key[3], self._early.pop(key))
+        self._finish_if_done()
 
-    def _on_early_chunk(
-        self, chunk: RingChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]
-    ) -> None:
+    def _on_early_chunk(self, chunk: RingChunk, sender: int, data: Vector, now: float) -> None:
         """A neighbour is ahead: keep its chunk until this node has something to add."""
         if chunk.round in (self.round, self.round + 1) and not self._is_over(chunk.round):
             self._early.setdefault((chunk.round, chunk.segment, chunk.index, chunk.finished), data)
@@ -136,14 +133,14 @@ class RingNode(Machine):
     def _is_over(self, round_: int) -> bool:
         return round_ == self.round and self.state is WAITING
 
-    def _on_chunk(self, chunk: RingChunk, sender: int, data: Vector, now: float, actions: list[AnyAction]) -> None:
+    def _on_chunk(self, chunk: RingChunk, sender: int, data: Vector, now: float) -> None:
         if chunk.round == self.round:
-            self._take(chunk.segment, chunk.index, chunk.finished, data, actions)
-            self._finish_if_done(actions)
+            self._take(chunk.segment, chunk.index, chunk.finished, data)
+            self._finish_if_done()
         else:
-            self._on_early_chunk(chunk, sender, data, now, actions)
+            self._on_early_chunk(chunk, sender, data, now)
 
-    def _take(self, segment: int, index: int, finished: bool, data: Vector, actions: list[AnyAction]) -> None:
+    def _take(self, segment: int, index: int, finished: bool, data: Vector) -> None:
         assert self._vector is not None
         if not self._comes_next(segment, index, finished):
             return
@@ -154,13 +151,13 @@ class RingNode(Machine):
             self._vector[where] = data
             self._left -= 1
             if self.next != last:
-                self._send(segment, index, finished=True, data=data, actions=actions)
+                self._send(segment, index, finished=True, data=data)
         else:
             total = combine([data, self._vector[where]], None, empty(len(data), data.dtype))
             if self.node == last:
                 self._vector[where] = total
                 self._left -= 1
-            self._send(segment, index, finished=self.node == last, data=total, actions=actions)
+            self._send(segment, index, finished=self.node == last, data=total)
 
     def _last(self, segment: int) -> int:
         """The worker that adds to a segment last, and so is the first to have its sum."""
@@ -175,26 +172,26 @@ class RingNode(Machine):
             return self.node != self._last(segment) and (began_here or (segment, index, False) in self._taken)
         return not began_here
 
-    def _send(self, segment: int, index: int, *, finished: bool, data: Vector, actions: list[AnyAction]) -> None:
+    def _send(self, segment: int, index: int, *, finished: bool, data: Vector) -> None:
         if self.workers > 1:
             message = RingChunk(
                 generation=self.generation, round=self.round, segment=segment, index=index, finished=finished
             )
-            self.out.put(message, data, actions)
+            self.out.put(message, data)
 
-    def _finish_if_done(self, actions: list[AnyAction]) -> None:
+    def _finish_if_done(self) -> None:
         if self.state is EXCHANGING and self._left == 0:
             assert self._vector is not None
             self.state = WAITING
-            actions.append(Aggregated(round=self.round, vector=self._vector))
+            self._actions.append(Aggregated(round=self.round, vector=self._vector))
             self._vector = None
 
-    def _on_drained(self, event: Drained, now: float, actions: list[AnyAction]) -> None:
-        self.out.drained(actions)
+    def _on_drained(self, event: Drained, now: float) -> None:
+        self.out.drained()
 
-    def _on_leave(self, event: Leave, now: float, actions: list[AnyAction]) -> None:
+    def _on_leave(self, event: Leave, now: float) -> None:
         self.state = LEFT
-        actions.append(Finished(reason=event.reason))
+        self._actions.append(Finished(reason=event.reason))
 
     def check_invariants(self) -> None:
         """Raise if memory or bookkeeping is out of bounds."""

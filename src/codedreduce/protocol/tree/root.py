@@ -7,7 +7,6 @@ import math
 from codedreduce.errors import ProtocolError
 from codedreduce.protocol.core.events import (
     Aggregated,
-    AnyAction,
     Begin,
     Computed,
     Drained,
@@ -73,12 +72,12 @@ class Root(Machine):
         self.generation = settings.generation
         self.state: RootState = IDLE
         self.round = settings.after
-        self.below = Collecting(0, plan, settings)
+        self.below = Collecting(self._actions, 0, plan, settings)
         self._model: Vector | None = None
         self._result: Vector | None = None
         self._next_chunk = 0  # chunks up to here are summed
         self._since = 0.0  # when the root started
-        self._standing_in = StandingIn(plan, settings, self.below, computes=computes)
+        self._standing_in = StandingIn(self._actions, plan, settings, self.below, computes=computes)
         self._may_begin = False  # whether enough workers have joined
 
     def lacking(self) -> list[int]:
@@ -94,41 +93,41 @@ class Root(Machine):
 
     # -- children join and leave
 
-    def _on_started(self, event: Started, now: float, actions: list[AnyAction]) -> None:
+    def _on_started(self, event: Started, now: float) -> None:
         self._since = now
-        actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+        self._actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
 
-    def _on_hello(self, hello: Hello, child: int, now: float, actions: list[AnyAction]) -> None:
+    def _on_hello(self, hello: Hello, child: int, now: float) -> None:
         if hello.plan == self.below.roster.run and is_ahead(hello, self.generation, self.round):
-            self._succeed(hello.generation + 1, now, actions)
+            self._succeed(hello.generation + 1, now)
         is_needed = self.state in IN_ROUND and not self.below.ledger.shares.satisfied
-        if self.below.hello(hello, child, actions, is_needed=is_needed):
+        if self.below.hello(hello, child, is_needed=is_needed):
             assert self._model is not None
-            self.below.send_model(self._model, range(self.settings.chunks), actions, to=child)
+            self.below.send_model(self._model, range(self.settings.chunks), to=child)
 
-    def _succeed(self, generation: int, now: float, actions: list[AnyAction]) -> None:
+    def _succeed(self, generation: int, now: float) -> None:
         """Take a new generation: workers have seen rounds of another root, and must not mix them with this root's."""
         self.generation = generation
         reason = f"this root succeeds another: it continues after round {self.round}, with generation {generation}"
-        actions.append(Note(kind="succeeds", reason=reason, round=self.round))
-        self.below.adopt(generation, actions)
+        self._actions.append(Note(kind="succeeds", reason=reason, round=self.round))
+        self.below.adopt(generation)
         self.below.new_round(self.round)
         if self.state in IN_ROUND:
             assert self._model is not None
-            self._send_out(self._model, now, actions)
+            self._send_out(self._model, now)
 
-    def _on_ready(self, ready: Ready, child: int, now: float, actions: list[AnyAction]) -> None:
+    def _on_ready(self, ready: Ready, child: int, now: float) -> None:
         if not self.below.roster.ready(child, ready.missing):
             return
         if self._may_begin:
-            self._somebody_went(now, actions)
+            self._somebody_went(now)
             return
         if self.below.roster.complete:
             self._may_begin = True
-            actions.append(EveryoneIn())
+            self._actions.append(EveryoneIn())
         elif self._suffices:
             passed = now - self._since
-            actions.append(SetTimer(name=ENOUGH, at=now + max(LEAST_PATIENCE, passed)))
+            self._actions.append(SetTimer(name=ENOUGH, at=now + max(LEAST_PATIENCE, passed)))
 
     @property
     def _suffices(self) -> bool:
@@ -136,42 +135,42 @@ class Root(Machine):
         missing = self.below.roster.lacking()
         return all(map(self.plan.is_worker, missing)) and self.plan.tolerates(missing)
 
-    def _begin_with_those(self, now: float, actions: list[AnyAction]) -> None:
+    def _begin_with_those(self, now: float) -> None:
         """Begin without the others: twice the time has passed that enough workers took to join."""
         if self._may_begin or not self._suffices:
             return
         self._may_begin = True
         missing = self.lacking()
         reason = f"begins without {missing}, which did not join within {now - self._since:.3g} s: the others suffice"
-        actions.append(Note(kind="begins", reason=reason, round=self.round, nodes=tuple(missing)))
-        actions.append(EveryoneIn())
+        self._actions.append(Note(kind="begins", reason=reason, round=self.round, nodes=tuple(missing)))
+        self._actions.append(EveryoneIn())
 
-    def _on_goodbye(self, goodbye: Goodbye, child: int, now: float, actions: list[AnyAction]) -> None:
-        self.below.goodbye(goodbye, child, actions)
-        self._somebody_went(now, actions)
+    def _on_goodbye(self, goodbye: Goodbye, child: int, now: float) -> None:
+        self.below.goodbye(goodbye, child)
+        self._somebody_went(now)
 
-    def _on_leaving(self, leaving: Leaving, child: int, now: float, actions: list[AnyAction]) -> None:
-        self.below.leaving(leaving, child, actions, at_once=self.state is IDLE)
+    def _on_leaving(self, leaving: Leaving, child: int, now: float) -> None:
+        self.below.leaving(leaving, child, at_once=self.state is IDLE)
 
-    def _on_peer_lost(self, event: PeerLost, now: float, actions: list[AnyAction]) -> None:
+    def _on_peer_lost(self, event: PeerLost, now: float) -> None:
         self.below.lost(event.peer)
-        self._somebody_went(now, actions)
+        self._somebody_went(now)
 
-    def _on_drained(self, event: Drained, now: float, actions: list[AnyAction]) -> None:
-        self.below.drained(event.peer, actions)
+    def _on_drained(self, event: Drained, now: float) -> None:
+        self.below.drained(event.peer)
 
-    def _on_leave(self, event: Leave, now: float, actions: list[AnyAction]) -> None:
-        self._stop(event.reason, actions)
+    def _on_leave(self, event: Leave, now: float) -> None:
+        self._stop(event.reason)
 
-    def _stop(self, reason: str, actions: list[AnyAction], troubles: tuple[Trouble, ...] = ()) -> None:
+    def _stop(self, reason: str, troubles: tuple[Trouble, ...] = ()) -> None:
         goodbye = Goodbye(generation=self.generation, round=self.round, reason=reason[:1000])
-        self.below.tell_all(goodbye, actions)
+        self.below.tell_all(goodbye)
         self.state = STOPPED
-        actions.append(Finished(reason=reason, troubles=troubles))
+        self._actions.append(Finished(reason=reason, troubles=troubles))
 
     # -- a round
 
-    def _on_begin(self, event: Begin, now: float, actions: list[AnyAction]) -> None:
+    def _on_begin(self, event: Begin, now: float) -> None:
         if event.round <= self.round:
             raise ProtocolError(f"round {event.round} cannot follow round {self.round}")
         if len(event.model) != self.settings.length:
@@ -180,58 +179,56 @@ class Root(Machine):
         self.round = event.round
         self._model = event.model
         self.below.new_round(event.round)
-        self.below.let_go(actions)
-        self._send_out(event.model, now, actions)
-        actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
-        self._standing_in.begin(event.model, now, actions)
+        self.below.let_go()
+        self._send_out(event.model, now)
+        self._actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+        self._standing_in.begin(event.model, now)
 
-    def _send_out(self, model: Vector, now: float, actions: list[AnyAction]) -> None:
+    def _send_out(self, model: Vector, now: float) -> None:
         self._result = empty(len(model), model.dtype) if self.settings.chunks > 1 else None
         self._next_chunk = 0
         self.below.ledger.start(0, now)
-        self.below.send_model(model, range(self.settings.chunks), actions)
+        self.below.send_model(model, range(self.settings.chunks))
 
-    def _on_share_chunk(
-        self, chunk: ShareChunk, child: int, data: Vector, now: float, actions: list[AnyAction]
-    ) -> None:
+    def _on_share_chunk(self, chunk: ShareChunk, child: int, data: Vector, now: float) -> None:
         self._standing_in.heard_of(chunk.task)
-        if self.below.share_chunk(chunk, child, data, now, actions) and self.state is not IDLE:
-            self._add_up(now, actions)
+        if self.below.share_chunk(chunk, child, data, now) and self.state is not IDLE:
+            self._add_up(now)
 
-    def _on_offer(self, offer: Offer, child: int, now: float, actions: list[AnyAction]) -> None:
+    def _on_offer(self, offer: Offer, child: int, now: float) -> None:
         self._standing_in.heard_of(offer.task)
-        self.below.offer(offer, child, now, actions)
+        self.below.offer(offer, child, now)
 
-    def _on_late(self, late: Late, child: int, now: float, actions: list[AnyAction]) -> None:
+    def _on_late(self, late: Late, child: int, now: float) -> None:
         if self.plan.is_worker(late.node):
-            self.below.tell_late(late.node, late.round, late.seconds, actions)
+            self.below.tell_late(late.node, late.round, late.seconds)
 
     # -- failures
 
-    def _on_unable(self, unable: Unable, child: int, now: float, actions: list[AnyAction]) -> None:
-        self._stop_if_lost(self.below.unable(unable, child, now, actions), actions)
+    def _on_unable(self, unable: Unable, child: int, now: float) -> None:
+        self._stop_if_lost(self.below.unable(unable, child, now))
 
-    def _on_failure(self, failure: Failure, child: int, now: float, actions: list[AnyAction]) -> None:
+    def _on_failure(self, failure: Failure, child: int, now: float) -> None:
         if failure.ends and failure.round == self.round:
             named = tuple(trouble for trouble in failure.troubles if self.plan.is_worker(trouble[0]))
-            self._stop_if_lost(named, actions)
-        self._note_failure(failure, child, now, actions)
+            self._stop_if_lost(named)
+        self._note_failure(failure, child, now)
 
-    def _note_failure(self, failure: Failure, child: int, now: float, actions: list[AnyAction]) -> None:
+    def _note_failure(self, failure: Failure, child: int, now: float) -> None:
         for node, reason in () if failure.ends else failure.troubles:
             if self.plan.is_worker(node):
                 words = f"worker {node} failed in round {failure.round}: {reason}"
-                actions.append(Note(kind="failed", reason=words, round=failure.round, nodes=(node,)))
+                self._actions.append(Note(kind="failed", reason=words, round=failure.round, nodes=(node,)))
 
-    def _stop_if_lost(self, troubles: tuple[Trouble, ...], actions: list[AnyAction]) -> None:
+    def _stop_if_lost(self, troubles: tuple[Trouble, ...]) -> None:
         """End the run, and name the workers that failed, if no worker can do a part of this round."""
         if troubles:
             who = sorted({node for node, _ in troubles})
-            self._stop(f"round {self.round} cannot be computed: workers {who} failed", actions, troubles)
+            self._stop(f"round {self.round} cannot be computed: workers {who} failed", troubles)
 
     # -- the sum
 
-    def _add_up(self, now: float, actions: list[AnyAction]) -> None:
+    def _add_up(self, now: float) -> None:
         shares = self.below.ledger.shares
         while self._next_chunk < self.settings.chunks and shares.can_sum(self._next_chunk):
             total = shares.total(self._next_chunk, None)
@@ -242,77 +239,77 @@ class Root(Machine):
             self._next_chunk += 1
         if self._next_chunk == self.settings.chunks:
             self._standing_in.end(now)
-            self.below.end(now, actions)
-            self._end(0.0, actions)
+            self.below.end(now)
+            self._end(0.0)
 
-    def _end(self, residual: float, actions: list[AnyAction]) -> None:
+    def _end(self, residual: float) -> None:
         assert self._result is not None
         self.state = IDLE
         late = tuple(sorted(self.below.late))
-        actions.append(Aggregated(round=self.round, vector=self._result, residual=residual, late=late))
+        self._actions.append(Aggregated(round=self.round, vector=self._result, residual=residual, late=late))
         self._model = self._result = None
 
     # -- the root in place of missing workers
 
-    def _on_computed(self, event: Computed, now: float, actions: list[AnyAction]) -> None:
-        if self._standing_in.computed(event, now, actions):
-            self._add_up(now, actions)
+    def _on_computed(self, event: Computed, now: float) -> None:
+        if self._standing_in.computed(event, now):
+            self._add_up(now)
             if self.state is not IDLE:
-                self._standing_in.go_on(actions)
+                self._standing_in.go_on()
 
-    def _somebody_went(self, now: float, actions: list[AnyAction]) -> None:
+    def _somebody_went(self, now: float) -> None:
         if self.state in IN_ROUND:
-            self._standing_in.somebody_went(now, actions)
+            self._standing_in.somebody_went(now)
 
     # -- a round that cannot end
 
-    def _on_timer(self, event: TimerFired, now: float, actions: list[AnyAction]) -> None:
+    def _on_timer(self, event: TimerFired, now: float) -> None:
         if event.name == ENOUGH:
-            self._begin_with_those(now, actions)
+            self._begin_with_those(now)
         elif event.name == REPLAN and self.state in IN_ROUND:
-            self._standing_in.look(now, actions)
+            self._standing_in.look(now)
         elif event.name == REDUNDANCY and self.state in IN_ROUND:
-            self.below.ask_replicas(now, actions)
+            self.below.ask_replicas(now)
         elif event.name == WAITING and self.state is IDLE and not self._may_begin:
-            self._say_who_is_missing(now, actions)
+            self._say_who_is_missing(now)
         elif event.name == WAITING and self.state is COLLECTING:
-            self._say_waiting(now, actions)
+            self._say_waiting(now)
         elif event.name == SETTLED and self.state is SETTLING:
-            self._settle(now, actions)
+            self._settle(now)
 
-    def _say_who_is_missing(self, now: float, actions: list[AnyAction]) -> None:
+    def _say_who_is_missing(self, now: float) -> None:
         missing = self.lacking()
         reason = f"has waited {now - self._since:.3g} s for workers to join; {missing} are missing"
-        actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=tuple(missing)))
-        actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+        self._actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=tuple(missing)))
+        self._actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
 
-    def _say_waiting(self, now: float, actions: list[AnyAction]) -> None:
+    def _say_waiting(self, now: float) -> None:
         waiting = self.below.ledger.shares.waiting_for()
         absent = [child for child in waiting if not self.below.roster.has(child)]
         reason = f"round {self.round} has waited {now - self.below.ledger.since:.3g} s for one of {list(waiting)}"
         if absent:
             reason += f"; {absent} are not connected"
-        actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=waiting))
+        self._actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=waiting))
         if self.settings.on_excess == "approximate":
             self.state = SETTLING
-            self.below.tell_all(Settle(generation=self.generation, round=self.round), actions)
-            actions.append(SetTimer(name=SETTLED, at=now + self.settings.to_settle(self.plan.tree.depth)))
+            self.below.tell_all(Settle(generation=self.generation, round=self.round))
+            self._actions.append(SetTimer(name=SETTLED, at=now + self.settings.to_settle(self.plan.tree.depth)))
         else:
-            actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+            self._actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
 
-    def _settle(self, now: float, actions: list[AnyAction]) -> None:
+    def _settle(self, now: float) -> None:
         result, covered = self.below.ledger.shares.settle(None)
         if result is None:
-            actions.append(SetTimer(name=SETTLED, at=now + self.settings.say_waiting_after))
+            self._actions.append(SetTimer(name=SETTLED, at=now + self.settings.say_waiting_after))
             return
         self._result = result
         residual = math.sqrt(max(0.0, 1.0 - covered))
         waiting = self.below.ledger.shares.waiting_for()
         reason = f"round {self.round} goes on without all of {list(waiting)}; residual {residual:.3g}"
-        actions.append(Note(kind="approximate", reason=reason, round=self.round, nodes=waiting))
+        self._actions.append(Note(kind="approximate", reason=reason, round=self.round, nodes=waiting))
         self._standing_in.end(now)
-        self.below.end(now, actions)
-        self._end(residual, actions)
+        self.below.end(now)
+        self._end(residual)
 
     def check_invariants(self) -> None:
         """Raise if memory or bookkeeping is out of bounds."""

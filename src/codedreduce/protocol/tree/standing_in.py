@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 
-from codedreduce.protocol.core.events import AnyAction, Compute, Computed, Failed, Note, SetTimer
+from codedreduce.protocol.core.events import Actions, Compute, Computed, Failed, Note, SetTimer
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.tree.collecting import Collecting
 from codedreduce.schemes import Piece, TreePlan
@@ -36,7 +36,10 @@ class StandingIn:
     that arrive.
     """
 
-    def __init__(self, plan: TreePlan, settings: Settings, below: Collecting, *, computes: bool) -> None:
+    def __init__(
+        self, actions: Actions, plan: TreePlan, settings: Settings, below: Collecting, *, computes: bool
+    ) -> None:
+        self._actions = actions
         self._plan = plan
         self._settings = settings
         self._below = below
@@ -47,14 +50,14 @@ class StandingIn:
         self._look_at: float | None = None  # when it next checks whether to give up more shares
         self._took: deque[float] = deque(maxlen=16)  # seconds of the last rounds in which it did not stand in
 
-    def begin(self, model: Vector, now: float, actions: list[AnyAction]) -> None:
+    def begin(self, model: Vector, now: float) -> None:
         """A round begins: the root computes the shares that it has given up at once."""
         self._share = None
         if self._is_able:
             self._model = model
             self._look_at = None
-            self._look_again(now + self._settings.replan_after, actions)
-            self.go_on(actions)
+            self._look_again(now + self._settings.replan_after)
+            self.go_on()
 
     def end(self, now: float) -> None:
         """The round has its sum."""
@@ -67,17 +70,17 @@ class StandingIn:
         if task in self._given_up:
             self._given_up -= {task}
 
-    def somebody_went(self, now: float, actions: list[AnyAction]) -> None:
+    def somebody_went(self, now: float) -> None:
         """A worker has left: perhaps no worker can deliver some share."""
-        self._look_again(now + self._settings.replan_after, actions)
+        self._look_again(now + self._settings.replan_after)
 
-    def _look_again(self, moment: float, actions: list[AnyAction]) -> None:
+    def _look_again(self, moment: float) -> None:
         """Check at this moment whether to stand in, unless an earlier check is set."""
         if self._is_able and (self._look_at is None or moment < self._look_at):
             self._look_at = moment
-            actions.append(SetTimer(name=REPLAN, at=moment))
+            self._actions.append(SetTimer(name=REPLAN, at=moment))
 
-    def look(self, now: float, actions: list[AnyAction]) -> None:
+    def look(self, now: float) -> None:
         """Compute the shares that no connected worker can deliver, and those that are much too late."""
         if not self._is_able:
             return
@@ -87,13 +90,13 @@ class StandingIn:
         given_up = set(wanted) if now >= too_late else set(wanted) & self._cannot_come()
         if given_up - self._given_up:
             who = sorted({one for task in given_up for one in wanted[task]})
-            self._say(now - since, who, actions)
+            self._say(now - since, who)
             self._given_up |= given_up
             if self._share is None:
-                self.go_on(actions)
+                self.go_on()
         self._look_at = None
         if now < too_late < math.inf:
-            self._look_again(too_late, actions)
+            self._look_again(too_late)
 
     def _cannot_come(self) -> frozenset[int]:
         """The shares that no connected worker can deliver."""
@@ -102,14 +105,14 @@ class StandingIn:
         shares = self._plan.needs(0, 0).shares
         return frozenset(share.task for share in shares if silent.issuperset(share.providers))
 
-    def _say(self, waited: float, who: list[int], actions: list[AnyAction]) -> None:
+    def _say(self, waited: float, who: list[int]) -> None:
         round_, missing = self._below.round, self._below.roster.lacking()
         reason = f"round {round_} has waited {waited:.3g} s; the root computes in place of one of {who}"
         if missing:
             reason += f", while {missing} are missing"
-        actions.append(Note(kind="stands in", reason=reason, round=round_, nodes=tuple(who)))
+        self._actions.append(Note(kind="stands in", reason=reason, round=round_, nodes=tuple(who)))
 
-    def go_on(self, actions: list[AnyAction]) -> None:
+    def go_on(self) -> None:
         """Compute the next unit of the shares that are still missing."""
         if self._share is None or self._is_here(self._share.task):
             wanted = [share for share in self._below.ledger.shares.wanted() if share.task in self._given_up]
@@ -120,28 +123,28 @@ class StandingIn:
         pieces = self._share.next()
         assert self._model is not None
         assert pieces is not None, "a complete share has been delivered"
-        actions.append(Compute(round=self._below.round, task=self._share.task, pieces=pieces, model=self._model))
+        self._actions.append(Compute(round=self._below.round, task=self._share.task, pieces=pieces, model=self._model))
 
     def _is_here(self, task: int) -> bool:
         share = self._below.ledger.shares.find(task)
         return share is None or share.whole
 
-    def computed(self, event: Computed, now: float, actions: list[AnyAction]) -> bool:
+    def computed(self, event: Computed, now: float) -> bool:
         """Add a unit to the current share, and deliver the share after the last one. Return whether it was used."""
         share = self._share
         if share is None or event.round != self._below.round or event.task != share.task:
             return False
         share.computed(event.vector)
         if share.next() is None and not self._is_here(share.task):
-            self._below.stood_in(share.task, share.result(), now, actions)
+            self._below.stood_in(share.task, share.result(), now)
             self._share = None
         return True
 
-    def on_failed(self, event: Failed, now: float, actions: list[AnyAction]) -> None:
+    def on_failed(self, event: Failed, now: float) -> None:
         """The root failed too: it waits for the missing workers."""
         self._share, self._given_up = None, frozenset()
         reason = f"the root failed in round {event.round} to compute in place of missing workers: {event.reason}"
-        actions.append(Note(kind="failed", reason=reason, round=event.round, nodes=(0,)))
+        self._actions.append(Note(kind="failed", reason=reason, round=event.round, nodes=(0,)))
 
 
 class ShareByUnits:
