@@ -17,16 +17,14 @@ from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.machine import COORDINATOR, OWN, PARENT, From, State
 from codedreduce.protocol.core.membership import run_name
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.core.wire import decode, encode
 from codedreduce.schemes import TreePlan
 from tests.unit.conversation import SETTINGS, led_to, led_to_every_state, worth
 from tests.unit.peers import LARGEST, Choices, choices, chunks, draw, messages
 
 EXAMPLES = int(os.environ.get("CODEDREDUCE_EXAMPLES", "8"))
-TIMERS = (
-    "redundancy", "waiting", "settled", "settle", "late", "tail", "behind", "greeting", "ended",
-    "enough", "missing", "replan", "handing over", "a timer of nobody's",
-)  # fmt: skip
+TIMERS = (*Timer, "a timer of nobody's")
 STRANGER = 99
 ENDS = ("LEFT", "STOPPED")
 

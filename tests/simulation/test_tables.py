@@ -16,6 +16,7 @@ from codedreduce.protocol.core.events import Action, AnyAction, Event, Failed, H
 from codedreduce.protocol.core.machine import OWN, Row, State, diagram
 from codedreduce.protocol.core.messages import DATA, Message
 from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.tree.root_table import RootState
 from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
 from codedreduce.simulator import Fault
@@ -89,7 +90,7 @@ def by_hand() -> None:
     left = led_to("coordinator", RankState.RENEWING)
     for rank in (1, 2):
         left.happens(PeerLost(peer=rank))
-    left.timer("behind")
+    left.timer(Timer.CATCH_UP)
     led_to("coordinator", RankState.RENEWING).goes_on()
     for name, state in led_to_every_state():
         if state.name in ("LEFT", "STOPPED"):
@@ -138,10 +139,10 @@ def by_hand() -> None:
 def hands_over(talk: Talk) -> None:
     """A rank is told to leave while the run goes on, and looks whether it may."""
     talk.happens(HandOver(reason="somebody wants its machine"))
-    talk.timer("handing over")
+    talk.timer(Timer.HANDOVER)
     if talk.machine.node and talk.machine.state is RankState.WORKING:
         talk.hears(0, said.Go(round=talk.machine.round + 1, keepers=tuple((rank, int(not rank)) for rank in range(4))))
-        talk.timer("handing over")
+        talk.timer(Timer.HANDOVER)
 
 
 def by_hand_with_leaders() -> None:
@@ -161,7 +162,7 @@ def by_hand_with_leaders() -> None:
         back.hears(1, said.SumChunk(round=1, index=index), 1.0)
     back.happens(PeerLost(peer=1, dead=True))
     back.happens(PeerLost(peer=2, dead=True))
-    back.timer("going on")
+    back.timer(Timer.GO_ON)
 
 
 def by_hand_with_ranks() -> None:
@@ -203,18 +204,18 @@ def by_hand_with_ranks() -> None:
     talk = led_to("coordinator", RankState.ENDING)
     talk.happens(PeerLost(peer=1))
     talk.happens(PeerLost(peer=2))
-    led_to("coordinator", RankState.ENDING).timer("ended")
+    led_to("coordinator", RankState.ENDING).timer(Timer.END)
     for loses in (
         lambda talk: talk.happens(PeerLost(peer=1)),
         lambda talk: talk.hears(1, said.Goodbye(reason="bye")),
-        lambda talk: [talk.timer("tail") for _ in range(12)],
+        lambda talk: [talk.timer(Timer.SUM_LATE) for _ in range(12)],
     ):
         talk = Talk(Rank(0, Striped(2, blocks=1, stripes=2).plan(samples=14), Settings(length=4, chunk=2)))
         talk.follow()
         talk.begin()
         talk.computes()
         for _ in range(9):
-            talk.timer("late")
+            talk.timer(Timer.LATE)
             talk.hears(1, said.Status(round=1))  # it answers, and does nothing
         talk.computes()
         loses(talk)  # it kept a stripe, and that was all it was needed for

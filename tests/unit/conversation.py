@@ -19,6 +19,7 @@ from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.machine import State
 from codedreduce.protocol.core.membership import run_name
 from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.tree.ring_node import RingState
 from codedreduce.protocol.tree.root_table import RootState
 from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
@@ -325,7 +326,7 @@ def _lead_root(talk: Talk, state: State) -> None:
     if state is RootState.IDLE:
         talk.all_deliver()
     elif state is RootState.SETTLING:
-        talk.timer("waiting")
+        talk.timer(Timer.WAITING)
     elif state is RootState.STOPPED:
         talk.leave()
 

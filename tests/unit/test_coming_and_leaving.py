@@ -3,12 +3,13 @@
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.rank_table import RankState
-from codedreduce.protocol.rank.leaving import ENDED, GRACES
+from codedreduce.protocol.core.timers import Timer
+from codedreduce.protocol.rank.leaving import GRACES
 from tests.unit.conversation import Talk, led_to, of_type, sent
 
 
 def fire(talk: Talk) -> list[object]:
-    return talk.happens(happening.TimerFired(name=ENDED))
+    return talk.happens(happening.TimerFired(name=Timer.END))
 
 
 def test_who_is_silent_when_a_run_ends_is_not_waited_for() -> None:
@@ -21,7 +22,7 @@ def test_who_catches_up_is_waited_for_as_long_as_it_does() -> None:
     for message in (said.Status(round=0), said.Want(round=0, chunks=(0,)), said.Renew(round=0), said.Status(round=0)):
         talk.hears(2, message)
         (again,) = of_type(fire(talk), happening.SetTimer)
-        assert again.name == ENDED
+        assert again.name == Timer.END
     assert of_type(fire(talk), happening.Finished)
 
 

@@ -10,7 +10,8 @@ from codedreduce import Striped
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import AnyAction, SetTimer, Transmit
 from codedreduce.protocol.core.messages import Cut, Do, Done, Go, Keep, Message, Status, Tell, Want
-from codedreduce.protocol.leader.scheduler import LATE, TAIL, Scheduler
+from codedreduce.protocol.core.timers import Timer
+from codedreduce.protocol.leader.scheduler import Scheduler
 from codedreduce.schemes import Part
 
 BLOCKS = 8
@@ -65,7 +66,7 @@ class Desk:
     def sum_is_late(self, missing: list[int], own_lacks: list[int]) -> list[tuple[int, Message]]:
         """The timer that says so fires; what is said then, to whom."""
         self.said.clear()
-        self.lead.sum_is_late(missing, own_lacks, self.timers[TAIL])
+        self.lead.sum_is_late(missing, own_lacks, self.timers[Timer.SUM_LATE])
         self.read()
         return list(self.said)
 
@@ -178,13 +179,13 @@ def test_a_rank_that_was_silent_is_given_nothing_in_the_next_round(desk: Desk) -
 def test_timers_are_set_where_something_can_be_due(desk: Desk) -> None:
     desk.timers.clear()
     desk.begin(5, 50.0)
-    unheard = desk.timers[LATE]  # then, if nobody ever says a thing
+    unheard = desk.timers[Timer.LATE]  # then, if nobody ever says a thing
     assert unheard == pytest.approx(51.2)
     desk.done(1, desk.own(1), 1.0)
-    assert 51.0 < desk.timers[LATE] < unheard
+    assert 51.0 < desk.timers[Timer.LATE] < unheard
     for rank in (0, 2, 3, 4, 5):
         desk.done(rank, desk.own(rank), 1.0)
-    assert desk.timers[TAIL] > 51.0
+    assert desk.timers[Timer.SUM_LATE] > 51.0
 
 
 def test_whom_nobody_can_help_is_asked_again_ever_more_rarely() -> None:
@@ -195,8 +196,8 @@ def test_whom_nobody_can_help_is_asked_again_ever_more_rarely() -> None:
     asked = []
     for _ in range(60):
         desk.said.clear()
-        desk.look(desk.timers[LATE] - desk.began)
-        asked += [desk.timers[LATE] for rank, _ in desk.hear_all(Tell) if rank == 2]
+        desk.look(desk.timers[Timer.LATE] - desk.began)
+        asked += [desk.timers[Timer.LATE] for rank, _ in desk.hear_all(Tell) if rank == 2]
         assert not desk.hear_all(Do)
     assert len(asked) > 3
     assert asked[-1] - asked[-2] > 2 * (asked[1] - asked[0])
@@ -205,7 +206,7 @@ def test_whom_nobody_can_help_is_asked_again_ever_more_rarely() -> None:
 def test_if_nobody_says_a_thing_all_are_asked(desk: Desk) -> None:
     desk.begin(5, 50.0)
     desk.said.clear()
-    desk.look(desk.timers[LATE] - desk.began)
+    desk.look(desk.timers[Timer.LATE] - desk.began)
     assert {rank for rank, _ in desk.hear_all(Tell)} == set(range(1, desk.ranks))
 
 
@@ -231,7 +232,7 @@ def test_what_was_lost_twice_rank_0_does_itself(desk: Desk) -> None:
         for rank, message in desk.sum_is_late([0], own_lacks=[3]):
             if isinstance(message, Do):
                 redone.append(rank)
-                desk.done(rank, desk.own(3), desk.timers[TAIL] - desk.began - 0.001)
+                desk.done(rank, desk.own(3), desk.timers[Timer.SUM_LATE] - desk.began - 0.001)
     assert 0 in redone[:2]
     assert len(set(redone)) > 2, "and others after that, who knows"
 
@@ -244,7 +245,7 @@ def test_a_sum_that_did_not_arrive_is_wanted_again_of_all_that_kept_it(desk: Des
     for _ in range(20):
         for rank, message in desk.sum_is_late([2], own_lacks=[]):
             if isinstance(message, Tell):
-                desk.status(rank, 0, desk.timers[TAIL] - desk.began - 0.001)
+                desk.status(rank, 0, desk.timers[Timer.SUM_LATE] - desk.began - 0.001)
             elif isinstance(message, Want):
                 assert message.chunks == (2,)
                 assert rank in kept
@@ -260,7 +261,7 @@ def test_what_is_done_about_a_late_sum_is_done_ever_more_rarely(desk: Desk) -> N
     desk.all_done()
     for _ in range(100):
         desk.sum_is_late([2], own_lacks=[])
-    assert desk.timers[TAIL] > desk.began + 1000
+    assert desk.timers[Timer.SUM_LATE] > desk.began + 1000
 
 
 def test_what_a_message_costs_does_not_grow_with_the_ranks() -> None:

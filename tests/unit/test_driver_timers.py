@@ -12,6 +12,7 @@ from codedreduce.net.carrier import Gone, Reached
 from codedreduce.node import driver as module
 from codedreduce.node.driver import ORPHANED, Driver
 from codedreduce.protocol.core import events as happening
+from codedreduce.protocol.core.timers import Timer
 
 
 class Clock:
@@ -144,13 +145,13 @@ def test_a_timer_takes_the_place_of_an_earlier_one_of_its_name(driver: Any, cloc
     for name, after in (("redundancy", 5.0), ("waiting", 7.0), ("redundancy", 9.0)):
         driver._perform(happening.SetTimer(name=name, at=clock.now + after))
     assert wait(driver, clock, 6.0) == []
-    assert wait(driver, clock, 2.0) == [happening.TimerFired(name="waiting")]
-    assert wait(driver, clock, 2.0) == [happening.TimerFired(name="redundancy")]
+    assert wait(driver, clock, 2.0) == [happening.TimerFired(name=Timer.WAITING)]
+    assert wait(driver, clock, 2.0) == [happening.TimerFired(name=Timer.REDUNDANCY)]
     assert wait(driver, clock, 100.0) == []
 
 
 def test_a_timer_set_earlier_than_before_fires_once(driver: Any, clock: Clock) -> None:
-    driver._perform(happening.SetTimer(name="redundancy", at=clock.now + 9.0))
-    driver._perform(happening.SetTimer(name="redundancy", at=clock.now + 2.0))
-    assert wait(driver, clock, 3.0) == [happening.TimerFired(name="redundancy")]
+    driver._perform(happening.SetTimer(name=Timer.REDUNDANCY, at=clock.now + 9.0))
+    driver._perform(happening.SetTimer(name=Timer.REDUNDANCY, at=clock.now + 2.0))
+    assert wait(driver, clock, 3.0) == [happening.TimerFired(name=Timer.REDUNDANCY)]
     assert wait(driver, clock, 10.0) == []

@@ -6,6 +6,7 @@ import pytest
 
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.tree.root_table import RootState
 from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
 from codedreduce.run.failures import error_of
@@ -35,14 +36,14 @@ def test_a_replica_is_asked_as_soon_as_it_is_idle() -> None:
     talk = led_to("root", RootState.COLLECTING)
     talk.hears(1, said.Unable(round=1, task=1, troubles=((1, "no"),)))
     talk.delivers(2, 2)
-    assert asked(talk.timer("redundancy")) == [(2, 1)]
+    assert asked(talk.timer(Timer.REDUNDANCY)) == [(2, 1)]
 
 
 def test_who_failed_is_asked_for_something_else_if_nobody_is_idle() -> None:
     talk = led_to("root", RootState.COLLECTING)
     for child in (1, 2):
         talk.hears(child, said.Unable(round=1, task=child, troubles=((child, "no"),)))
-    assert sorted(asked(talk.timer("redundancy"))) == [(1, 2), (2, 1)]
+    assert sorted(asked(talk.timer(Timer.REDUNDANCY))) == [(1, 2), (2, 1)]
     (finished,) = of_type(
         talk.hears(2, said.Unable(round=1, task=1, troubles=((2, "neither"),))), happening.Finished
     )  # fmt: skip
@@ -56,7 +57,7 @@ def test_a_parent_that_fails_asks_a_child_for_its_unit() -> None:
     talk.delivers(3, 3)
     assert sent(fails(talk), said.Failure)
     own = PROGRESSIVE.delegated(1)
-    assert asked(talk.timer("redundancy")) == [(3, own)]
+    assert asked(talk.timer(Timer.REDUNDANCY)) == [(3, own)]
     talk.delivers(3, own)
     talk.delivers(4, 4)
     assert talk.machine.state is TreeWorkerState.RESTING
@@ -67,7 +68,7 @@ def test_a_parent_s_unit_that_fails_at_a_child_too_ends_the_run() -> None:
     talk = led_to("inner worker", TreeWorkerState.WORKING)
     talk.delivers(3, 3)
     fails(talk)
-    talk.timer("redundancy")
+    talk.timer(Timer.REDUNDANCY)
     actions = talk.hears(3, said.Unable(round=1, task=PROGRESSIVE.delegated(1), troubles=((3, "nor here"),)))
     (last,) = sent(actions, said.Failure)
     assert last.message == said.Failure(round=1, troubles=((1, "no"), (3, "nor here")), ends=True)

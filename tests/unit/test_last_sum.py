@@ -8,8 +8,7 @@ from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.protocol.core.settings import HELD_BYTES
-from codedreduce.protocol.rank.catch_up import BEHIND
-from codedreduce.protocol.rank.rank import HEARD_NOTHING
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.rank.sums import PastSums, SumAssembly
 from tests.unit.conversation import Talk, led_to, of_type, sent
 
@@ -65,7 +64,7 @@ def behind() -> Talk:
 
 def test_one_that_is_behind_asks_who_leads_for_what_a_keeper_no_longer_has() -> None:
     talk = behind()
-    done = talk.timer(BEHIND)
+    done = talk.timer(Timer.CATCH_UP)
     keepers = {want.to: want.message.chunks for want in sent(done, said.Want)}
     other = next(keeper for keeper in keepers if keeper != 0)
     (want,) = sent(talk.hears(other, said.Past(round=1)), said.Want)
@@ -79,11 +78,11 @@ def test_one_that_is_behind_asks_who_leads_for_what_a_keeper_no_longer_has() -> 
 def test_it_asks_who_leads_for_what_one_kept_that_is_gone_or_does_not_answer() -> None:
     for is_gone in (True, False):
         talk = behind()
-        wants = sent(talk.timer(BEHIND), said.Want)
+        wants = sent(talk.timer(Timer.CATCH_UP), said.Want)
         other = next(want for want in wants if want.to != 0)
         if is_gone:
             talk.happens(happening.PeerLost(peer=other.to))
-        wants = [want for _ in range(2) for want in sent(talk.timer(BEHIND), said.Want)]
+        wants = [want for _ in range(2) for want in sent(talk.timer(Timer.CATCH_UP), said.Want)]
         asked = {chunk for want in wants if want.to == 0 for chunk in want.message.chunks}
         assert asked.issuperset(other.message.chunks)
         assert talk.machine.state is RankState.WORKING
@@ -93,7 +92,7 @@ def test_while_nobody_leads_it_does_not_give_up() -> None:
     talk = behind()
     talk.happens(happening.PeerLost(peer=0))
     for _ in range(20):
-        talk.timer(BEHIND)
+        talk.timer(Timer.CATCH_UP)
     assert talk.machine.state is RankState.WORKING
 
 
@@ -120,11 +119,11 @@ def test_a_rank_whose_sum_was_lost_learns_that_the_round_is_over_before_another_
     late = led_to("rank", RankState.WORKING)
     late.computes()
     late.parts_come()
-    (status,) = sent(late.timer(HEARD_NOTHING), said.Status)
+    (status,) = sent(late.timer(Timer.NO_NEWS), said.Status)
     (welcome,) = sent(leader.hears(2, status.message), said.Welcome)
     assert (welcome.to, welcome.message.round) == (2, 1)
     late.hears(0, welcome.message)
-    wants = sent(late.timer(BEHIND), said.Want)
+    wants = sent(late.timer(Timer.CATCH_UP), said.Want)
     missing = [index for index in range(late.machine.settings.chunks) if not late.machine.keeper.keeps(index)]
     assert sorted(chunk for want in wants for chunk in want.message.chunks) == missing
     for want in wants:

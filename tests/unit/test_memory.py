@@ -9,6 +9,7 @@ from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.machine import State
 from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.tree.ring_node import RingNode
 from tests.unit.conversation import MACHINES, Talk, led_to, led_to_every_state, size_of, state_of
 from tests.unit.peers import MESSAGES
@@ -39,7 +40,7 @@ def test_what_is_said_again_and_again_takes_no_more_room(name: str, state: State
             for _ in range(2):
                 for _ in range(TIMES):
                     talk.hears(sender, message, data)
-                    talk.timer("settle")
+                    talk.timer(Timer.SETTLE)
                 sizes.append(size_of(state_of(talk.machine)))
             assert sizes[0] == sizes[1], f"{message} from node {sender}"
 

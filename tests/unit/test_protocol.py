@@ -13,6 +13,7 @@ from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.membership import run_name
 from codedreduce.protocol.core.outbox import Outbox
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.tree.root_table import RootState
 from codedreduce.protocol.tree.shares import Arrival, Shares
 from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
@@ -149,11 +150,11 @@ def test_a_replica_that_dies_and_returns_is_asked_again() -> None:
     talk.begin()
     talk.happens(happening.PeerLost(peer=2))
     talk.delivers(1, 1)
-    assert sent(talk.timer("redundancy"), said.Next)
+    assert sent(talk.timer(Timer.REDUNDANCY), said.Next)
     talk.happens(happening.PeerLost(peer=1))
     assert sent(talk.hears(1, said.Hello(plan=run_name(plan, talk.machine.settings))), said.ModelChunk)
     talk.delivers(1, 1)
-    asked = [sent(talk.timer("redundancy"), said.Next) for _ in range(5)]
+    asked = [sent(talk.timer(Timer.REDUNDANCY), said.Next) for _ in range(5)]
     assert any(asked), "it is idle again, and worker 2's share is still missing"
 
 
@@ -215,7 +216,7 @@ def test_who_returns_while_a_root_settles_is_given_the_model() -> None:
     talk = led_to("root of a star", RootState.COLLECTING)
     for child in talk.children:
         talk.happens(happening.PeerLost(peer=child))
-    talk.timer("waiting")
+    talk.timer(Timer.WAITING)
     assert talk.machine.state is RootState.SETTLING
     hello = said.Hello(plan=run_name(talk.machine.plan, SETTINGS))
     for child in talk.children:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.leader.members import GIVERS
 from codedreduce.protocol.rank.state_transfer import AT_ONCE, Asking, OfferedState, StateTaking
 
@@ -159,7 +160,7 @@ def test_what_a_keeper_that_is_gone_had_not_sent_is_asked_of_rank_0() -> None:
     talk.parts_come()
     talk.happens(happening.PeerLost(peer=1))
     talk.go(2)
-    wanted = sent(talk.timer("behind"), said.Want)
+    wanted = sent(talk.timer(Timer.CATCH_UP), said.Want)
     assert {want.to for want in wanted} == {0}
     asked = {index for want in wanted for index in want.message.chunks}
     assert asked == {index for index, keeper in enumerate(keepers) if keeper != 2}

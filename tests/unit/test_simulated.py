@@ -9,6 +9,7 @@ from codedreduce.comparison.simulated_runs import simulate_schemes
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import Aggregated, Cancel, Compute, SetTimer, Transmit
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.simulator import Fault, Gradients, Link, Recorder, load_trace, parse_delays
 from codedreduce.simulator.kernel import Kernel
 from codedreduce.simulator.network import SMALL_BYTES, Cores, Host, Network
@@ -85,10 +86,10 @@ def test_a_timer_of_a_process_that_is_gone_never_fires_in_its_place() -> None:
     nodes = Nodes(plan, Settings(length=4), kernel, Recorder(trace=trace), latency=0.1, checking=True)
     nodes.have_done(dict.fromkeys((Transmit, Compute, Cancel), lambda node, action: None))
     set_timer = nodes._performers[SetTimer]
-    set_timer(1, SetTimer(name="redundancy", at=5.0))
+    set_timer(1, SetTimer(name=Timer.REDUNDANCY, at=5.0))
     crash = nodes.crash(1)
     nodes.come_back(1, crash)
-    set_timer(1, SetTimer(name="redundancy", at=7.0))
+    set_timer(1, SetTimer(name=Timer.REDUNDANCY, at=7.0))
     kernel.run()
     assert [line for line in trace.getvalue().splitlines() if "timer" in line] == ["7.0 node 1 timer redundancy"]
 

@@ -12,6 +12,7 @@ from codedreduce.protocol import Settings, TreeWorker
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.core.wire import decode, encode
 from codedreduce.protocol.tree.ring_node import RingState
 from codedreduce.protocol.tree.root_table import RootState
@@ -225,10 +226,10 @@ def test_units_that_do_not_exist_are_not_done_again() -> None:
     talk = led_to("coordinator", RankState.WORKING)
     talk.computes()
     talk.parts_come()
-    talk.timer("tail")
+    talk.timer(Timer.SUM_LATE)
     for rank in (1, 2):
         talk.hears(rank, said.Status(round=1, lacks=(99, 2**53)))
-    assert not sent(talk.timer("tail"), said.Do)
+    assert not sent(talk.timer(Timer.SUM_LATE), said.Do)
 
 
 # -- generations

@@ -6,6 +6,7 @@ import pytest
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.leader.drift import DriftDetector
 from tests.unit.conversation import Talk, led_to, of_type, sent
 
@@ -110,11 +111,11 @@ def test_rank_0_is_named_and_takes_the_state_of_most() -> None:
 
 def test_rank_0_goes_on_if_nobody_is_left_to_take_the_state_of() -> None:
     talk = led_to("coordinator", RankState.RENEWING)
-    talk.timer("behind")
+    talk.timer(Timer.CATCH_UP)
     assert len(sent(talk.done, said.Give)) == 4, "they are asked again"
     for rank in (1, 2):
         talk.happens(happening.PeerLost(peer=rank, dead=True))
-    (renewed,) = of_type(talk.timer("behind"), happening.Renewed)
+    (renewed,) = of_type(talk.timer(Timer.CATCH_UP), happening.Renewed)
     assert renewed.state is None
     assert of_type(talk.begin(), happening.Compute)
 

@@ -3,7 +3,7 @@
 Imports nothing from the other packages of the protocol.
 
 - `machine`: transition tables, and the rule for what is not in them; `events`: what can happen, and what a machine
-  requests
+  requests; `timers`: the timers of all machines
 - `messages`, `wire`: messages between nodes, and their bytes; `membership`: hello, welcome, ready, goodbye
 - `settings`: what all nodes of a run agree on; `audits`, `mistakes`: blocks that are computed twice, ranks that were
   wrong

@@ -24,13 +24,11 @@ from codedreduce.protocol.core.messages import Follow, Lead, Message, Stand, Vot
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.election.leader_liveness import SILENCE, LeaderLiveness
+from codedreduce.protocol.core.timers import Timer
+from codedreduce.protocol.election.leader_liveness import LeaderLiveness
 from codedreduce.protocol.election.voters import Voting
 from codedreduce.protocol.leader.members import Office
 from codedreduce.schemes import StripedPlan
-
-#: Timers: the election has no result yet; this rank was elected.
-ELECTING, LEADING = "electing", "leading"
 
 #: Seconds after which ranks without a leader retry, at first and at most.
 SHORTEST_TRY, LONGEST_TRY = 0.1, 300.0
@@ -173,7 +171,9 @@ class Election:
 
     def _watch(self, now: float) -> None:
         if not self._office.is_held:
-            self._actions.append(SetTimer(name=SILENCE, at=self._silence.when_to_ask(self._position.round_took, now)))
+            self._actions.append(
+                SetTimer(name=Timer.LIVENESS, at=self._silence.when_to_ask(self._position.round_took, now))
+            )
 
     def look_at_leader(self, now: float, *, is_calm: bool) -> None:
         """Ask the leader whether it is alive; if it has not answered in time, start an election."""
@@ -183,7 +183,7 @@ class Election:
             return
         if not self._silence.is_asked(position.generation):
             self._actions.append(Transmit(to=position.coordinator, message=self._stand(asks=True)))
-            self._actions.append(SetTimer(name=SILENCE, at=self._silence.ask(position.generation, now)))
+            self._actions.append(SetTimer(name=Timer.LIVENESS, at=self._silence.ask(position.generation, now)))
             return
         waited = self._silence.give_up(now)
         reason = f"leader rank {position.coordinator} has not answered rank {position.node} for {waited:.1f} s"
@@ -201,7 +201,7 @@ class Election:
         """Retry later. Each rank has a delay of its own, so that two candidates do not block each other for ever."""
         self._wait = min(LONGEST_TRY, 2 * self._wait)
         spread = 1 + self._position.node / self._plan.workers
-        self._actions.append(SetTimer(name=ELECTING, at=now + self._wait * spread))
+        self._actions.append(SetTimer(name=Timer.ELECTION, at=now + self._wait * spread))
 
     def look(self, now: float) -> None:
         """The election has no result: begin again. The rank with the most progress may have failed by now."""
@@ -299,7 +299,7 @@ class Election:
         elif self.has_enough and not self._is_to_raise:
             self._is_to_raise = True  # not at once: another leader may admit it meanwhile
             spread = 1 + self._position.node / self._plan.workers
-            self._actions.append(SetTimer(name=ELECTING, at=now + SHORTEST_TRY * spread))
+            self._actions.append(SetTimer(name=Timer.ELECTION, at=now + SHORTEST_TRY * spread))
 
     # -- candidates
 
@@ -355,7 +355,7 @@ class Election:
 
     def _lead_if_enough(self, now: float) -> None:
         if self._followers is not None and self.is_enough(self._followers):
-            self._actions.append(SetTimer(name=LEADING, at=now))
+            self._actions.append(SetTimer(name=Timer.ELECTED, at=now))
 
     def lead(self, now: float) -> None:
         """Lead, if enough voters follow and this rank can reach enough."""

@@ -7,9 +7,6 @@ as failed. A wrong suspicion costs little: the leader admits again a rank that l
 
 from __future__ import annotations
 
-#: A timer: this rank must ask the leader, or the leader should have answered.
-SILENCE = "silence"
-
 #: A rank asks when a round has taken ROUNDS times as long as the last one, and LEAST_WAIT seconds. It asks again, ever
 #: more rarely, each time that the round has taken longer by the fraction AGAIN.
 ROUNDS, LEAST_WAIT, AGAIN = 2.0, 1.0, 0.5

@@ -39,6 +39,7 @@ from codedreduce.protocol.core.messages import (
 )
 from codedreduce.protocol.core.mistakes import Mistakes
 from codedreduce.protocol.core.settings import Settings
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.leader.assignments import Assignment, WorkOrder
 from codedreduce.protocol.leader.links import Links
 from codedreduce.protocol.leader.missing_sums import MORE_PATIENCE, PATIENCE, MissingSums, Redone
@@ -49,9 +50,6 @@ from codedreduce.protocol.leader.round_start import RoundStart
 from codedreduce.protocol.leader.stragglers import SILENT, Stragglers
 from codedreduce.protocol.leader.verdicts import Verdicts
 from codedreduce.schemes import Part, StripedPlan
-
-#: Timers: a rank may be late; the sum should have arrived; log the ranks that the round waits for.
-LATE, TAIL, WAITING = "late", "tail", "waiting"
 
 #: Number of rounds for which the time from the last unit to the sum is remembered.
 TAILS = 8
@@ -263,7 +261,7 @@ class Scheduler:
             self._work.is_idle(self._own)
         self._look_at(self._work.first_look(), now)
         if self._settings.say_waiting_after < float("inf"):
-            self._actions.append(SetTimer(name=WAITING, at=now + self._settings.say_waiting_after))
+            self._actions.append(SetTimer(name=Timer.WAITING, at=now + self._settings.say_waiting_after))
         return own
 
     def _trial(self, rank: int, now: float) -> tuple[Part, ...]:
@@ -312,7 +310,7 @@ class Scheduler:
         if not self._units and self._units_done_at is None and self._audits.is_over:
             self._units_done_at = now
             self._sum_due = now + self._patience(now)
-            self._actions.append(SetTimer(name=TAIL, at=self._sum_due))
+            self._actions.append(SetTimer(name=Timer.SUM_LATE, at=self._sum_due))
 
     def is_ahead(self, rank: int, now: float) -> None:
         """A rank has done the current round, and has its sum: units that no rank can compute any more were done."""
@@ -518,7 +516,7 @@ class Scheduler:
     def _look_at(self, when: float, now: float) -> None:
         if when < self._late_timer:
             self._late_timer = max(when, now)
-            self._actions.append(SetTimer(name=LATE, at=self._late_timer))
+            self._actions.append(SetTimer(name=Timer.LATE, at=self._late_timer))
 
     def _say(self, rank: int, message: Message, now: float) -> None:
         if rank == self._own:
@@ -553,9 +551,9 @@ class Scheduler:
         due = self._units_done_at + self._patience(self._units_done_at)
         if due > max(now, self._sum_due):  # since then chunks have shown how long vectors take
             self._sum_due = due
-            self._actions.append(SetTimer(name=TAIL, at=due))
+            self._actions.append(SetTimer(name=Timer.SUM_LATE, at=due))
             return
-        self._actions.append(SetTimer(name=TAIL, at=now + self._more_patience(now)))
+        self._actions.append(SetTimer(name=Timer.SUM_LATE, at=now + self._more_patience(now)))
         steps = self._sums.steps(missing, own_lacks, self.present)
         for keeper, chunks in steps.want:
             self._say(keeper, Want(generation=self._generation, round=self.round, chunks=chunks), now)

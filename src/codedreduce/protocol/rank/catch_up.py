@@ -9,14 +9,12 @@ from codedreduce.protocol.core.messages import Past, Renew, StateChunk, StateOff
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.rank_table import RENEWING, RESTING, WORKING
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.leader.members import Office
 from codedreduce.protocol.rank.exchange import Exchange
 from codedreduce.protocol.rank.state_transfer import Asking, OfferedState, StateTaking
 from codedreduce.protocol.rank.worker import RankWorker
 from codedreduce.vectors import Vector
-
-#: A timer: a rank that is behind repeats its request.
-BEHIND = "behind"
 
 #: The minimum wait in seconds before a rank that is behind repeats its request; and the number of requests before it
 #: gives up. After `PATIENT_TRIES` requests it asks the leader instead of the reducers, which may be stopped.
@@ -92,7 +90,7 @@ class CatchUp:
         position = self._position
         a_round = position.round_took or now - position.began_at  # in the first round: the time so far
         wait = min(ASK_WITHIN, max(ASK_AFTER, 0.5 * a_round)) * (1 + self._tries)
-        self._actions.append(SetTimer(name=BEHIND, at=now + wait))
+        self._actions.append(SetTimer(name=Timer.CATCH_UP, at=now + wait))
 
     def catch_up(self, now: float) -> None:
         """Request the missing chunks of a past round's sum, or give the sum up."""
@@ -216,7 +214,7 @@ class CatchUp:
 
     def _wait_for_state(self, now: float) -> None:
         wait = max(STATE_WITHIN, 2 * self._position.round_took) * 2 ** min(self._renewals, RARELY)
-        self._actions.append(SetTimer(name=BEHIND, at=now + wait))
+        self._actions.append(SetTimer(name=Timer.CATCH_UP, at=now + wait))
 
     def on_must_renew(self, message: Renew, sender: int, now: float) -> None:
         """This rank's model differs from the others: it takes their state, at once or when its script goes on."""

@@ -10,12 +10,10 @@ from codedreduce.protocol.core.messages import Have, Hello, Welcome
 from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.rank_table import ENDING, JOINING, READY, RENEWING, RESTING, WORKING
 from codedreduce.protocol.core.settings import Settings
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.rank.catch_up import CatchUp
 from codedreduce.protocol.rank.worker import RankWorker
 from codedreduce.schemes import StripedPlan
-
-#: A timer: a rank has not been welcomed.
-GREETING = "greeting"
 
 #: Seconds until a rank that has not been welcomed sends hello for the second time.
 HELLO_AGAIN = 2.0
@@ -52,7 +50,7 @@ class Joining:
         )  # fmt: skip
         self._actions.append(Transmit(to=self._to, message=hello))
         self._hellos += 1
-        self._actions.append(SetTimer(name=GREETING, at=now + HELLO_AGAIN * self._hellos))
+        self._actions.append(SetTimer(name=Timer.HELLO, at=now + HELLO_AGAIN * self._hellos))
 
     def look(self, now: float) -> None:
         """Send hello again if there was no answer."""

@@ -20,15 +20,13 @@ from codedreduce.protocol.core.messages import End, Failure, Go, Goodbye, Have, 
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.rank_table import ENDING, JOINING, LEFT, READY, RESTING, WORKING
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.election.election import Election
 from codedreduce.protocol.leader.members import Members, Office
 from codedreduce.protocol.rank.catch_up import CatchUp
 from codedreduce.protocol.rank.exchange import Exchange
 from codedreduce.protocol.rank.state_transfer import StateGiving
 from codedreduce.protocol.rank.worker import RankWorker
-
-#: A timer: a rank at the end of the run has waited long enough for the others.
-ENDED = "ended"
 
 #: The grace period in seconds for ranks that are behind when a run ends; and the maximum number of such periods, while
 #: those ranks still catch up.
@@ -106,7 +104,7 @@ class Departure:
 
     def _wait(self, now: float) -> None:
         self._graces += 1
-        self._actions.append(SetTimer(name=ENDED, at=now + max(GRACE, 3 * self._position.round_took)))
+        self._actions.append(SetTimer(name=Timer.END, at=now + max(GRACE, 3 * self._position.round_took)))
 
     def is_late(self, now: float) -> None:
         """Stop waiting for ranks that have not finished by now and were not heard of."""
@@ -243,9 +241,7 @@ class Departure:
         self._catch_up.drop()
 
 
-#: A timer: a rank that is to leave checks whether it may. It checks again after at least `LOOK_AGAIN` seconds, and
-#: after the fraction `LONGER` of the time of its round.
-HANDING_OVER = "handing over"
+#: A rank that is to leave checks whether it may: again after so many seconds, or after this fraction of its round.
 LOOK_AGAIN, LONGER = 0.02, 0.1
 
 #: Seconds that it waits for a new leader.
@@ -291,7 +287,7 @@ class Handover:
     def look_soon(self, now: float) -> None:
         """The script has begun a round: if this rank is to leave, check soon whether it may."""
         if self._position.is_leaving:
-            self._actions.append(SetTimer(name=HANDING_OVER, at=now))
+            self._actions.append(SetTimer(name=Timer.HANDOVER, at=now))
 
     def look(self, now: float) -> None:
         """Leave if this rank is to leave and may; else check again later. Nothing happens between two rounds."""
@@ -311,7 +307,7 @@ class Handover:
             self._lost_since = None
         if position.state is not LEFT:
             again = max(LOOK_AGAIN, LONGER * (now - position.began_at))
-            self._actions.append(SetTimer(name=HANDING_OVER, at=now + again))
+            self._actions.append(SetTimer(name=Timer.HANDOVER, at=now + again))
 
     def _tell(self) -> None:
         """Notify the leader; in every round again, since the leader may be new, or the notice may be lost."""

@@ -80,14 +80,14 @@ from codedreduce.protocol.core.rank_table import (
     RankState,
 )
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.election.election import ELECTING, LEADING, Election
-from codedreduce.protocol.election.leader_liveness import SILENCE
+from codedreduce.protocol.core.timers import Timer
+from codedreduce.protocol.election.election import Election
 from codedreduce.protocol.leader.members import Members, Office
-from codedreduce.protocol.leader.scheduler import LATE, TAIL, WAITING, Scheduler
-from codedreduce.protocol.rank.catch_up import BEHIND, CatchUp
+from codedreduce.protocol.leader.scheduler import Scheduler
+from codedreduce.protocol.rank.catch_up import CatchUp
 from codedreduce.protocol.rank.exchange import Exchange
-from codedreduce.protocol.rank.joining import GREETING, Joining
-from codedreduce.protocol.rank.leaving import ENDED, HANDING_OVER, Departure, Handover
+from codedreduce.protocol.rank.joining import Joining
+from codedreduce.protocol.rank.leaving import Departure, Handover
 from codedreduce.protocol.rank.reducer import Reducer
 from codedreduce.protocol.rank.state_transfer import StateGiving
 from codedreduce.protocol.rank.sum_buffers import OWN_SUM_BUFFERS, SumBuffers
@@ -95,11 +95,7 @@ from codedreduce.protocol.rank.worker import RankWorker
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector
 
-#: A timer: a leader that waited for other ranks may go on.
-GOING_ON = "going on"
-
-#: A timer: a round takes very long. It fires after so many rounds, within this minimum and maximum in seconds.
-HEARD_NOTHING = "heard nothing"
+#: A rank reports its status after so many rounds without news, within this minimum and maximum in seconds.
 LONG_ENOUGH, LONGEST, MANY_ROUNDS = 5.0, 600.0, 8.0
 
 #: Messages about a vector, which is the same in every generation; and messages that announce a generation.
@@ -338,7 +334,7 @@ class Rank(Machine):
     def _look_whether_on(self, now: float) -> None:
         """If the round takes very long, report the status to the leader, ever more rarely: `Go` may be lost."""
         wait = max(LONG_ENOUGH, MANY_ROUNDS * self._position.round_took, now - self._position.began_at)
-        self._actions.append(SetTimer(name=HEARD_NOTHING, at=now + min(LONGEST, wait)))
+        self._actions.append(SetTimer(name=Timer.NO_NEWS, at=now + min(LONGEST, wait)))
 
     def _on_go(self, message: Go, sender: int, now: float) -> None:
         last = self._position.go
@@ -519,7 +515,7 @@ class Rank(Machine):
     def _go_on_soon(self, now: float) -> None:
         """On the leader: schedule another try, since a rank is back or is lost for good."""
         if self._office.is_held and self.state is not LEFT:
-            self._actions.append(SetTimer(name=GOING_ON, at=now))
+            self._actions.append(SetTimer(name=Timer.GO_ON, at=now))
 
     def _go_on_leading(self, now: float) -> None:
         """Go on with a round that waited for other ranks."""
@@ -532,7 +528,7 @@ class Rank(Machine):
         missing = tuple(self._election.unreached())
         reason = f"rank {self.node} cannot reach ranks {list(missing)}: it goes on only if it reaches more than half"
         self._actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=missing))
-        self._actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.say_waiting_after))
 
     def _welcome(self, rank: int) -> None:
         voters = self._election.known_voters
@@ -665,44 +661,44 @@ class Rank(Machine):
     # -- time and connections
 
     def _on_timer(self, event: TimerFired, now: float) -> None:
-        if event.name == BEHIND:
+        if event.name == Timer.CATCH_UP:
             self._catch_up.look(now)
-        elif event.name == GREETING:
+        elif event.name == Timer.HELLO:
             self._joining.look(now)
-        elif event.name == ENDED:
+        elif event.name == Timer.END:
             self._departure.is_late(now)
-        elif event.name == HEARD_NOTHING:
+        elif event.name == Timer.NO_NEWS:
             if self.state in (READY, WORKING) and not self._office.is_held:
                 self._worker.tell_status()
                 self._look_whether_on(now)
-        elif event.name == SILENCE:
+        elif event.name == Timer.LIVENESS:
             if self.state not in (ENDING, LEFT):
                 self._election.look_at_leader(now, is_calm=self.state in (RESTING, READY, WORKING))
-        elif event.name == GOING_ON:
+        elif event.name == Timer.GO_ON:
             self._go_on_leading(now)
-        elif event.name == HANDING_OVER:
+        elif event.name == Timer.HANDOVER:
             self._handover.look(now)
-        elif event.name == LEADING:
+        elif event.name == Timer.ELECTED:
             self._election.lead(now)
-        elif event.name == ELECTING:
+        elif event.name == Timer.ELECTION:
             self._election.look(now)
-        elif self.lead is not None and event.name == WAITING and not self._election.has_enough:
+        elif self.lead is not None and event.name == Timer.WAITING and not self._election.has_enough:
             self._say_unreached(now)
         elif self.lead is not None and self.state is WORKING:
             missing = self._exchange.sum.missing()
-            if event.name == LATE:
+            if event.name == Timer.LATE:
                 self.lead.look(now)
                 self._end_if_undecided()
-            elif event.name == TAIL and missing:
+            elif event.name == Timer.SUM_LATE and missing:
                 self.lead.sum_is_late(missing, self.keeper.lacks(), now)
-            elif event.name == WAITING:
+            elif event.name == Timer.WAITING:
                 self._say_waiting(self.lead.waiting_for(missing), now)
             self._finish_round(now)
 
     def _say_waiting(self, waiting: tuple[int, ...], now: float) -> None:
         reason = f"round {self.round} has waited {now - self._position.began_at:.3g} s for ranks {list(waiting)}"
         self._actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=waiting))
-        self._actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.say_waiting_after))
 
     def _on_drained(self, event: Drained, now: float) -> None:
         if event.peer in self._links:

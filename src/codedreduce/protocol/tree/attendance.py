@@ -10,11 +10,11 @@ from codedreduce.protocol.core.events import Actions, SetTimer, Transmit
 from codedreduce.protocol.core.membership import is_ahead, run_name
 from codedreduce.protocol.core.messages import Hello, Ready, Welcome
 from codedreduce.protocol.core.settings import Settings
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.tree.collecting import Collecting
 from codedreduce.schemes import TreePlan
 
-#: The timer after which a worker that waits for children reports the missing ones, and its duration in seconds.
-MISSING = "missing"
+#: Seconds after which a worker that waits for children reports the missing ones.
 SAY_MISSING_AFTER = 0.5
 
 #: The most missing workers that a report names. If more are missing, a worker reports itself instead.
@@ -68,7 +68,7 @@ class Attendance:
             self._said_missing = ()
         elif not self._waits_for_children:
             self._waits_for_children = True
-            self._actions.append(SetTimer(name=MISSING, at=now + SAY_MISSING_AFTER))
+            self._actions.append(SetTimer(name=Timer.MISSING, at=now + SAY_MISSING_AFTER))
 
     def say_missing(self, generation: int, *, is_in: bool) -> None:
         """The timer fired: report the missing workers if they have changed and this worker has joined itself."""

@@ -29,13 +29,11 @@ from codedreduce.protocol.core.messages import (
 )
 from codedreduce.protocol.core.outbox import Outbox
 from codedreduce.protocol.core.settings import Settings
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.tree.ledger import Ledger
 from codedreduce.protocol.tree.shares import Arrival
 from codedreduce.schemes import TreePlan
 from codedreduce.vectors import Vector
-
-#: The timer after which a parent checks whether to ask a replica for a share.
-REDUNDANCY = "redundancy"
 
 #: Past rounds for which a parent keeps the end time, to report how late a result is.
 REMEMBERED_ROUNDS = 16
@@ -227,7 +225,7 @@ class Collecting:
 
     def _look(self, moment: float | None) -> None:
         if moment is not None and not self.ledger.shares.satisfied:
-            self._actions.append(SetTimer(name=REDUNDANCY, at=moment))
+            self._actions.append(SetTimer(name=Timer.REDUNDANCY, at=moment))
 
     def ask_replicas(self, now: float) -> None:
         """The redundancy timer fired: ask idle replicas for late shares."""

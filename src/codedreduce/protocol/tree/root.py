@@ -36,7 +36,8 @@ from codedreduce.protocol.core.messages import (
     Unable,
 )
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.tree.collecting import REDUNDANCY, Collecting
+from codedreduce.protocol.core.timers import Timer
+from codedreduce.protocol.tree.collecting import Collecting
 from codedreduce.protocol.tree.root_table import (
     COLLECTING,
     IDLE,
@@ -46,17 +47,12 @@ from codedreduce.protocol.tree.root_table import (
     STOPPED,
     RootState,
 )
-from codedreduce.protocol.tree.standing_in import REPLAN, StandingIn
+from codedreduce.protocol.tree.standing_in import StandingIn
 from codedreduce.schemes import TreePlan
 from codedreduce.vectors import Vector, empty
 
-#: The timer after which a run begins without missing workers, if the others suffice, and its least seconds.
-ENOUGH = "enough"
+#: Least seconds after which a run begins without missing workers, if the others suffice.
 LEAST_PATIENCE = 1.0
-
-#: The timer after which the root reports that a round cannot end, and the one after which an approximation is final.
-WAITING = "waiting"
-SETTLED = "settled"
 
 
 class Root(Machine):
@@ -95,7 +91,7 @@ class Root(Machine):
 
     def _on_started(self, event: Started, now: float) -> None:
         self._since = now
-        self._actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.say_waiting_after))
 
     def _on_hello(self, hello: Hello, child: int, now: float) -> None:
         if hello.plan == self.below.roster.run and is_ahead(hello, self.generation, self.round):
@@ -127,7 +123,7 @@ class Root(Machine):
             self._actions.append(EveryoneIn())
         elif self._suffices:
             passed = now - self._since
-            self._actions.append(SetTimer(name=ENOUGH, at=now + max(LEAST_PATIENCE, passed)))
+            self._actions.append(SetTimer(name=Timer.ENOUGH, at=now + max(LEAST_PATIENCE, passed)))
 
     @property
     def _suffices(self) -> bool:
@@ -181,7 +177,7 @@ class Root(Machine):
         self.below.new_round(event.round)
         self.below.let_go()
         self._send_out(event.model, now)
-        self._actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.say_waiting_after))
         self._standing_in.begin(event.model, now)
 
     def _send_out(self, model: Vector, now: float) -> None:
@@ -264,24 +260,24 @@ class Root(Machine):
     # -- a round that cannot end
 
     def _on_timer(self, event: TimerFired, now: float) -> None:
-        if event.name == ENOUGH:
+        if event.name == Timer.ENOUGH:
             self._begin_with_those(now)
-        elif event.name == REPLAN and self.state in IN_ROUND:
+        elif event.name == Timer.REPLAN and self.state in IN_ROUND:
             self._standing_in.look(now)
-        elif event.name == REDUNDANCY and self.state in IN_ROUND:
+        elif event.name == Timer.REDUNDANCY and self.state in IN_ROUND:
             self.below.ask_replicas(now)
-        elif event.name == WAITING and self.state is IDLE and not self._may_begin:
+        elif event.name == Timer.WAITING and self.state is IDLE and not self._may_begin:
             self._say_who_is_missing(now)
-        elif event.name == WAITING and self.state is COLLECTING:
+        elif event.name == Timer.WAITING and self.state is COLLECTING:
             self._say_waiting(now)
-        elif event.name == SETTLED and self.state is SETTLING:
+        elif event.name == Timer.SETTLED and self.state is SETTLING:
             self._settle(now)
 
     def _say_who_is_missing(self, now: float) -> None:
         missing = self.lacking()
         reason = f"has waited {now - self._since:.3g} s for workers to join; {missing} are missing"
         self._actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=tuple(missing)))
-        self._actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.say_waiting_after))
 
     def _say_waiting(self, now: float) -> None:
         waiting = self.below.ledger.shares.waiting_for()
@@ -293,14 +289,14 @@ class Root(Machine):
         if self.settings.on_excess == "approximate":
             self.state = SETTLING
             self.below.tell_all(Settle(generation=self.generation, round=self.round))
-            self._actions.append(SetTimer(name=SETTLED, at=now + self.settings.to_settle(self.plan.tree.depth)))
+            self._actions.append(SetTimer(name=Timer.SETTLED, at=now + self.settings.to_settle(self.plan.tree.depth)))
         else:
-            self._actions.append(SetTimer(name=WAITING, at=now + self.settings.say_waiting_after))
+            self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.say_waiting_after))
 
     def _settle(self, now: float) -> None:
         result, covered = self.below.ledger.shares.settle(None)
         if result is None:
-            self._actions.append(SetTimer(name=SETTLED, at=now + self.settings.say_waiting_after))
+            self._actions.append(SetTimer(name=Timer.SETTLED, at=now + self.settings.say_waiting_after))
             return
         self._result = result
         residual = math.sqrt(max(0.0, 1.0 - covered))

@@ -13,12 +13,10 @@ from collections.abc import Iterator
 
 from codedreduce.protocol.core.events import Actions, Compute, Computed, Failed, Note, SetTimer
 from codedreduce.protocol.core.settings import Settings
+from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.tree.collecting import Collecting
 from codedreduce.schemes import Piece, TreePlan
 from codedreduce.vectors import Vector
-
-#: The timer after which the root computes shares that no connected worker can deliver.
-REPLAN = "replan"
 
 #: Connected workers are much too late after this many times the longest recent round, plus the seconds of that timer.
 MUCH_TOO_LATE = 4.0
@@ -78,7 +76,7 @@ class StandingIn:
         """Check at this moment whether to stand in, unless an earlier check is set."""
         if self._is_able and (self._look_at is None or moment < self._look_at):
             self._look_at = moment
-            self._actions.append(SetTimer(name=REPLAN, at=moment))
+            self._actions.append(SetTimer(name=Timer.REPLAN, at=moment))
 
     def look(self, now: float) -> None:
         """Compute the shares that no connected worker can deliver, and those that are much too late."""

@@ -40,8 +40,9 @@ from codedreduce.protocol.core.messages import (
     Welcome,
 )
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.tree.attendance import MISSING, Attendance
-from codedreduce.protocol.tree.collecting import REDUNDANCY, Collecting
+from codedreduce.protocol.core.timers import Timer
+from codedreduce.protocol.tree.attendance import Attendance
+from codedreduce.protocol.tree.collecting import Collecting
 from codedreduce.protocol.tree.delivering import Delivering
 from codedreduce.protocol.tree.model_loading import ModelLoading
 from codedreduce.protocol.tree.tree_worker_table import (
@@ -56,9 +57,6 @@ from codedreduce.protocol.tree.tree_worker_table import (
 )
 from codedreduce.schemes import TreePlan
 from codedreduce.vectors import Vector
-
-#: The timer after which a worker that was asked to settle sends what it has.
-SETTLE = "settle"
 
 
 class TreeWorker(Machine):
@@ -416,17 +414,17 @@ class TreeWorker(Machine):
         self._settling = self.round
         collecting.tell_all(Settle(generation=self.generation, round=self.round))
         height = self.plan.tree.depth - self.plan.tree.level(self.node) - 1
-        self._actions.append(SetTimer(name=SETTLE, at=now + self.settings.to_settle(height)))
+        self._actions.append(SetTimer(name=Timer.SETTLE, at=now + self.settings.to_settle(height)))
 
     def _on_timer(self, event: TimerFired, now: float) -> None:
-        if event.name == MISSING:
+        if event.name == Timer.MISSING:
             self._attendance.say_missing(self.generation, is_in=self.state is not JOINING)
         delivering, collecting = self.delivering, self.delivering.collecting
         if self.state is not WORKING or collecting is None:
             return
-        if event.name == REDUNDANCY:
+        if event.name == Timer.REDUNDANCY:
             collecting.ask_replicas(now)
-        elif event.name == SETTLE and self._settling == self.round and not delivering.has_summed:
+        elif event.name == Timer.SETTLE and self._settling == self.round and not delivering.has_summed:
             result, covered = collecting.ledger.shares.settle(delivering.total)
             if result is not None:
                 delivering.send_part(result, self.round, delivering.task, covered)
