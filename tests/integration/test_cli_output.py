@@ -36,7 +36,7 @@ def full_disk() -> int:
     return os.open("/dev/full", os.O_WRONLY)
 
 
-@pytest.mark.parametrize(("out", "word"), [(nobody_reads, "nobody reads"), (full_disk, "No space left")])
+@pytest.mark.parametrize(("out", "word"), [(nobody_reads, "has closed it"), (full_disk, "No space left")])
 def test_what_is_computed_is_written_though_nothing_can_be_printed(out: object, word: str, tmp_path: Path) -> None:
     assert callable(out)
     code, errors = run(*TRAIN, "--save", str(tmp_path / "model.npz"), stdout=out())

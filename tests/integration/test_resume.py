@@ -137,7 +137,7 @@ def test_another_cut_of_a_tree_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_to_resume_without_a_folder_is_refused() -> None:
-    with pytest.raises(UsageError, match="checkpoints must be named"):
+    with pytest.raises(UsageError, match="resume needs checkpoints: set their folder"):
         trained(SCHEMES["striped"], resume=True)
 
 

@@ -336,7 +336,7 @@ def test_one_rank_alone(tmp_path: Path) -> None:
 
 
 def test_state_that_cannot_be_is_refused() -> None:
-    with pytest.raises(UsageError, match="list has not"), cr.join(environment={}) as cluster:
+    with pytest.raises(UsageError, match="list in state= has no state_dict"), cr.join(environment={}) as cluster:
         next(iter(cluster.train(Model(), data(), losses, BATCH, 1, state=[[]])))
 
 
