@@ -23,7 +23,7 @@ import zmq
 
 from bench.measure import save
 from codedreduce import Striped
-from codedreduce.net.seals import Seal
+from codedreduce.net.frames import Seal
 from codedreduce.node.local import LocalCluster
 from codedreduce.process.addresses import free_port
 from codedreduce.process.secrets import Secret

@@ -7,7 +7,7 @@ import pytest
 
 from codedreduce import LiveCompensation, Plan, Scheme, TooManyStragglers
 from codedreduce.schemes import StripedPlan, TreePlan
-from codedreduce.schemes.work import samples_in
+from codedreduce.schemes.plan import samples_in
 
 
 def check_scheme(scheme: Scheme, samples: int) -> None:

@@ -21,9 +21,8 @@ import zmq
 from codedreduce.net.buffers import Buffers
 from codedreduce.net.carrier import Carrier, Endpoints
 from codedreduce.net.keys import Guard, Pair
-from codedreduce.net.mesh import Mesh
 from codedreduce.net.rendezvous.meeting import neighbours
-from codedreduce.net.transport import Transport
+from codedreduce.net.transport import Mesh, Transport
 from codedreduce.node.driver import Driver, Outward
 from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings, machine_for

@@ -25,9 +25,9 @@ from codedreduce.net.buffers import Buffers
 from codedreduce.net.carrier import Endpoints, name_of
 from codedreduce.net.frames import OPEN_ASKING, PLAIN
 from codedreduce.net.keys import Guard, pair_of_books
-from codedreduce.net.mesh import Mesh
 from codedreduce.net.rendezvous.directory import Registration
 from codedreduce.net.rendezvous.visiting import find
+from codedreduce.net.transport import Mesh
 from codedreduce.node.local import LocalCluster
 from codedreduce.node.node import Node
 from codedreduce.process.addresses import free_port

@@ -18,9 +18,9 @@ from codedreduce.errors import CodedReduceError
 from codedreduce.net.buffers import Buffers
 from codedreduce.net.carrier import Arrived, Endpoints, Gone, News, Reached, name_of
 from codedreduce.net.frames import MARKED, MARKED_BY_REFERENCE, PLAIN
-from codedreduce.net.mesh import Mesh
 from codedreduce.net.rendezvous.directory import Directory, Opened, Registration
 from codedreduce.net.rendezvous.visiting import find
+from codedreduce.net.transport import Mesh
 from codedreduce.node.driver import Driver
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core import events as happening

@@ -11,12 +11,12 @@ import pytest
 import zmq
 
 from codedreduce import Striped
-from codedreduce.net import mesh as meshes
+from codedreduce.net import transport as meshes
 from codedreduce.net.buffers import Buffers
 from codedreduce.net.carrier import Arrived, Gone, name_of
 from codedreduce.net.keys import Guard
-from codedreduce.net.mesh import Mesh
 from codedreduce.net.sessions import CONTROL, DATA
+from codedreduce.net.transport import Mesh
 from codedreduce.node.local import LocalCluster
 from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings

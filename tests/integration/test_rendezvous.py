@@ -17,11 +17,11 @@ from codedreduce.errors import JoinRefused, UsageError
 from codedreduce.launch.environment import read_membership
 from codedreduce.net.buffers import Buffers
 from codedreduce.net.carrier import Endpoints
-from codedreduce.net.mesh import Mesh
 from codedreduce.net.rendezvous import visiting
 from codedreduce.net.rendezvous.directory import Directory, Opened, Registration, Standing
 from codedreduce.net.rendezvous.meeting import Met
 from codedreduce.net.rendezvous.visiting import Visitor
+from codedreduce.net.transport import Mesh
 from codedreduce.node.driver import Driver
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.rights import rights_at

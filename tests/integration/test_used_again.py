@@ -15,7 +15,7 @@ from codedreduce.protocol import Settings
 from codedreduce.run.world import World
 from codedreduce.schemes import Piece, Scheme, Striped
 from codedreduce.schemes.names import default_scheme
-from codedreduce.schemes.work import samples_in
+from codedreduce.schemes.plan import samples_in
 
 LENGTH, SAMPLES, ROUNDS, WORKERS, KILLED, SECONDS = 50, 60, 10, 6, 2, 0.6
 MODEL = np.arange(LENGTH, dtype=np.float32)

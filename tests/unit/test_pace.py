@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codedreduce.protocol.leader.links import Links
-from codedreduce.protocol.leader.pace import NEVER, Pace
+from codedreduce.protocol.leader.pace import NEVER, Links, Pace
 from codedreduce.protocol.leader.participation import LEFT_OUT, Participation
 
 

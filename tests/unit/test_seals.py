@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codedreduce.net.seals import SEAL_BYTES, Damaged, OutOfOrder, Seal, fresh_name
+from codedreduce.net.frames import SEAL_BYTES, Damaged, OutOfOrder, Seal, fresh_name
 
 TAG = bytes(range(16))
 FIRST = st.binary(min_size=0, max_size=60).map(lambda body: b"\x00" + TAG + body)

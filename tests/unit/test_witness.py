@@ -7,7 +7,7 @@ from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.protocol.core.timers import Timer
-from codedreduce.protocol.leader.drift import DriftDetector
+from codedreduce.protocol.leader.members import DriftDetector
 from tests.unit.conversation import Talk, led_to, of_type, sent
 
 EVERYONE = range(4)

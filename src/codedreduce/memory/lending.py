@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
-from codedreduce.memory.shapes import AsTheyAre, SlotShape
+from codedreduce.memory.memory import AsTheyAre, SlotShape
 from codedreduce.packed import raw_of
 from codedreduce.protocol import Settings
 from codedreduce.vectors import Vector

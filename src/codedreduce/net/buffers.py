@@ -20,11 +20,10 @@ import numpy as np
 from codedreduce.errors import WireError
 from codedreduce.memory.arena import Reference
 from codedreduce.memory.lending import Lending
-from codedreduce.memory.memory import HostMemory, Memory, SharedMemory
-from codedreduce.memory.shapes import shape_of
+from codedreduce.memory.memory import HostMemory, Memory, SharedMemory, shape_of
 from codedreduce.packed import Packed, raw_of
 from codedreduce.protocol.core.events import Gathered
-from codedreduce.protocol.rank.sum_buffers import OWN_SUM_BUFFERS, SumBuffers
+from codedreduce.protocol.rank.sums import OWN_SUM_BUFFERS, SumBuffers
 from codedreduce.run.agreement import Run
 from codedreduce.schemes import StripedPlan, TreePlan
 from codedreduce.vectors import Vector, convert, copied, on_host, round_off

@@ -1,7 +1,7 @@
 """What the sockets of every node have in common: messages to numbered neighbours on two planes, control and data.
 
 With every neighbour there is a session (`sessions`) over both planes. Frames are as in `frames`; over unencrypted TCP
-they have a seal (`seals`). A neighbour that sends an invalid message, or one that it has no right to send
+they have a seal (`frames`). A neighbour that sends an invalid message, or one that it has no right to send
 (`protocol.rights`), loses its connection (`pending_connections`), and the node reports it.
 """
 
@@ -28,15 +28,18 @@ from codedreduce.net.frames import (
     OPENS,
     PLAIN,
     REFERENCES,
+    Damaged,
+    OutOfOrder,
+    Seal,
     chunk_kind,
     count_from_bytes,
     count_to_bytes,
+    fresh_name,
     split,
 )
 from codedreduce.net.keys import Guard, user_of
 from codedreduce.net.limits import of_control, of_data
 from codedreduce.net.pending_connections import PendingConnections, cut_to
-from codedreduce.net.seals import Damaged, OutOfOrder, Seal, fresh_name
 from codedreduce.net.sessions import CONTROL, DATA, PLANES, Session, SessionStep
 from codedreduce.net.sockets import LAST_WORDS, Context, Socket, comings_and_goings, is_local
 from codedreduce.protocol import Settings

@@ -35,7 +35,7 @@ from codedreduce.run.failures import NOT_FINITE
 from codedreduce.run.injected_delays import DelayInjector
 from codedreduce.run.journal import Interval
 from codedreduce.run.world import Gradient
-from codedreduce.schemes.work import Piece, samples_in
+from codedreduce.schemes.plan import Piece, samples_in
 from codedreduce.vectors import Vector, is_finite, on_host
 
 #: Seconds between two checks of other processes while there is nothing to do.

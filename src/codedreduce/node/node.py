@@ -18,11 +18,10 @@ from codedreduce.memory.memory import Memory
 from codedreduce.net.buffers import Buffers
 from codedreduce.net.carrier import Carrier
 from codedreduce.net.keys import Guard
-from codedreduce.net.mesh import Mesh
 from codedreduce.net.rendezvous.directory import COME_RIGHT_WITHIN, Standing
 from codedreduce.net.rendezvous.meeting import meet
 from codedreduce.net.sockets import Context
-from codedreduce.net.transport import Transport
+from codedreduce.net.transport import Mesh, Transport
 from codedreduce.node.computing import Computing, News
 from codedreduce.node.driver import Driver
 from codedreduce.process.private_folder import leave

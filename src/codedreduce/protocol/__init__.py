@@ -3,7 +3,7 @@
 from codedreduce.protocol.core.machine import Machine, diagram
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.rank.rank import Rank
-from codedreduce.protocol.rank.sum_buffers import OWN_SUM_BUFFERS, SumBuffers
+from codedreduce.protocol.rank.sums import OWN_SUM_BUFFERS, SumBuffers
 from codedreduce.protocol.tree.ring_node import RingNode
 from codedreduce.protocol.tree.root import Root
 from codedreduce.protocol.tree.tree_worker import TreeWorker

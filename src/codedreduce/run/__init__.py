@@ -3,6 +3,6 @@
 Imports `memory`, `process`, `protocol` and the packages below them.
 
 - `agreement`, `tuning`, `trainings`, `site`, `quorum`: rendezvous, settings, and when a run may begin
-- `world`, `alone`: the interface that training needs, and its implementation in one process
+- `world`: the interface that training needs, and its implementation in one process
 - `journal`: one stream of events; `delays`, `injected_delays`: models of stragglers; `failures`: failed computations
 """

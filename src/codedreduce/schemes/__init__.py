@@ -1,11 +1,11 @@
 """Schemes, and the plans that assign the computation to nodes.
 
 `scheme` defines the schemes. `allocation` and `coded` assign samples to workers. `plan` is the interface of the result;
-`tree_plan`, `ring_plan` and `striped` implement it with the types of `work`. `names` parses schemes from text. `choice`
+`tree_plan`, `ring_plan` and `striped` implement it. `names` parses schemes from text. `choice`
 selects a scheme when the user names none, and gives the reason.
 """
 
-from codedreduce.schemes.plan import NodeWork, Plan, Unit
+from codedreduce.schemes.plan import NeededTask, Needs, NodeWork, Piece, Plan, Range, Unit
 from codedreduce.schemes.ring_plan import RingPlan
 from codedreduce.schemes.scheme import (
     CodedReduce,
@@ -19,7 +19,6 @@ from codedreduce.schemes.scheme import (
 )
 from codedreduce.schemes.striped import Part, StripedPlan
 from codedreduce.schemes.tree_plan import TreePlan
-from codedreduce.schemes.work import NeededTask, Needs, Piece, Range
 
 __all__ = [
     "CodedReduce",

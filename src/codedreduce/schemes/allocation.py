@@ -21,7 +21,7 @@ from typing import Protocol
 
 from codedreduce.codes.repetition import split_evenly
 from codedreduce.errors import PlanError, SchemeError
-from codedreduce.schemes.work import NeededTask, Needs, Piece, Range
+from codedreduce.schemes.plan import NeededTask, Needs, Piece, Range
 from codedreduce.topology import Tree
 
 

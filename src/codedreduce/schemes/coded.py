@@ -9,7 +9,7 @@ from fractions import Fraction
 from codedreduce.codes import GradientCode
 from codedreduce.codes.repetition import split_evenly
 from codedreduce.errors import PlanError, SchemeError
-from codedreduce.schemes.work import NeededTask, Needs, Piece, Range, samples_in
+from codedreduce.schemes.plan import NeededTask, Needs, Piece, Range, samples_in
 from codedreduce.topology import Tree
 
 

@@ -1,10 +1,10 @@
-"""The interface of every plan."""
+"""The interface of every plan, and its data types: ranges, pieces, tasks, needs."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -12,10 +12,52 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from codedreduce.schemes.work import Needs, Piece, samples_in
+from codedreduce.codes import GradientCode
 
 if TYPE_CHECKING:
     from codedreduce.schemes.scheme import Scheme
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Samples start..stop-1 of the batch, all with the same weight."""
+
+    start: int
+    stop: int
+    weight: float = 1.0
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+#: One pass over the model: the weighted gradient sum over these ranges, in this order.
+Piece = tuple[Range, ...]
+
+
+def samples_in(pieces: Sequence[Piece]) -> int:
+    """The number of samples in all pieces."""
+    return sum(len(part) for piece in pieces for part in piece)
+
+
+@dataclass(frozen=True, slots=True)
+class NeededTask:
+    """A task of which a parent needs one copy, and the children that can deliver it."""
+
+    task: int
+    providers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a node must receive for a task before it can send.
+
+    Without a code: one copy of every share, added in this order. With a code: the messages of enough children,
+    weighted by the code's decoding vector; share i is then child i's message.
+    """
+
+    shares: tuple[NeededTask, ...] = ()
+    code: GradientCode | None = None
+
 
 Array = npt.NDArray[Any]
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from codedreduce.codes.repetition import split_evenly
 from codedreduce.errors import PlanError, TooManyStragglers
-from codedreduce.schemes.plan import Array, Gradients, Plan, Unit, evaluate
-from codedreduce.schemes.work import NeededTask, Needs, Range
+from codedreduce.schemes.plan import Array, Gradients, NeededTask, Needs, Plan, Range, Unit, evaluate
 from codedreduce.topology import Ring
 
 if TYPE_CHECKING:

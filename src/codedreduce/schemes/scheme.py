@@ -14,11 +14,10 @@ from codedreduce.codes import cyclic
 from codedreduce.errors import PlanError, SchemeError
 from codedreduce.schemes.allocation import Allocation, Owned, Replicated, check_capacity
 from codedreduce.schemes.coded import Coded
-from codedreduce.schemes.plan import Array, Plan
+from codedreduce.schemes.plan import Array, Plan, samples_in
 from codedreduce.schemes.ring_plan import RingPlan
 from codedreduce.schemes.striped import StripedPlan
 from codedreduce.schemes.tree_plan import TreePlan
-from codedreduce.schemes.work import samples_in
 from codedreduce.topology import Ring, Tree
 
 CodeName = Literal["repetition", "cyclic"]

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from codedreduce.codes.repetition import split_evenly
 from codedreduce.errors import PlanError, TooManyStragglers
-from codedreduce.schemes.plan import Array, Gradients, Plan, Unit, evaluate
-from codedreduce.schemes.work import NeededTask, Needs, Piece, Range
+from codedreduce.schemes.plan import Array, Gradients, NeededTask, Needs, Piece, Plan, Range, Unit, evaluate
 
 if TYPE_CHECKING:
     from codedreduce.schemes.scheme import Striped

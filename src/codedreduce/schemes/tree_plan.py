@@ -9,8 +9,7 @@ import numpy as np
 
 from codedreduce.errors import PlanError, TooManyStragglers
 from codedreduce.schemes.allocation import Allocation
-from codedreduce.schemes.plan import Array, Gradients, Plan, Unit, evaluate
-from codedreduce.schemes.work import Needs
+from codedreduce.schemes.plan import Array, Gradients, Needs, Plan, Unit, evaluate
 from codedreduce.topology import Tree
 from codedreduce.vectors import combine, empty_like
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from codedreduce.protocol.core.events import Advanced, Cancel, Compute, Computed, Digested, Failed
 from codedreduce.run.delays import Delays
 from codedreduce.run.journal import Interval
-from codedreduce.schemes.work import Piece, samples_in
+from codedreduce.schemes.plan import Piece, samples_in
 from codedreduce.simulator.network import Cores
 from codedreduce.simulator.nodes import Nodes
 from codedreduce.simulator.wrong import Digests, Wrongs

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from codedreduce.errors import UsageError
-from codedreduce.schemes.work import Piece
+from codedreduce.schemes.plan import Piece
 from codedreduce.vectors import Vector
 
 #: Models of consecutive rounds differ, and the four values are exact in float32.

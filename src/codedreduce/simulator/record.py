@@ -21,7 +21,7 @@ from codedreduce.protocol.core.events import (
 )
 from codedreduce.protocol.core.messages import Trouble
 from codedreduce.run.journal import Journal, Reader, RoundLog
-from codedreduce.schemes.work import samples_in
+from codedreduce.schemes.plan import samples_in
 
 
 class Recorder(Journal):

@@ -10,7 +10,7 @@ import numpy as np
 
 from codedreduce.digests import digest
 from codedreduce.errors import UsageError
-from codedreduce.schemes.work import Piece
+from codedreduce.schemes.plan import Piece
 from codedreduce.simulator.damage import flipped_anywhere
 from codedreduce.simulator.gradients import Gradients
 from codedreduce.vectors import Vector

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from codedreduce.errors import UsageError
 from codedreduce.schemes import Plan
-from codedreduce.schemes.work import Piece
+from codedreduce.schemes.plan import Piece
 from codedreduce.training.batches import Batches
 from codedreduce.training.data import Source
 from codedreduce.training.objectives import Objective

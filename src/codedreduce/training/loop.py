@@ -23,13 +23,12 @@ from codedreduce.process.telling import What, Word, tell
 from codedreduce.protocol.core.audits import NO_AUDITS, Auditing
 from codedreduce.protocol.core.settings import WAIT_ON, Excess
 from codedreduce.run.agreement import APART, FLOAT32, Meeting, Run
-from codedreduce.run.alone import Alone
 from codedreduce.run.failures import REFUSE, check_nonfinite
 from codedreduce.run.injected_delays import Injection
 from codedreduce.run.journal import Journal, OnNote, OnRound, RoundLog, listening
 from codedreduce.run.site import Site
 from codedreduce.run.trainings import trainings_of
-from codedreduce.run.world import World, leads
+from codedreduce.run.world import Alone, World, leads
 from codedreduce.schemes import MasterWorker, Plan, Scheme, Striped, StripedPlan, TreePlan
 from codedreduce.schemes.choice import choose
 from codedreduce.schemes.names import DEFAULT_WORKERS, default_scheme

@@ -7,6 +7,7 @@ audited or not, and in an audited round all ranks have about as much to check. T
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from codedreduce.digests import digest
@@ -84,3 +85,24 @@ class Auditing:
 
 #: Nothing is audited.
 NO_AUDITS = Auditing()
+
+
+class Mistakes:
+    """The number of wrong results of each rank. All ranks know it, so that every later leader does."""
+
+    def __init__(self, audit: Audit | None) -> None:
+        self._most = audit.quarantine if audit is not None else 0
+        self._times: Counter[int] = Counter()
+
+    def note(self, rank: int, times: int) -> None:
+        """Record that a rank has computed wrongly so many times."""
+        self._times[rank] = max(self._times[rank], times)
+
+    def again(self, rank: int) -> int:
+        """Count one more wrong result of a rank; return the new number."""
+        self._times[rank] += 1
+        return self._times[rank]
+
+    def is_quarantined(self, rank: int) -> bool:
+        """True if a rank has so many wrong results that it is no longer used."""
+        return 0 < self._most <= self._times[rank]

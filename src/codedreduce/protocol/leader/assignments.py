@@ -1,8 +1,18 @@
-"""The assignment of each rank in a round: parts that it has not delivered, and its known progress."""
+"""The assignment of each rank in a round: parts that it has not delivered, and its known progress.
+
+`relief` says how idle ranks take over the work of a late rank: a pure function of its progress and of the idle ranks.
+
+Idle ranks take blocks from the last one backwards, as many as let all finish soonest. The owner keeps what it has
+begun, unless it seems to be stuck. Then the idle ranks take all of its blocks, and may repeat some.
+
+A block that travels alone is one more vector on a link. Where vectors are short compared with blocks, helpers take
+blocks one by one, last of all the one that the owner may be computing. Where vectors are long, one helper computes as
+many blocks as possible into one vector.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from codedreduce.schemes import Part
@@ -129,3 +139,117 @@ class Assignments:
             for order in self._assignments[rank].orders
             if order.part.unit == unit
         ]
+
+
+#: The least time to save, as a fraction of a block's time; otherwise nothing is taken.
+SAVES = 0.5
+
+Dealt = tuple[tuple[int, tuple[Part, ...]], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Helper:
+    """An idle rank: its seconds per block, and how long its link is still busy."""
+
+    rank: int
+    block: float
+    link: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rest:
+    """The rest of a part: `done` blocks of it are done, `begun` are begun. Each takes the owner `pace` seconds, from
+    `ahead` seconds on. An infinite pace: the owner does nothing.
+    """
+
+    part: Part
+    pace: float
+    done: int = 0
+    begun: int = 0
+    ahead: float = 0.0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the owner seems to do nothing."""
+        return self.pace == float("inf")
+
+    def through(self, end: int, vector: float) -> float:
+        """When the owner finishes the blocks before `end`."""
+        left = end - self.part.first - self.done
+        return self.ahead + left * self.pace + vector if left > 0 else max(0.0, self.ahead)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relief:
+    """The block before which the owner stops, and the parts of each helper."""
+
+    end: int
+    parts: Dealt
+
+
+def relieve(rest: Rest, helpers: Sequence[Helper], vector: float, ranks: int) -> Relief | None:
+    """The work that helpers, the best ones first, take over; None if that does not pay.
+
+    >>> idle = [Helper(rank=0, block=1.0), Helper(rank=1, block=1.0)]
+    >>> relieve(Rest(part=Part(3, 0, 8), pace=1.0, done=4, begun=5), idle, 0.0, 6)
+    Relief(end=6, parts=((0, (Part(unit=3, first=6, last=7), Part(unit=3, first=7, last=8))),))
+    >>> stuck = Rest(part=Part(3, 0, 4), pace=float("inf"))
+    >>> relieve(stuck, idle, 9.0, 6)
+    Relief(end=0, parts=((0, (Part(unit=3, first=0, last=4),)),))
+    >>> relieve(stuck, idle[:1], 0.0, 6).parts[0][1][-1]
+    Part(unit=3, first=0, last=1)
+    """
+    best: tuple[float, Relief] | None = None
+    for relief in _ways(rest, helpers, vector):
+        time = _time(rest, relief, helpers, vector, ranks)
+        if best is None or time < best[0]:
+            best = (time, relief)
+    if best is None or best[0] > rest.through(rest.part.last, vector) - SAVES * helpers[0].block:
+        return None
+    return best[1]
+
+
+def _ways(rest: Rest, helpers: Sequence[Helper], vector: float) -> Iterator[Relief]:
+    part = rest.part
+    if rest.is_stuck:
+        for count in range(1, min(len(helpers), part.blocks) + 1):
+            some = helpers[:count]
+            if part.first == 0 and vector * part.blocks > some[0].block:
+                yield Relief(end=0, parts=_in_one_go(part, some))
+            elif part.first == 0:
+                yield Relief(end=1, parts=_one_by_one(part, some))
+            else:
+                yield Relief(end=part.first, parts=_one_by_one(part, some))
+        return
+    for end in range(part.last - 1, part.first + rest.begun - 1, -1):
+        taken = Part(part.unit, end, part.last)
+        for count in range(1, min(len(helpers), taken.blocks) + 1):
+            deal = _in_one_go if end == 0 else _one_by_one
+            yield Relief(end=end, parts=deal(taken, helpers[:count]))
+
+
+def _time(rest: Rest, relief: Relief, helpers: Sequence[Helper], vector: float, ranks: int) -> float:
+    """When all would finish."""
+    theirs = max(
+        max(sum(part.blocks for part in parts) * helper.block + vector, helper.link + len(parts) * vector)
+        for helper, (_, parts) in zip(helpers, relief.parts, strict=False)
+    )
+    vectors = sum(len(parts) for _, parts in relief.parts)
+    own = 0.0 if rest.is_stuck else rest.through(relief.end, vector)
+    return max(own, theirs) + vectors * vector / ranks
+
+
+def _in_one_go(part: Part, helpers: Sequence[Helper]) -> Dealt:
+    """The first helper computes the first blocks of a unit as one sum, the others compute single blocks."""
+    end = -(-part.blocks // len(helpers))
+    first = (helpers[0].rank, (Part(part.unit, 0, end),))
+    return (first, *_one_by_one(Part(part.unit, end, part.last), helpers[1:])) if end < part.last else (first,)
+
+
+def _one_by_one(part: Part, helpers: Sequence[Helper]) -> Dealt:
+    """Deal out single blocks. Each helper does the later ones later, and a unit's first one last of all."""
+    shares: list[list[Part]] = [[] for _ in helpers]
+    for position, block in enumerate(range(part.last - 1, part.first - 1, -1)):
+        shares[position % len(helpers)].append(Part(part.unit, block, block + 1))
+    ordered = (sorted(share, key=lambda one: one.first or part.last) for share in shares)
+    return tuple((helper.rank, tuple(share)) for helper, share in zip(helpers, ordered, strict=True) if share)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from codedreduce.protocol.core.mistakes import Mistakes
+from codedreduce.protocol.core.audits import Mistakes
 
 #: Rounds for which a rank that did not deliver or reduce is excluded, at first and at most; they double each time.
 LEFT_OUT, LEFT_OUT_AT_MOST = 4, 256

@@ -23,11 +23,9 @@ from itertools import islice
 from codedreduce.protocol.core.budget import Budget
 from codedreduce.protocol.core.events import Actions
 from codedreduce.protocol.core.messages import Cut, Do, Message, Tell
-from codedreduce.protocol.leader.assignments import Assignment, Assignments, WorkOrder
-from codedreduce.protocol.leader.links import Links
-from codedreduce.protocol.leader.pace import NEVER, Pace
+from codedreduce.protocol.leader.assignments import Assignment, Assignments, Helper, Relief, Rest, WorkOrder, relieve
+from codedreduce.protocol.leader.pace import NEVER, Links, Pace
 from codedreduce.protocol.leader.participation import Participation
-from codedreduce.protocol.leader.relief import Helper, Relief, Rest, relieve
 from codedreduce.protocol.leader.stragglers import ASKED, BEHIND, NOT_BEGUN, SILENT, Stragglers
 from codedreduce.schemes import Part, StripedPlan
 

@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.leader.distribution import Allotment, Loads, Speed, sending, share_out, stripe_weights
-from codedreduce.protocol.leader.links import Links
-from codedreduce.protocol.leader.pace import NEVER, Pace
+from codedreduce.protocol.leader.pace import NEVER, Links, Pace
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.schemes.striped import FULL_WEIGHT
 

@@ -4,10 +4,10 @@ A part of the machine of the rank that leads. Ranks report their progress in sma
 a vector.
 
 - Ranks heard from in the last round take part (`participation`). Work is distributed by the time that each rank needs
-  for a block (`pace`), and a link for a vector (`links`, `round_start`, `distribution`).
+  for a block (`pace`), and a link for a vector (`round_start`, `distribution`).
 - A rank is late after its expected time, extended as the others took longer in this round, plus a part of a head start
   (`stragglers`). The leader then reassigns what the rank has not begun to idle ranks. It reassigns what the rank may
-  have begun when the rank seems to be stuck (`reassignment`, `relief`). The result that is complete first counts.
+  have begun when the rank seems to be stuck (`reassignment`). The result that is complete first counts.
 - A late rank that does not answer reduces nothing for the rest of the round.
 - When all units are done and the sum does not arrive, the leader asks reducers what they lack (`missing_sums`).
 
@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from statistics import median
 
+from codedreduce.protocol.core.audits import Mistakes
 from codedreduce.protocol.core.blocks import SHORTEST, UnitParts
 from codedreduce.protocol.core.events import Actions, Note, SetTimer, Transmit
 from codedreduce.protocol.core.messages import (
@@ -37,13 +38,11 @@ from codedreduce.protocol.core.messages import (
     Unable,
     Want,
 )
-from codedreduce.protocol.core.mistakes import Mistakes
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.leader.assignments import Assignment, WorkOrder
-from codedreduce.protocol.leader.links import Links
 from codedreduce.protocol.leader.missing_sums import MORE_PATIENCE, PATIENCE, MissingSums, Redone
-from codedreduce.protocol.leader.pace import Deliveries, Pace
+from codedreduce.protocol.leader.pace import Deliveries, Links, Pace
 from codedreduce.protocol.leader.participation import Participation
 from codedreduce.protocol.leader.reassignment import Reassignment
 from codedreduce.protocol.leader.round_start import RoundStart
@@ -84,7 +83,7 @@ class Scheduler:
         self._own = own
         self._settings = settings
         self._tell_self = tell
-        self._mistakes = mistakes if mistakes is not None else Mistakes(settings)
+        self._mistakes = mistakes if mistakes is not None else Mistakes(settings.audit)
         self._participation = Participation(own, self._mistakes)
         self._pace = Pace(plan.workers)
         self._links = Links(plan.workers, settings.unknown_seconds, own)

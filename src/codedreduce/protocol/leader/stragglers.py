@@ -24,8 +24,7 @@ from statistics import median
 from codedreduce.protocol.core.budget import UNKNOWN
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.leader.assignments import Assignment
-from codedreduce.protocol.leader.links import Links
-from codedreduce.protocol.leader.pace import Pace
+from codedreduce.protocol.leader.pace import Links, Pace
 
 #: Fractions of the margin. After ASKED the leader asks a rank. The others are limits after which a rank is stuck: if it
 #: has not begun, if it is silent, and if it has not got the last sum.

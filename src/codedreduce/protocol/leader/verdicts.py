@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from codedreduce.protocol.core.audits import Mistakes
 from codedreduce.protocol.core.blocks import Block
 from codedreduce.protocol.core.events import Actions, Note
 from codedreduce.protocol.core.messages import Check, Checked, Message, Passed, Tell, Trouble
-from codedreduce.protocol.core.mistakes import Mistakes
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.leader.assignments import Assignments
 from codedreduce.protocol.leader.distribution import Allotment

@@ -3,7 +3,6 @@
 Imports `core`, `leader` and `election`.
 
 - `rank`: the machine; each of its parts owns its data
-- a round: `worker`, `workload` (blocks to compute), `exchange` (vectors on their way), `reducer`, `stripes`, `sums`,
-  `sum_buffers`
+- a round: `worker`, `workload` (blocks to compute), `exchange` (vectors on their way), `reducer`, `sums`
 - `catch_up`, `state_transfer`: a rank that fell behind; `joining`, `leaving`; `audit_checks`
 """

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from codedreduce.protocol.core.audits import Mistakes
 from codedreduce.protocol.core.blocks import Block
 from codedreduce.protocol.core.messages import Checked
-from codedreduce.protocol.core.mistakes import Mistakes
 from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.schemes import Part, StripedPlan
@@ -26,7 +26,7 @@ class AuditChecks:
         self._position = position
         self._plan = plan
         self._audit = settings.audit
-        self.mistakes = Mistakes(settings)
+        self.mistakes = Mistakes(settings.audit)
         self._said: dict[Block, Checked] = {}
         self._pending: dict[Block, bytes] = {}
         self._passed: dict[Block, set[bytes]] = {}  # by block: a rank may compute a block twice, and be wrong once

@@ -11,9 +11,7 @@ from codedreduce.protocol.core.messages import AnyChunk, DamagedChunk, Go, Keep,
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.rank.reducer import ChunkDigest, Reducer
-from codedreduce.protocol.rank.stripes import Stripes
-from codedreduce.protocol.rank.sum_buffers import OWN_SUM_BUFFERS, SumBuffers
-from codedreduce.protocol.rank.sums import PastSums, SumAssembly
+from codedreduce.protocol.rank.sums import OWN_SUM_BUFFERS, PastSums, Stripes, SumAssembly, SumBuffers
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector, on_host
 

@@ -90,7 +90,7 @@ from codedreduce.protocol.rank.joining import Joining
 from codedreduce.protocol.rank.leaving import Departure, Handover
 from codedreduce.protocol.rank.reducer import Reducer
 from codedreduce.protocol.rank.state_transfer import StateGiving
-from codedreduce.protocol.rank.sum_buffers import OWN_SUM_BUFFERS, SumBuffers
+from codedreduce.protocol.rank.sums import OWN_SUM_BUFFERS, SumBuffers
 from codedreduce.protocol.rank.worker import RankWorker
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from codedreduce.digests import digest
 from codedreduce.protocol.core.blocks import UnitParts
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.rank.sum_buffers import OWN_SUM_BUFFERS, SumBuffers
+from codedreduce.protocol.rank.sums import OWN_SUM_BUFFERS, SumBuffers
 from codedreduce.schemes import Part
 from codedreduce.vectors import Vector, combine, copied, empty_like, on_host, round_off
 

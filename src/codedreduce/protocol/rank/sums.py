@@ -1,14 +1,109 @@
-"""The sum of a round, assembled from the chunks of the reducers; and the whole sums of the last rounds."""
+"""The sum of a round: the stripes and their reducers, the sum that is assembled from chunks, and the last rounds' sums.
+
+`SumBuffers`: the memory in which other ranks read sums, and a check that borrowed chunks are unchanged. Between
+processes of one host a chunk need not travel. Its owner lends the memory that contains it. Some rounds later the owner
+writes into that memory again, even if a borrower has not finished with it. So a result made from borrowed memory is
+used only after a check that the memory was not written into meanwhile.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from typing import ClassVar, Protocol
 
 from codedreduce.protocol.core.events import Aggregated, Gathered
+from codedreduce.protocol.core.messages import Go, Keep
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.rank.sum_buffers import OWN_SUM_BUFFERS, SumBuffers
+from codedreduce.schemes import StripedPlan
 from codedreduce.vectors import Vector, empty
+
+
+class Stripes:
+    """The stripes of a round, as its leader defined them, and their reducers."""
+
+    def __init__(self, plan: StripedPlan, settings: Settings) -> None:
+        self._plan = plan
+        self._chunks = settings.chunks
+        self._keepers = settings.keepers(plan)
+        self.rounds_held = settings.rounds_held(self._keepers)
+        self._stripes: tuple[range, ...] = ()
+        self._keeper_of: list[int] = []  # chunk by chunk, in the current round
+        self._rounds: OrderedDict[int, list[int]] = OrderedDict()
+
+    def begin(self, go: Go) -> None:
+        """A round begins."""
+        self._stripes = self._plan.stripes(self._chunks, self._plan.weights(self._keepers, dict(go.keepers)))
+        self._keeper_of = [rank for rank, stripe in enumerate(self._stripes) for _ in stripe]
+        self._rounds[go.round] = self._keeper_of
+        while len(self._rounds) > self.rounds_held:
+            self._rounds.popitem(last=False)
+
+    def of(self, rank: int) -> range:
+        """The stripe that a rank reduces by plan."""
+        return self._stripes[rank]
+
+    def keeper(self, index: int) -> int:
+        """The reducer of a chunk in the current round."""
+        return self._keeper_of[index]
+
+    def is_kept_by(self, rank: int) -> bool:
+        """True if a rank reduces any chunk in the current round."""
+        return rank in self._keeper_of
+
+    def keepers(self, round_: int) -> list[int] | None:
+        """The reducers of the chunks of a past round, if they are still known."""
+        return self._rounds.get(round_)
+
+    def change(self, message: Keep) -> range:
+        """Give a stripe another reducer; return its chunks, none if there is no such stripe or rank."""
+        if message.stripe >= len(self._stripes) or message.keeper not in self._plan.computing:
+            return range(0)
+        for index in self._stripes[message.stripe]:
+            self._keeper_of[index] = message.keeper
+        return self._stripes[message.stripe]
+
+    def in_order(self, rank: int) -> Iterator[int]:
+        """The chunks in a rank's order of sending: the first of each stripe, then the second; its own stripe last."""
+        ranks = self._plan.workers
+        stripes = [self._stripes[(rank + step) % ranks] for step in range(1, ranks + 1)]
+        longest = max(len(stripe) for stripe in stripes)
+        return (stripe[position] for position in range(longest) for stripe in stripes if position < len(stripe))
+
+
+class SumBuffers(Protocol):
+    """The interface to the memory of vectors."""
+
+    @property
+    def lends(self) -> bool:
+        """True if received chunks lie in their senders' memory."""
+
+    def sum_room(self, round_: int, index: int) -> Vector | None:
+        """Memory for a chunk of a round's sum that other ranks can read; None if there is none.
+
+        This rank owns it until it requests memory for a round that is later by the number of rounds for which sums are
+        held.
+        """
+
+    def are_intact(self, round_: int, chunks: Iterable[Vector]) -> bool:
+        """True if none of these chunks of a round has been written into since it arrived."""
+
+
+class OwnSumBuffers:
+    """All received chunks are this rank's own: between hosts, and in the simulator."""
+
+    lends: ClassVar[bool] = False
+
+    def sum_room(self, round_: int, index: int) -> Vector | None:
+        """Return None: sums stay where they are added up."""
+        return None
+
+    def are_intact(self, round_: int, chunks: Iterable[Vector]) -> bool:
+        """Return True: no other process can write into them."""
+        return True
+
+
+OWN_SUM_BUFFERS = OwnSumBuffers()
 
 
 class SumAssembly:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
+from codedreduce.protocol.core.audits import Mistakes
 from codedreduce.protocol.core.blocks import Block
 from codedreduce.protocol.core.events import (
     Actions,
@@ -33,7 +34,6 @@ from codedreduce.protocol.core.messages import (
     Tell,
     Unable,
 )
-from codedreduce.protocol.core.mistakes import Mistakes
 from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.rank_table import ENDING, RESTING, WORKING
 from codedreduce.protocol.core.settings import Settings

@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader
 from codedreduce.errors import UsageError
 from codedreduce.process.processes import die_with_parent
 from codedreduce.schemes import Plan
-from codedreduce.schemes.work import Piece
+from codedreduce.schemes.plan import Piece
 from codedreduce.torch.data.batch_bytes import packed, unpacked
 from codedreduce.torch.data.samples import Name, Order, Reading
 

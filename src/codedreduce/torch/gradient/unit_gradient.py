@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from codedreduce.errors import UsageError
-from codedreduce.schemes.work import Piece
+from codedreduce.schemes.plan import Piece
 from codedreduce.torch.data.prefetch import STOPPED, BatchSource, read_here
 from codedreduce.torch.data.samples import Order
 from codedreduce.torch.device.pacing import Pacing

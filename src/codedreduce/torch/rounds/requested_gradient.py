@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from codedreduce.schemes.work import Piece
+from codedreduce.schemes.plan import Piece
 from codedreduce.torch.gradient.unit_gradient import UnitGradient
 from codedreduce.torch.model.layout import AnyVector
 from codedreduce.torch.rounds.request_marks import RequestMarks

@@ -15,12 +15,11 @@ from codedreduce.errors import Outlived
 from codedreduce.launch.environment import Membership
 from codedreduce.node.node import Node, root_of
 from codedreduce.run.agreement import Run
-from codedreduce.run.alone import Alone
 from codedreduce.run.injected_delays import Injection
 from codedreduce.run.trainings import trainings_of
-from codedreduce.run.world import World
+from codedreduce.run.world import Alone, World
 from codedreduce.schemes import Plan, StripedPlan
-from codedreduce.schemes.work import Piece
+from codedreduce.schemes.plan import Piece
 from codedreduce.torch.data.prefetch import pieces_alone, pieces_of
 from codedreduce.torch.device.device_memory import memory_alone, memory_for
 from codedreduce.torch.gradient.torch_arithmetic import arithmetic

@@ -28,7 +28,7 @@ from codedreduce.run.failures import REFUSE
 from codedreduce.run.journal import Journal
 from codedreduce.run.world import Over, RoundResult, World, leads
 from codedreduce.schemes import Plan
-from codedreduce.schemes.work import Piece
+from codedreduce.schemes.plan import Piece
 from codedreduce.torch.gradient.unit_gradient import UnitGradient
 from codedreduce.torch.model.layout import Means
 from codedreduce.torch.model.seeding import BETWEEN_ROUNDS, random_state_kept, seed_everything

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from codedreduce.process.private_folder import alone_in_it, user_folder
-from codedreduce.schemes.work import Piece
+from codedreduce.schemes.plan import Piece
 from codedreduce.torch.model.layout import Layout
 from codedreduce.torch.model.seeding import random_state_kept, seed_everything
 

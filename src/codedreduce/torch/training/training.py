@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from codedreduce.errors import UsageError
-from codedreduce.schemes.work import Piece, Range
+from codedreduce.schemes.plan import Piece, Range
 from codedreduce.torch.data.data_loader import what_to_give_instead
 from codedreduce.torch.data.prefetch import BatchSource, Prefetch, loading
 from codedreduce.torch.data.samples import Name, Order, Reading, collated, read_sample
