@@ -55,9 +55,9 @@ def processes_by_namespace() -> dict[int, list[int]]:
     return found
 
 
-def wait_until_gone(processes: list[int], within: float = 5.0) -> None:
-    """Wait until processes that got a signal to end have ended, at most `within` seconds."""
-    deadline = time.monotonic() + within
+def wait_until_gone(processes: list[int]) -> None:
+    """Wait until processes that got a signal to end have ended, at most 5 s."""
+    deadline = time.monotonic() + 5.0
     while any(is_running(process) for process in processes) and time.monotonic() < deadline:
         time.sleep(0.01)
 

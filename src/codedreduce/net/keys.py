@@ -130,10 +130,6 @@ class Guard:
             self._named[key] = node
             os.write(self._waker, b"\0")
 
-    def key_of(self, node: int) -> str | None:
-        """The key that a directory reported for a node."""
-        return self._keys.get(node)
-
     def _answer(self) -> None:
         """Answer ZeroMQ until the guard is closed."""
         poller = zmq.Poller()

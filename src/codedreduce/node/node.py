@@ -441,13 +441,13 @@ def is_failure(error: BaseException | None) -> bool:
     return isinstance(error, Exception) and not isinstance(error, CodedReduceError)
 
 
-def is_compared(round_: int, first: int = 1) -> bool:
+def is_compared(round_: int) -> bool:
     """Whether ranks compare their models before a round: before the first two, and every 64th.
 
     >>> [round_ for round_ in range(1, 200) if is_compared(round_)]
     [1, 2, 64, 128, 192]
     """
-    return round_ <= first + 1 or round_ % COMPARED_EVERY == 0
+    return round_ <= 2 or round_ % COMPARED_EVERY == 0
 
 
 def digest_of(model: Vector) -> str:

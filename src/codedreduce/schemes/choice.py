@@ -51,8 +51,8 @@ def tree_seconds(fanout: int, depth: int, size: float, rate: float) -> float:
 
 
 def choose(
-    workers: int, length: int, *, itemsize: int = 4, shared_memory: bool, stragglers: int = 1,
-    rate: float = NETWORK_RATE, audited: bool = False,
+    workers: int, length: int, *, shared_memory: bool, stragglers: int = 1, rate: float = NETWORK_RATE,
+    audited: bool = False,
 ) -> Choice:  # fmt: skip
     """Stripes or a tree, for this number of workers, length of vectors, and rate of links in bytes per second.
 
@@ -72,7 +72,7 @@ def choose(
     if shared_memory:
         reason = "in shared memory no vector is sent; a tree sends fewer messages, and only its root takes the step"
         return Choice(tree, reason)
-    size = length * itemsize
+    size = length * 4  # float32
     in_stripes = striped_seconds(workers, size, rate)
     over_tree = tree_seconds(tree.tree.fanout, tree.tree.depth, size, rate)
     what = f"stripes of {size / 1e6:.3g} MB over {workers} workers cost about {in_stripes:.2g} s a round, a tree"

@@ -155,10 +155,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"not a scenario: {error}") from None
 
 
-def write_trace(scenario: Scenario, file: IO[str], *, checking: bool = False, latest: float = float("inf")) -> Recorder:
+def write_trace(scenario: Scenario, file: IO[str], *, latest: float = float("inf")) -> Recorder:
     """Run a scenario and write a trace of all events; the first line is the scenario."""
     file.write(scenario.to_json() + "\n")
-    return scenario.cluster(recorder=Recorder(trace=file), checking=checking).run(scenario.rounds, latest=latest)
+    return scenario.cluster(recorder=Recorder(trace=file)).run(scenario.rounds, latest=latest)
 
 
 def random_scenario(seed: int) -> Scenario:

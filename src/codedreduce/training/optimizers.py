@@ -105,15 +105,15 @@ def _check(lr: float, fractions: dict[str, float]) -> None:
             raise UsageError(f"{name} must be at least 0 and below 1, got {value}")
 
 
-def parse_optimizer(name: str, lr: float, momentum: float = 0.9) -> SGD | Adam:
+def parse_optimizer(name: str, lr: float) -> SGD | Adam:
     """An optimizer by its name: sgd, momentum, nesterov or adam."""
     match name:
         case "sgd":
             return SGD(lr)
         case "momentum":
-            return SGD(lr, momentum)
+            return SGD(lr, 0.9)
         case "nesterov":
-            return SGD(lr, momentum, nesterov=True)
+            return SGD(lr, 0.9, nesterov=True)
         case "adam":
             return Adam(lr)
     raise UsageError(f"unknown optimizer {name!r}; there are sgd, momentum, nesterov, adam")

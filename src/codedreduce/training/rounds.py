@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from codedreduce.run.journal import Journal, RoundLog
-from codedreduce.run.world import Over, Renewal, RoundResult, World
+from codedreduce.run.world import Over, RoundResult, World
 from codedreduce.vectors import Vector
 
 
@@ -43,14 +43,12 @@ class Round:
 
 
 def rounds(
-    world: World, journal: Journal, count: int, vector: Vector, read_model: Callable[[Vector], None], after: int = 0,
-    renewed: Callable[[int], bool] | None = None,
-) -> Iterator[Round]:  # fmt: skip
+    world: World, journal: Journal, count: int, vector: Vector, read_model: Callable[[Vector], None], after: int = 0
+) -> Iterator[Round]:
     """Rounds `after + 1` to `count`. Before each, `read_model` writes the model into the vector, which the world gets.
 
     Where every process has the model, a process that missed rounds catches up by state transfer, and the leader may end
-    the run early. After a state transfer `renewed` is called with the round of the state; if it returns False, the loop
-    ends, because the vector is no longer valid.
+    the run early.
     """
     reached = after
     while reached < count:
@@ -59,8 +57,6 @@ def rounds(
         outcome = world.aggregate(vector)
         reached = outcome.round
         if isinstance(outcome, Over):
-            return
-        if isinstance(outcome, Renewal) and renewed is not None and not renewed(reached):
             return
         if isinstance(outcome, RoundResult):
             yield Round(result=outcome, began=began, journal=journal)
