@@ -96,20 +96,20 @@ def test_a_new_book_is_filled_by_those_who_are_there(place: Place) -> None:
     """The root is started again: everyone registers, and one whose parent moved meanwhile is told."""
     inner, leaf = place.visitor(1, 0), place.visitor(3, 1)
     place.until(lambda: bool(inner.knows) and bool(leaf.knows), inner, leaf)
-    leaf.stands = inner.stands = lambda: Standing(generation=4, coordinator=1, round=17, is_on=True)
+    leaf.stands = inner.stands = lambda: Standing(generation=4, leader=1, round=17, is_on=True)
     place.directory.close(is_over=False)
     place.directory = opened(place.context, place.meeting, owner=0, process=2)
     place.directory.add(0, where(10))
     place.until(lambda: inner.knows == {0: where(10)} and 3 in place.directory._known, inner, leaf)
     assert place.directory._known == {0: where(10), 1: where(1), 3: where(3)}
-    assert place.directory.heard == Standing(generation=4, coordinator=1, round=17, is_on=True)
+    assert place.directory.heard == Standing(generation=4, leader=1, round=17, is_on=True)
     assert leaf.over is None
 
 
 def test_who_comes_to_a_run_that_is_on_does_not_wait_for_all(place: Place) -> None:
     """Rank 0, started again, hears from one rank that the run is on under another, and that is enough."""
     one = place.visitor(1, 0, 2, 3)
-    one.stands = lambda: Standing(generation=2, coordinator=1, round=9, is_on=True)
+    one.stands = lambda: Standing(generation=2, leader=1, round=9, is_on=True)
     gathering = Gathering(lambda missing: not missing, time.monotonic())
 
     def look() -> None:
@@ -117,7 +117,7 @@ def test_who_comes_to_a_run_that_is_on_does_not_wait_for_all(place: Place) -> No
 
     found = place.directory.wait_for((1, 2, 3), look, gathering)
     assert found == {1: where(1)}
-    assert place.directory.heard.coordinator == 1
+    assert place.directory.heard.leader == 1
 
 
 def test_enough_begin_and_those_who_come_later_are_told_of(place: Place) -> None:
@@ -252,7 +252,7 @@ def test_all_find_each_other_whatever_the_order_also_where_one_is_slow() -> None
 class Machine:
     """One that leads, when it is told to."""
 
-    node, round, generation, coordinator = 1, 7, 3, 0
+    node, round, generation, leader = 1, 7, 3, 0
 
     def handle(self, event: happening.Event, now: float) -> list[happening.AnyAction]:
         return [happening.Finished(reason="")] if isinstance(event, happening.Leave) else []
@@ -275,7 +275,7 @@ def test_who_leads_answers_where_the_run_meets_as_soon_as_nobody_else_does(place
     driver = Driver(machine, mesh, lambda action: None, met)  # type: ignore[arg-type]
     driver.start()
     try:
-        machine.coordinator = 1
+        machine.leader = 1
         driver._wake()
         time.sleep(0.1)  # it tries, in vain
         place.directory.close(is_over=False)
@@ -285,7 +285,7 @@ def test_who_leads_answers_where_the_run_meets_as_soon_as_nobody_else_does(place
         listens = Endpoints(f"{nobody}-control", f"{nobody}-data")
         late = Visitor(context2, meeting, Registration(meeting.run, 2, (0, 1), listens, meeting.subject, 9))
         assert late.find() == {0: where(0), 1: where(1)}
-        assert late.standing == Standing(generation=3, coordinator=1, round=7, is_on=True)
+        assert late.standing == Standing(generation=3, leader=1, round=7, is_on=True)
         late.close()
         assert wait_until(lambda: mesh._links[2].leads_to[1] == listens.data), "and who leads hears where it is"
     finally:

@@ -170,7 +170,7 @@ def test_one_is_paused_and_comes_back(tmp_path: Path, shared_memory: bool) -> No
         if round_ == 10:
             os.kill(cluster.processes[2], signal.SIGSTOP)
         if round_ == 40:
-            assert "keeper" in cluster.journal.counts
+            assert "reducer" in cluster.journal.counts
             os.kill(cluster.processes[2], signal.SIGCONT)
         if round_ == 60:
             assert wait_until(lambda: bits.reached[2] > 10), "it goes on"

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from codedreduce.protocol import Machine, Rank, RingNode, Root, TreeWorker
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
-from codedreduce.protocol.core.machine import COORDINATOR, OWN, PARENT, From, State
+from codedreduce.protocol.core.machine import LEADER, OWN, PARENT, From, State
 from codedreduce.protocol.core.membership import run_name
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.core.wire import decode, encode
@@ -29,7 +29,7 @@ STRANGER = 99
 ENDS = ("LEFT", "STOPPED")
 
 #: After these nothing more is said.
-LAST_WORDS = [(kind, who) for kind in (said.Goodbye, said.Refuse) for who in (PARENT, COORDINATOR)]
+LAST_WORDS = [(kind, who) for kind in (said.Goodbye, said.Refuse) for who in (PARENT, LEADER)]
 
 #: By state, what is taken from whom.
 TAKEN: dict[State, list[tuple[type, From]]] = defaultdict(list)
@@ -99,7 +99,7 @@ class GoingOn(RuleBasedStateMachine):
                 (kind, one)
                 for kind, who in TAKEN[machine.state]
                 for one in self.friends
-                if machine._who(one) is who and (kind, who) not in LAST_WORDS
+                if machine._role_of(one) is who and (kind, who) not in LAST_WORDS
             ]
             if not speakers:
                 return

@@ -51,6 +51,7 @@ FIRST = {kind: 100 * index for index, kind in enumerate(KINDS)}
 NAMES: dict[str, str] = {
     "ComputationStopped": "Interrupted",
     "DamagedChunk": "Damaged",
+    "NewReducer": "Keep",
     "StatePacked": "Packed",
 }
 

@@ -104,7 +104,7 @@ def test_a_calm_round_does_nothing_twice_and_says_little() -> None:
     run = same_bits(CALM)
     assert {record.work for record in run.recorder.rounds} == {1.0}
     assert not run.of(said.Do)
-    assert not run.of(said.Keep)
+    assert not run.of(said.NewReducer)
     assert not run.of(said.Want)
     ranks, rounds = 6, CALM.rounds
     assert len(run.of(said.Done)) == (ranks - 1) * rounds
@@ -148,7 +148,7 @@ def test_who_is_back_takes_part_again(kind) -> None:
 
 def test_a_keeper_that_stops_is_replaced_and_its_stripe_sent_again() -> None:
     run = same_bits(changed(faults=(Fault(kind="pause", node=3, round=3, after=0.99, seconds=3.0),)))
-    kept = {(action.message.stripe, action.message.keeper) for _, action in run.of(said.Keep)}
+    kept = {(action.message.stripe, action.message.reducer) for _, action in run.of(said.NewReducer)}
     assert {stripe for stripe, _ in kept} == {3}
     all_have(run)
 
@@ -267,7 +267,7 @@ def test_a_new_process_takes_the_state() -> None:
 
 def test_stripes_that_differ_from_round_to_round_give_the_same_bits() -> None:
     run = same_bits(changed(delays="worker:5:1.0:1.5s", rounds=14))
-    weights = {action.message.keepers for _, action in run.of(said.Go)}
+    weights = {action.message.reducers for _, action in run.of(said.Go)}
     assert len(weights) > 1, "who keeps how much changes"
     all_have(run)
 
@@ -413,7 +413,7 @@ def test_of_two_halves_that_with_the_first_rank_goes_on() -> None:
 def test_rank_0_comes_back_as_one_of_many() -> None:
     run = every_sum_is_right(changed(faults=(Fault(kind="crash", node=0, round=3, after=0.4, seconds=2.0),), rounds=14))
     assert leaders(run) == [1]
-    assert run.cluster.machine(0).coordinator == 1
+    assert run.cluster.machine(0).leader == 1
     assert run.cluster.machine(0).round == 14
     all_end(run)
 

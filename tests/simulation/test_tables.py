@@ -141,7 +141,7 @@ def hands_over(talk: Talk) -> None:
     talk.happens(HandOver(reason="somebody wants its machine"))
     talk.timer(Timer.HANDOVER)
     if talk.machine.node and talk.machine.state is RankState.WORKING:
-        talk.hears(0, said.Go(round=talk.machine.round + 1, keepers=tuple((rank, int(not rank)) for rank in range(4))))
+        talk.hears(0, said.Go(round=talk.machine.round + 1, reducers=tuple((rank, int(not rank)) for rank in range(4))))
         talk.timer(Timer.HANDOVER)
 
 
@@ -191,12 +191,12 @@ def by_hand_with_ranks() -> None:
     talk = led_to("rank of a group", RankState.READY)
     for unit, index in product(range(4), range(3)):
         talk.hears(1, said.PartChunk(round=1, unit=unit, first=0, last=4, index=index), 1.0)
-    talk.hears(0, said.Go(round=1, keepers=((0, 0),)))
+    talk.hears(0, said.Go(round=1, reducers=((0, 0),)))
     talk = led_to("rank", RankState.WORKING)
     for unit, index in product(range(3), range(3)):
         talk.hears(1, said.PartChunk(round=1, unit=unit, first=0, last=2, index=index), 1.0)
     talk.hears(1, said.SumChunk(round=1, index=1), 1.0)
-    talk.hears(0, said.Keep(round=1, stripe=0, keeper=2))
+    talk.hears(0, said.NewReducer(round=1, stripe=0, reducer=2))
     for last_words in (said.Have(), said.Goodbye(reason="bye")):
         talk = led_to("coordinator", RankState.ENDING)
         for rank in (1, 2):

@@ -203,14 +203,14 @@ class Talk:
         return actions
 
     def _kept(self) -> list[int]:
-        return [index for index in range(self.machine.settings.chunks) if self.machine.keeper.keeps(index)]
+        return [index for index in range(self.machine.settings.chunks) if self.machine.reducer.keeps(index)]
 
     def sums_come(self) -> list[Any]:
         """Other ranks send the sums that they keep."""
         machine, actions = self.machine, []
         of = {"generation": machine.generation, "round": machine.round}
         for index in range(machine.settings.chunks):
-            if not machine.keeper.keeps(index):
+            if not machine.reducer.keeps(index):
                 actions += self.hears(self.others[0], said.SumChunk(index=index, **of), 6.0)
         return actions
 
@@ -295,7 +295,7 @@ def worth(round_: int, task: int) -> float:
 
 def who_sent(machine: Machine, event: happening.Event) -> str:
     """What whoever sent a message is to a machine, before it hears it."""
-    return machine._who(event.sender).name if isinstance(event, happening.Received) else "OWN"
+    return machine._role_of(event.sender).name if isinstance(event, happening.Received) else "OWN"
 
 
 def note_step(steps: set[Step], machine: Machine, event: happening.Event, before: State, who: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from codedreduce import Striped
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import AnyAction, SetTimer, Transmit
-from codedreduce.protocol.core.messages import Cut, Do, Done, Go, Keep, Message, Status, Tell, Want
+from codedreduce.protocol.core.messages import Cut, Do, Done, Go, Message, NewReducer, Status, Tell, Want
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.leader.scheduler import Scheduler
 from codedreduce.schemes import Part
@@ -140,7 +140,7 @@ def test_a_silent_rank_is_bet_on_after_the_head_start_and_keeps_nothing(desk: De
     assert not desk.hear_all(Do)
     desk.look(1.25)
     assert desk.hear_all(Do)
-    assert {message.stripe for _, message in desk.hear_all(Keep) if isinstance(message, Keep)} == {3}
+    assert {message.stripe for _, message in desk.hear_all(NewReducer) if isinstance(message, NewReducer)} == {3}
 
 
 def test_work_of_a_rank_that_is_gone_is_done_by_the_first_that_are_idle(desk: Desk) -> None:
@@ -173,7 +173,7 @@ def test_a_rank_that_was_silent_is_given_nothing_in_the_next_round(desk: Desk) -
     goes = desk.begin(6, 60.0)
     assert not goes[3].parts
     assert sum(last - first for go in goes.values() for _, first, last in go.parts) == desk.ranks * BLOCKS
-    assert dict(goes[1].keepers)[3] == 0
+    assert dict(goes[1].reducers)[3] == 0
 
 
 def test_timers_are_set_where_something_can_be_due(desk: Desk) -> None:
@@ -240,7 +240,7 @@ def test_what_was_lost_twice_rank_0_does_itself(desk: Desk) -> None:
 def test_a_sum_that_did_not_arrive_is_wanted_again_of_all_that_kept_it(desk: Desk) -> None:
     desk.begin(5, 50.0)
     desk.all_done()
-    desk.lead._sums.is_kept_by(5, 0)  # so that another is the first to be asked
+    desk.lead._sums.is_reduced_by(5, 0)  # so that another is the first to be asked
     kept = [2]
     for _ in range(20):
         for rank, message in desk.sum_is_late([2], own_lacks=[]):
@@ -249,8 +249,8 @@ def test_a_sum_that_did_not_arrive_is_wanted_again_of_all_that_kept_it(desk: Des
             elif isinstance(message, Want):
                 assert message.chunks == (2,)
                 assert rank in kept
-            elif isinstance(message, Keep) and message.keeper not in kept:
-                kept.append(message.keeper)
+            elif isinstance(message, NewReducer) and message.reducer not in kept:
+                kept.append(message.reducer)
     assert len(kept) == 3
     assert kept[2] == 0, "of whom it is known what has come"
     assert {rank for rank, _ in desk.hear_all(Want)} == set(kept) - {0}

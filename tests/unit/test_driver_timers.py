@@ -116,10 +116,10 @@ def test_others_do_not_stand_in_for_the_one_who_is_needed(driver: Any, clock: Cl
 
 
 def test_who_follows_another_does_not_wait_for_the_one_who_led(driver: Any, clock: Clock) -> None:
-    driver.machine.coordinator = 1
+    driver.machine.leader = 1
     connection(driver, BACK, GONE)
     connection(driver, BACK, to=2)
-    driver.machine.coordinator = 2
+    driver.machine.leader = 2
     assert wait(driver, clock, 31.0) == []
     connection(driver, GONE, to=2)
     (leave,) = wait(driver, clock, 31.0)
@@ -127,9 +127,9 @@ def test_who_follows_another_does_not_wait_for_the_one_who_led(driver: Any, cloc
 
 
 def test_who_leads_needs_nobody(driver: Any, clock: Clock) -> None:
-    driver.machine.coordinator = 1
+    driver.machine.leader = 1
     connection(driver, BACK, GONE)
-    driver.machine.coordinator = 3
+    driver.machine.leader = 3
     assert wait(driver, clock, 31.0) == []
 
 

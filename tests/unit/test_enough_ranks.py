@@ -9,7 +9,7 @@ from codedreduce.protocol.core.membership import run_name
 from tests.unit.conversation import OF_RANKS, STRIPED, Talk, of_type
 
 
-def coordinator(least: int) -> Talk:
+def leader(least: int) -> Talk:
     return Talk(Rank(0, STRIPED, replace(OF_RANKS, least=least)))
 
 
@@ -19,17 +19,17 @@ def comes(talk: Talk, rank: int) -> list[object]:
 
 
 def test_all_are_waited_for_unless_fewer_are_enough() -> None:
-    talk = coordinator(least=0)
+    talk = leader(least=0)
     talk.happens(PeerLost(peer=2))
     assert not of_type(comes(talk, 1), EveryoneIn)
-    talk = coordinator(least=2)
+    talk = leader(least=2)
     assert not of_type(comes(talk, 1), EveryoneIn), "rank 2 may be on its way"
     assert of_type(talk.happens(PeerLost(peer=2)), EveryoneIn)
     assert not of_type(talk.happens(PeerLost(peer=2)), EveryoneIn), "it is said once"
 
 
 def test_it_goes_on_without_who_never_came_and_waits_for_who_was_there() -> None:
-    talk = coordinator(least=2)
+    talk = leader(least=2)
     talk.happens(PeerLost(peer=2))
     comes(talk, 1)
     goes = [action for action in talk.begin() if isinstance(action, Transmit) and isinstance(action.message, said.Go)]

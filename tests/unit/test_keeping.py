@@ -80,19 +80,19 @@ def test_copies_take_no_room_and_change_nothing() -> None:
 
 
 def test_sums_of_the_last_rounds_are_held() -> None:
-    keeper = Reducer(units=1, blocks=1, rounds_held=4)
+    reducer = Reducer(units=1, blocks=1, rounds_held=4)
     for round_ in range(1, 10):
-        keeper.begin(round_, range(2))
+        reducer.begin(round_, range(2))
         for index in range(2):
-            keeper.add(Part(0, 0, 1), index, np.full(4, round_, np.float32))
-    kept = [round_ for round_ in range(10) if list(keeper.sums(round_, [0, 1, 7]))]
+            reducer.add(Part(0, 0, 1), index, np.full(4, round_, np.float32))
+    kept = [round_ for round_ in range(10) if list(reducer.sums(round_, [0, 1, 7]))]
     assert kept == list(range(10 - 4, 10))
 
 
 def test_a_sum_stays_here_as_it_travels() -> None:
-    keeper = Reducer(units=1, blocks=1, rounds_held=4, settings=Settings(length=1, wire=np.float16))
-    keeper.begin(1, range(1))
-    total = keeper.add(Part(0, 0, 1), 0, np.array([1.0001], np.float32))
-    ((_, held),) = keeper.sums(1, [0])
+    reducer = Reducer(units=1, blocks=1, rounds_held=4, settings=Settings(length=1, wire=np.float16))
+    reducer.begin(1, range(1))
+    total = reducer.add(Part(0, 0, 1), 0, np.array([1.0001], np.float32))
+    ((_, held),) = reducer.sums(1, [0])
     assert total is not None
     assert total.tolist() == held.tolist() == [1.0]

@@ -65,11 +65,11 @@ def behind() -> Talk:
 def test_one_that_is_behind_asks_who_leads_for_what_a_keeper_no_longer_has() -> None:
     talk = behind()
     done = talk.timer(Timer.CATCH_UP)
-    keepers = {want.to: want.message.chunks for want in sent(done, said.Want)}
-    other = next(keeper for keeper in keepers if keeper != 0)
+    reducers = {want.to: want.message.chunks for want in sent(done, said.Want)}
+    other = next(reducer for reducer in reducers if reducer != 0)
     (want,) = sent(talk.hears(other, said.Past(round=1)), said.Want)
     assert want.to == 0
-    assert want.message.chunks == keepers[other]
+    assert want.message.chunks == reducers[other]
     assert talk.machine.state is RankState.WORKING
     talk.hears(0, said.Past(round=1))
     assert talk.machine.state is RankState.RENEWING
@@ -124,7 +124,7 @@ def test_a_rank_whose_sum_was_lost_learns_that_the_round_is_over_before_another_
     assert (welcome.to, welcome.message.round) == (2, 1)
     late.hears(0, welcome.message)
     wants = sent(late.timer(Timer.CATCH_UP), said.Want)
-    missing = [index for index in range(late.machine.settings.chunks) if not late.machine.keeper.keeps(index)]
+    missing = [index for index in range(late.machine.settings.chunks) if not late.machine.reducer.keeps(index)]
     assert sorted(chunk for want in wants for chunk in want.message.chunks) == missing
     for want in wants:
         for index in want.message.chunks:

@@ -89,44 +89,44 @@ def test_what_others_lend_cannot_be_written_into(two) -> None:
 def test_a_keeper_does_not_believe_a_sum_of_what_was_written_into(two) -> None:
     """A keeper is stopped while it waits for a unit; when it goes on, the other part is of a later round."""
     one, other = two
-    keeper = Reducer(units=2, blocks=1, rounds_held=4, rooms=other.rooms)
-    keeper.begin(1, range(1))
+    reducer = Reducer(units=2, blocks=1, rounds_held=4, rooms=other.rooms)
+    reducer.begin(1, range(1))
     mine, theirs = other.room(1), one.room(1)
     mine[:], theirs[:] = 1, 2
-    assert keeper.add(Part(0, 0, 1), 0, lent(one, other, theirs[:1500])) is None
+    assert reducer.add(Part(0, 0, 1), 0, lent(one, other, theirs[:1500])) is None
     one.room(1 + APART)[:] = 100
-    assert keeper.add(Part(1, 0, 1), 0, mine[:1500]) is None, "this would have been 101"
-    assert list(keeper.sums(1, [0])) == []
-    assert keeper.lacks() == []
+    assert reducer.add(Part(1, 0, 1), 0, mine[:1500]) is None, "this would have been 101"
+    assert list(reducer.sums(1, [0])) == []
+    assert reducer.lacks() == []
 
 
 def test_a_keeper_whose_parts_are_intact_lends_its_sum(two) -> None:
     one, other = two
-    keeper = Reducer(units=2, blocks=1, rounds_held=4, rooms=other.rooms)
+    reducer = Reducer(units=2, blocks=1, rounds_held=4, rooms=other.rooms)
     for round_ in range(1, 12):
-        keeper.begin(round_, range(1))
+        reducer.begin(round_, range(1))
         mine, theirs = other.room(round_), one.room(round_)
         mine[:], theirs[:] = round_, 2
-        keeper.add(Part(1, 0, 1), 0, mine[:1500])
-        total = keeper.add(Part(0, 0, 1), 0, lent(one, other, theirs[:1500]))
+        reducer.add(Part(1, 0, 1), 0, mine[:1500])
+        total = reducer.add(Part(0, 0, 1), 0, lent(one, other, theirs[:1500]))
         assert total is not None
         np.testing.assert_array_equal(lent(other, one, total), round_ + 2)
-        kept = [past for past in range(round_ + 1) if list(keeper.sums(past, [0]))]
+        kept = [past for past in range(round_ + 1) if list(reducer.sums(past, [0]))]
         assert kept == list(range(max(1, round_ - 3), round_ + 1))
         for past in kept:
-            ((_, held),) = keeper.sums(past, [0])
+            ((_, held),) = reducer.sums(past, [0])
             assert held[0] == past + 2
             assert one.rooms.are_intact(past, [lent(other, one, held)])
 
 
 def test_rounds_that_a_keeper_missed_leave_nothing_that_is_overwritten(two) -> None:
     _, other = two
-    keeper = Reducer(units=1, blocks=1, rounds_held=4, rooms=other.rooms)
+    reducer = Reducer(units=1, blocks=1, rounds_held=4, rooms=other.rooms)
     for round_ in (5, 6, 9, 13):
-        keeper.begin(round_, range(1))
-        keeper.add(Part(0, 0, 1), 0, np.full(1500, round_, np.float32))
+        reducer.begin(round_, range(1))
+        reducer.add(Part(0, 0, 1), 0, np.full(1500, round_, np.float32))
         for past in range(round_ + 1):
-            for _, held in keeper.sums(past, [0]):
+            for _, held in reducer.sums(past, [0]):
                 assert held[0] == past
 
 
@@ -201,9 +201,9 @@ def test_memory_that_runs_out_later_is_done_without(monkeypatch: pytest.MonkeyPa
         vector[:] = 1
     assert [one.refer(vector) is not None for vector in vectors] == [True, True, False]
     assert one.rooms.sum_room(1, 0) is None
-    keeper = Reducer(units=1, blocks=1, rounds_held=4, rooms=one.rooms)
-    keeper.begin(1, range(1))
-    total = keeper.add(Part(0, 0, 1), 0, vectors[0][:1500])
+    reducer = Reducer(units=1, blocks=1, rounds_held=4, rooms=one.rooms)
+    reducer.begin(1, range(1))
+    total = reducer.add(Part(0, 0, 1), 0, vectors[0][:1500])
     assert total is not None
     assert one.refer(total) is None
     one.close()

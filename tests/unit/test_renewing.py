@@ -155,7 +155,7 @@ def test_whatever_happens_it_comes_if_somebody_is_left(data: st.DataObject) -> N
 
 def test_what_a_keeper_that_is_gone_had_not_sent_is_asked_of_rank_0() -> None:
     talk = led_to("rank", RankState.WORKING)
-    keepers = talk.machine._exchange.stripes.keepers(1)
+    reducers = talk.machine._exchange.stripes.reducers(1)
     talk.computes()
     talk.parts_come()
     talk.happens(happening.PeerLost(peer=1))
@@ -163,7 +163,7 @@ def test_what_a_keeper_that_is_gone_had_not_sent_is_asked_of_rank_0() -> None:
     wanted = sent(talk.timer(Timer.CATCH_UP), said.Want)
     assert {want.to for want in wanted} == {0}
     asked = {index for want in wanted for index in want.message.chunks}
-    assert asked == {index for index, keeper in enumerate(keepers) if keeper != 2}
+    assert asked == {index for index, reducer in enumerate(reducers) if reducer != 2}
     assert talk.machine.state is RankState.WORKING
 
 

@@ -117,7 +117,7 @@ ORDERS = [
     said.Do(round=1, parts=((2, 0, 2),)),
     said.Cut(round=1, unit=2, end=0),
     said.Tell(round=1),
-    said.Keep(round=1, stripe=0, keeper=2),
+    said.NewReducer(round=1, stripe=0, reducer=2),
     said.Give(round=1, to=1),
     said.Renew(round=1),
     said.End(round=1),
@@ -147,7 +147,7 @@ def test_a_generation_is_led_by_its_own_rank(state: RankState) -> None:
         assert actions == []
     talk = led_to("rank", state)
     talk.hears(1, said.Welcome(generation=7))
-    assert (talk.machine.generation, talk.machine.coordinator) == (7, 1)
+    assert (talk.machine.generation, talk.machine.leader) == (7, 1)
     changes_nothing(talk, 0, said.Go(round=9))
     changes_nothing(talk, 0, said.End(round=1))
 
@@ -176,8 +176,8 @@ def test_parts_that_do_not_exist(place: tuple[int, int, int]) -> None:
     talk = led_to("rank", RankState.READY)
     assert not of_type(talk.go(parts=[place]), happening.Compute)
     assert not of_type(talk.hears(0, said.Do(round=1, parts=(place,))), happening.Compute)
-    coordinator = led_to("coordinator", RankState.WORKING)
-    assert changes_nothing(coordinator, 1, said.Done(round=1, unit=unit, first=first, last=last)) == []
+    leader = led_to("coordinator", RankState.WORKING)
+    assert changes_nothing(leader, 1, said.Done(round=1, unit=unit, first=first, last=last)) == []
 
 
 def test_what_a_rank_cannot_read_it_does_not_compute() -> None:
@@ -327,13 +327,13 @@ def test_a_ring_forgets_what_came_early_for_a_round_that_never_was() -> None:
         said.Done(unit=1, first=0, last=4097),
         said.Done(unit=1, first=0, last=1, digest="x" * 1001),
         said.Go(parts=((0, 0, 1),) * 4097),
-        said.Go(keepers=((0, 4097),)),
-        said.Go(keepers=((0, 1),) * 4097),
+        said.Go(reducers=((0, 4097),)),
+        said.Go(reducers=((0, 1),) * 4097),
         said.Do(parts=((-1, 0, 1),)),
         said.Cut(unit=1, end=4097),
         said.Status(done=-1),
         said.Status(lacks=(0,) * 4097),
-        said.Keep(stripe=0, keeper=2**53 + 1),
+        said.NewReducer(stripe=0, reducer=2**53 + 1),
         said.PartChunk(unit=0, first=-1, last=1, index=0),
         said.Want(chunks=(0,) * 4097),
         said.StateOffer(of=0),

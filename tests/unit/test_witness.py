@@ -66,7 +66,7 @@ def test_what_comes_late_is_not_compared() -> None:
 # -- a coordinator that hears of it
 
 
-def coordinator() -> Talk:
+def leader() -> Talk:
     talk = led_to("coordinator", RankState.RESTING)
     model = np.zeros(10, np.float32)
     talk.happens(happening.Begin(round=1, model=model, digest="a"))
@@ -82,7 +82,7 @@ def drifts(actions) -> list[tuple[int, ...]]:
 
 
 def test_a_rank_that_drifts_is_named_once_and_told_to_take_the_state() -> None:
-    talk = coordinator()
+    talk = leader()
     talk.hears(1, said.Status(round=2, digest="a"))
     actions = talk.hears(2, said.Done(round=2, unit=2, first=0, last=2, digest="b"))
     assert drifts(actions) == [(2,)]
@@ -142,7 +142,7 @@ def test_one_that_is_behind_gives_its_state_when_it_has_come_to_the_round() -> N
 
 
 def test_digests_of_rounds_that_are_not_on_are_not_heard() -> None:
-    talk = coordinator()
+    talk = leader()
     assert drifts(talk.hears(1, said.Status(round=2**53, digest="c"))) == []
     talk.hears(1, said.Status(round=2, digest="a"))
     assert drifts(talk.hears(2, said.Status(round=2, digest="b"))) == [(2,)]

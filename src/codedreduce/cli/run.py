@@ -219,8 +219,8 @@ def _printer(screen: Screen, *, has_root: bool) -> Callable[[int, str], None]:
     console = make_console(_Printing, file=cast(TextIO, screen))
 
     def say(rank: int, line: str) -> None:
-        who = "root" if rank == 0 and has_root else str(rank)
-        ahead = (f"[{who}] ", "bold" if rank == 0 else group_colour(rank))
+        name = "root" if rank == 0 and has_root else str(rank)
+        ahead = (f"[{name}] ", "bold" if rank == 0 else group_colour(rank))
         console.print(Text.assemble(ahead, line), soft_wrap=True)  # in one write: other processes print there, too
 
     return say

@@ -52,10 +52,10 @@ class Reasons:
 
     def ended_before_it_came(self) -> UsageError:
         """The error for processes that wait for one that has ended."""
-        who = named(self._away)
+        subject = named(self._away)
         return UsageError(
-            f"{who} ended without an error before the training that the others wait in: every process must reach the "
-            "same cluster.train(...) or train(...)"
+            f"{subject} ended without an error before the training that the others wait in: every process must reach "
+            "the same cluster.train(...) or train(...)"
         )
 
     def check_that_some_trained(self) -> None:
@@ -91,9 +91,9 @@ class Reasons:
             ranks = {word.rank for word in words}
             is_for_all = len(ranks) == self._count or (len(by_text) == 1 and 0 in ranks)
             says_who = text.startswith(tuple(f"{what} {min(ranks)} " for what in ("rank", "node")))
-            who = "" if is_for_all or says_who else f"{named(ranks)}: "
+            subject = "" if is_for_all or says_who else f"{named(ranks)}: "
             where = f" ({words[0].where})" if words[0].where else ""
-            lines.append(f"{who}{text}{where}")
+            lines.append(f"{subject}{text}{where}")
         if not lines:
             return None
         kind = UsageError if all(word.is_usage for word in self._errors.values()) else CodedReduceError

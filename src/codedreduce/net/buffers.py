@@ -50,7 +50,7 @@ class Buffers:
         self._computed: Vector | None = None  # holds a complete vector before it is packed
         if run.shares_memory and isinstance(run.plan, StripedPlan):
             settings = run.settings
-            held = settings.rounds_held(settings.keepers(run.plan))
+            held = settings.rounds_held(settings.reducers(run.plan))
             parts = Lending.parts_for(len(run.plan.own(node)))
             self._arena = self._shared(run, node, parts + held)
             self._lending = Lending(self._arena, settings, held, parts, self._shape)

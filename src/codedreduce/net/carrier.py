@@ -499,9 +499,9 @@ class Carrier(ABC):
             frames[MOST_FRAMES:] = [socket.recv(_NOW, copy=False)]
         name: bytes | None = None
         if link is None:
-            whose = frames.pop(0)
-            name = whose.bytes
-            link = self._link_of(name, whose, plane)
+            name_frame = frames.pop(0)
+            name = name_frame.bytes
+            link = self._link_of(name, name_frame, plane)
             if link is None:
                 self._turn_away(name, socket, frames)
                 return None

@@ -79,17 +79,17 @@ def is_local(address: str) -> bool:
 
 
 def bound(
-    context: Context, address: str, who: str, limits: Limits, keys: Keys | None = None, *, hands_over: bool = True
+    context: Context, address: str, owner: str, limits: Limits, keys: Keys | None = None, *, hands_over: bool = True
 ) -> tuple[Socket, Socket, str]:
     """A socket for connections from others, told apart by their names; its monitor; and where it listens.
 
     If it `hands_over`, a neighbour that was restarted elsewhere takes over its name, whichever side connects.
     """
-    return _listening(_made(context, zmq.ROUTER, limits), address, who, keys, hands_over)
+    return _listening(_made(context, zmq.ROUTER, limits), address, owner, keys, hands_over)
 
 
 def mutual(
-    context: Context, address: str, name: bytes, who: str, limits: Limits, keys: Keys | None = None
+    context: Context, address: str, name: bytes, owner: str, limits: Limits, keys: Keys | None = None
 ) -> tuple[Socket, Socket, str]:
     """A socket for connections from others and to others; monitor and place as above.
 
@@ -100,7 +100,7 @@ def mutual(
     if name:
         socket.setsockopt(zmq.ROUTING_ID, name)
     _try_again(socket)
-    return _listening(socket, address, who, keys, hands_over=bool(name))
+    return _listening(socket, address, owner, keys, hands_over=bool(name))
 
 
 def connecting(context: Context, limits: Limits) -> tuple[Socket, Socket]:
@@ -187,7 +187,7 @@ def _made(context: Context, kind: int, limits: Limits) -> Socket:
 
 
 def _listening(
-    socket: Socket, address: str, who: str, keys: Keys | None, hands_over: bool
+    socket: Socket, address: str, owner: str, keys: Keys | None, hands_over: bool
 ) -> tuple[Socket, Socket, str]:
     monitor = _monitor_of(socket)  # before any peer can connect
     socket.setsockopt(zmq.ROUTER_HANDOVER, int(hands_over))
@@ -200,7 +200,7 @@ def _listening(
         monitor.close()
         socket.close()
         why = zmq.strerror(error.errno or 0).lower()
-        raise UsageError(f"{who} cannot listen at {address}: {why}; choose another port") from None
+        raise UsageError(f"{owner} cannot listen at {address}: {why}; choose another port") from None
     return socket, monitor, socket.getsockopt_string(zmq.LAST_ENDPOINT) if address.endswith("*") else address
 
 

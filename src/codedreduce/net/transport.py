@@ -119,10 +119,10 @@ class Mesh(Carrier):
         """Bind: at any free port of a host, at a name on this host, or exactly there."""
         found, sockets = [], []
         addresses = self._addresses(where).planes
-        name, who = b"" if self._own_key else name_of(self.node), f"rank {self.node}"
+        name, owner = b"" if self._own_key else name_of(self.node), f"rank {self.node}"
         for plane, address in enumerate(addresses):
             limits, keys = self._limits[plane], self._guard
-            socket, monitor, listens_at = mutual(self._context, address, name, who, limits, keys)
+            socket, monitor, listens_at = mutual(self._context, address, name, owner, limits, keys)
             sockets.append(socket)
             self._listens(socket, monitor, plane, listens_at)
             found.append(listens_at)

@@ -208,13 +208,13 @@ class Driver(threading.Thread):
         """The state of the run, as this node knows it."""
         machine = self.machine
         is_on = self._run is not None and machine.round > self._run.settings.after
-        leader = getattr(machine, "coordinator", 0)
-        return Standing(generation=machine.generation, coordinator=leader, round=machine.round, is_on=is_on)
+        leader = getattr(machine, "leader", 0)
+        return Standing(generation=machine.generation, leader=leader, round=machine.round, is_on=is_on)
 
     @property
     def _leads(self) -> bool:
         first = self._run.plan.first_node if self._run is not None else 0
-        return self.machine.node == getattr(self.machine, "coordinator", first)
+        return self.machine.node == getattr(self.machine, "leader", first)
 
     @property
     def _is_over(self) -> bool:
@@ -296,7 +296,7 @@ class Driver(threading.Thread):
     @property
     def _needed(self) -> int | None:
         """The rank without which this node leaves: the leader, if that may change, else a fixed neighbour."""
-        leader = getattr(self.machine, "coordinator", None)
+        leader = getattr(self.machine, "leader", None)
         if leader is None:
             return self._transport.needs
         return leader if leader != self.machine.node else None

@@ -78,9 +78,9 @@ class Nursery:
     def raise_what_was_raised(self) -> None:
         """Raise if a worker has raised an error."""
         if select.select([self._words], [], [], 0)[0]:
-            who, _, message = os.read(self._words, WORDS).decode(errors="replace").partition("\t")
-            if who.isdigit():
-                raise WorkerFailed(int(who), message.strip().partition("\n")[0])
+            number, _, message = os.read(self._words, WORDS).decode(errors="replace").partition("\t")
+            if number.isdigit():
+                raise WorkerFailed(int(number), message.strip().partition("\n")[0])
 
     def newly_ended(self) -> list[tuple[int, int]]:
         """Workers that have ended since the last call, with exit codes; negative: the signal that killed it."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from codedreduce.protocol.core.machine import CHILD, COORDINATOR, FOLLOWER, PARENT, PEER, PREVIOUS, From, Machine
+from codedreduce.protocol.core.machine import CHILD, FOLLOWER, LEADER, PARENT, PEER, PREVIOUS, From, Machine
 from codedreduce.protocol.core.messages import Lead, Message, Stand, Status, Welcome
 from codedreduce.protocol.rank.rank import Rank
 from codedreduce.protocol.tree.ring_node import RingNode
@@ -59,7 +59,7 @@ def rights_at(node: int, plan: Plan) -> Rights:
             below={plan.ring.previous(node): said_by(RingNode, PREVIOUS)},
         )
     if isinstance(plan, StripedPlan):
-        kinds = said_by(Rank, COORDINATOR, FOLLOWER, PEER)
+        kinds = said_by(Rank, LEADER, FOLLOWER, PEER)
         return Rights(below={other: kinds for other in plan.computing if other != node})
     assert isinstance(plan, TreePlan)
     kinds = said_by(TreeWorker if node else Root, CHILD)

@@ -73,8 +73,8 @@ def clashes(plan: Plan, domains: Sequence[str]) -> list[str]:
     for domain in dict.fromkeys(domains):
         ranks = [rank for rank, one in enumerate(domains) if one == domain]
         if not plan.tolerates({rank for rank in ranks if rank in plan.computing}):
-            who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-            told.append(f"{domain} has {who}: if it is lost, no rank is left to do their part")
+            ranks_text = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+            told.append(f"{domain} has {ranks_text}: if it is lost, no rank is left to do their part")
     return told
 
 

@@ -160,8 +160,8 @@ def _saying_what_is_audited(meeting: Meeting, audit: Audit) -> Meeting:
 
 def _saying_whose_memory(meeting: Meeting, is_shared: bool) -> Meeting:
     """Add the memory to the subject: the run then refuses a rank that cannot share memory with the others."""
-    whose = f"memory of PID namespace {memory_space()}" if is_shared else "no memory"
-    return replace(meeting, subject=f"{meeting.subject}{SHARING}{whose}") if meeting.subject else meeting
+    memory = f"memory of PID namespace {memory_space()}" if is_shared else "no memory"
+    return replace(meeting, subject=f"{meeting.subject}{SHARING}{memory}") if meeting.subject else meeting
 
 
 def difference(node: int, has: str, root_has: str) -> str:

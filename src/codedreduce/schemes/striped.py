@@ -39,12 +39,12 @@ FULL_WEIGHT = 16
 class Costs(NamedTuple):
     """The costs that determine the number of reducers.
 
-    `message_bytes`: bytes that a rank sends, or adds, in the time of one message. `most_keepers`: the largest number
+    `message_bytes`: bytes that a rank sends, or adds, in the time of one message. `most_reducers`: the largest number
     of reducers that can work at the same time.
     """
 
     message_bytes: float
-    most_keepers: int
+    most_reducers: int
 
 
 OVER_A_NETWORK = Costs(BYTES_A_MESSAGE, sys.maxsize)
@@ -165,7 +165,7 @@ class StripedPlan(Plan):
 
     # -- stripes
 
-    def keepers(self, length: int, itemsize: int, costs: Costs = OVER_A_NETWORK) -> int:
+    def reducers(self, length: int, itemsize: int, costs: Costs = OVER_A_NETWORK) -> int:
         """The number of reducers: all ranks, unless stripes would be so short that messages cost more than bytes.
 
         With k reducers, a reducer's link carries N V / k each way, and every rank handles k messages each way. The sum
@@ -173,25 +173,25 @@ class StripedPlan(Plan):
 
         >>> from codedreduce import Striped
         >>> plan = Striped(84).plan(samples=8400)
-        >>> plan.keepers(2_000_000, 4), plan.keepers(5_800, 4), plan.keepers(10, 4)
+        >>> plan.reducers(2_000_000, 4), plan.reducers(5_800, 4), plan.reducers(10, 4)
         (84, 18, 1)
         """
         if self.scheme.stripes is not None:
             return self.scheme.stripes
         best = math.ceil(math.sqrt(self.workers * length * itemsize / costs.message_bytes))
-        return max(1, min(self.workers, costs.most_keepers, best, length))
+        return max(1, min(self.workers, costs.most_reducers, best, length))
 
     def chunk(self, length: int, itemsize: int, about: float, costs: Costs = OVER_A_NETWORK) -> int:
         """Numbers in a chunk of about this many bytes, such that stripes of equal weight have equally many chunks."""
-        keepers = self.keepers(length, itemsize, costs)
-        each = max(1, round(length * itemsize / keepers / about))
-        return -(-length // (keepers * each))
+        reducers = self.reducers(length, itemsize, costs)
+        each = max(1, round(length * itemsize / reducers / about))
+        return -(-length // (reducers * each))
 
-    def weights(self, keepers: int, exceptions: Mapping[int, int]) -> list[int]:
+    def weights(self, reducers: int, exceptions: Mapping[int, int]) -> list[int]:
         """The weight of each rank's stripe: from `exceptions`, else the default for reducers, 0 for other ranks."""
         weights = [0] * self.workers
-        for place in range(keepers):
-            weights[place * self.workers // keepers] = FULL_WEIGHT
+        for place in range(reducers):
+            weights[place * self.workers // reducers] = FULL_WEIGHT
         for rank, weight in exceptions.items():
             if 0 <= rank < self.workers:
                 weights[rank] = weight

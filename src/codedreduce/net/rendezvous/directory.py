@@ -59,7 +59,7 @@ class Standing(msgspec.Struct, frozen=True, array_like=True):
     """The state of a node's run, as far as the node knows: its leader, and whether it has begun."""
 
     generation: int = 0
-    coordinator: int = 0
+    leader: int = 0
     round: int = 0
     is_on: bool = False
 
@@ -315,9 +315,9 @@ class Directory:
         elif node in self._nodes and not self._is_of_this_run(identity, registration):
             pass  # answered when the run begins, or answered already
         elif why := self._difference(registration):
-            who = node if node in self._nodes else -1
-            self._refusals[who] += 1
-            if str(self._refusals[who]).strip("0") == "1":
+            origin = node if node in self._nodes else -1
+            self._refusals[origin] += 1
+            if str(self._refusals[origin]).strip("0") == "1":
                 self._refused.append((node, why))
             self._last_refusal = why
             self._answer(identity, Answer(None, why))
@@ -363,10 +363,10 @@ class Directory:
             return False
         for other in list(self._visits):
             self._answer(other, Answer({}))  # send them the identity, which has changed
-        for who, (name, said) in list(self._earlier.items()):
+        for earlier, (name, said) in list(self._earlier.items()):
             if said.identity == self._identity.value:
-                del self._earlier[who]
-                if who != node:
+                del self._earlier[earlier]
+                if earlier != node:
                     self._register(name, said)
         return True
 

@@ -46,9 +46,9 @@ class Identity:
         >>> identity.claim("earlier", 2, nodes=4), identity.value
         (True, 'earlier')
         """
-        who = self._claims.setdefault(value, set())
-        who.add(node)
-        if self.is_settled or not (self._goes_on or 2 * len(who) > nodes):
+        claimants = self._claims.setdefault(value, set())
+        claimants.add(node)
+        if self.is_settled or not (self._goes_on or 2 * len(claimants) > nodes):
             return False
         self.value = value
         self._goes_on = False  # adopt this one, and no other

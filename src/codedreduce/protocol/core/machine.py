@@ -46,15 +46,15 @@ class From(Enum):
     PARENT = "its parent"
     CHILD = "a child"
     PREVIOUS = "the one before it"
-    COORDINATOR = "its coordinator"
-    FOLLOWER = "a rank it coordinates"
+    LEADER = "its leader"
+    FOLLOWER = "a rank it leads"
     PEER = "another rank"
     STRANGER = "a stranger"
 
     __hash__ = object.__hash__
 
 
-OWN, PARENT, CHILD, PREVIOUS, COORDINATOR, FOLLOWER, PEER, STRANGER = From
+OWN, PARENT, CHILD, PREVIOUS, LEADER, FOLLOWER, PEER, STRANGER = From
 
 
 class Stay(Enum):
@@ -141,11 +141,11 @@ class Machine(ABC):
     def _hear(self, event: Received, now: float) -> None:
         message, sender = event.message, event.sender
         trigger: type[Any] = type(message)
-        who = self._who(sender)
-        entry = self._table.get((self.state, trigger, who))
+        role = self._role_of(sender)
+        entry = self._table.get((self.state, trigger, role))
         if entry is None:
-            if (trigger, who) not in self._rights:
-                self._object(sender, f"{trigger.__name__}, which {who.value} has no right to send")
+            if (trigger, role) not in self._rights:
+                self._object(sender, f"{trigger.__name__}, which {role.value} has no right to send")
             return
         if message.generation != self.generation and trigger not in self.OF_ANY_GENERATION:
             return
@@ -174,7 +174,7 @@ class Machine(ABC):
         self._actions.append(Note(kind=kind, reason=reason, round=self.round, nodes=(sender,)))
 
     @abstractmethod
-    def _who(self, sender: int) -> From:
+    def _role_of(self, sender: int) -> From:
         """The relation of another node to this one."""
 
     @abstractmethod

@@ -235,12 +235,12 @@ OneBlocks = Annotated[tuple[tuple[Count, Blocks], ...], Meta(max_length=4096)]
 class Go(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     """Leader to rank: the round begins; compute these parts (unit, first block, last block), in this order.
 
-    `keepers`: ranks with an unusual stripe weight in this round, and that weight. `checks`: blocks that other ranks
+    `reducers`: ranks with an unusual stripe weight in this round, and that weight. `checks`: blocks that other ranks
     compute as well. The rank reports the digests of these blocks before it begins with its parts.
     """
 
     parts: Places = ()
-    keepers: Annotated[tuple[tuple[Count, Blocks], ...], Meta(max_length=4096)] = ()
+    reducers: Annotated[tuple[tuple[Count, Blocks], ...], Meta(max_length=4096)] = ()
     checks: OneBlocks = ()
 
 
@@ -326,11 +326,11 @@ class Done(Message, frozen=True, kw_only=True, array_like=True, tag=True):
     digest: Words = ""  # of the model that they were computed with, if models are compared
 
 
-class Keep(Message, frozen=True, kw_only=True, array_like=True, tag=True):
-    """Leader to all: rank `keeper` reduces the stripe of rank `stripe` for the rest of the round."""
+class NewReducer(Message, frozen=True, kw_only=True, array_like=True, tag="Keep"):
+    """Leader to all: rank `reducer` reduces the stripe of rank `stripe` for the rest of the round."""
 
     stripe: Count
-    keeper: Count
+    reducer: Count
 
 
 class PartChunk(Message, frozen=True, kw_only=True, array_like=True, tag=True):
@@ -439,7 +439,7 @@ AnyMessage = (
     | Tell
     | Status
     | Done
-    | Keep
+    | NewReducer
     | Check
     | Checked
     | Passed

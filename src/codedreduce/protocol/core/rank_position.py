@@ -73,7 +73,7 @@ class RankPosition:
         self.generation = generation
 
     @property
-    def coordinator(self) -> int:
+    def leader(self) -> int:
         """The leader of this generation: a generation belongs to one rank, whether it won the election or not."""
         return self.generation % self._ranks
 

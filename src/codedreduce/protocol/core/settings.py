@@ -98,18 +98,18 @@ class Settings:
         """Seconds for so many levels of a tree to send what they have, when a round cannot end."""
         return 0.1 * self.say_waiting_after * levels
 
-    def keepers(self, plan: StripedPlan) -> int:
+    def reducers(self, plan: StripedPlan) -> int:
         """How many ranks reduce a stripe."""
-        return plan.keepers(self.length, self.itemsize, self.costs)
+        return plan.reducers(self.length, self.itemsize, self.costs)
 
-    def rounds_held(self, keepers: int) -> int:
+    def rounds_held(self, reducers: int) -> int:
         """The number of rounds for which so many reducers hold sums: more if vectors are short. Late ranks request
         them.
 
         >>> Settings(length=1000).rounds_held(4), Settings(length=10**8).rounds_held(4)
         (64, 4)
         """
-        stripe = self.length * self.itemsize // keepers + 1
+        stripe = self.length * self.itemsize // reducers + 1
         return max(LEAST_ROUNDS_HELD, min(MOST_ROUNDS_HELD, HELD_BYTES // stripe))
 
     def sums_held(self) -> int:

@@ -105,7 +105,7 @@ class Election:
         """A rank cannot be reached: if it is the leader, the ranks elect another."""
         self.note_lost(rank, is_dead=is_dead)
         self.look_at_voters()
-        if rank == self._position.coordinator and not self._office.is_held:
+        if rank == self._position.leader and not self._office.is_held:
             self.lose(now)
         elif self.is_lost:
             self._propose(now)
@@ -117,7 +117,7 @@ class Election:
         self._voting.is_there(rank, process)
         if voters != self.voters():
             self._standing.pop(rank, None)
-            if rank == self._position.coordinator and not self._office.is_held:
+            if rank == self._position.leader and not self._office.is_held:
                 self.lose(now)
             elif self.is_lost:
                 self._propose(now)
@@ -178,16 +178,16 @@ class Election:
     def look_at_leader(self, now: float, *, is_calm: bool) -> None:
         """Ask the leader whether it is alive; if it has not answered in time, start an election."""
         position = self._position
-        if self.is_lost or not is_calm or position.coordinator == position.node:
+        if self.is_lost or not is_calm or position.leader == position.node:
             self._watch(now)
             return
         if not self._silence.is_asked(position.generation):
-            self._actions.append(Transmit(to=position.coordinator, message=self._stand(asks=True)))
+            self._actions.append(Transmit(to=position.leader, message=self._stand(asks=True)))
             self._actions.append(SetTimer(name=Timer.LIVENESS, at=self._silence.ask(position.generation, now)))
             return
         waited = self._silence.give_up(now)
-        reason = f"leader rank {position.coordinator} has not answered rank {position.node} for {waited:.1f} s"
-        self._actions.append(Note(kind="silent", reason=reason, round=position.round, nodes=(position.coordinator,)))
+        reason = f"leader rank {position.leader} has not answered rank {position.node} for {waited:.1f} s"
+        self._actions.append(Note(kind="silent", reason=reason, round=position.round, nodes=(position.leader,)))
         self._watch(now)
         self.lose(now)
 
@@ -218,9 +218,7 @@ class Election:
         position = self._position
         missing = tuple(sorted(self.voters() - {position.node} - self._standing.keys()))
         if self._wait >= WORTH_TELLING and missing:
-            reason = (
-                f"rank {position.node} has lost its leader, rank {position.coordinator}; to elect another it waits "
-            )
+            reason = f"rank {position.node} has lost its leader, rank {position.leader}; to elect another it waits "
             reason += f"for ranks {list(missing)}, or for proof that they are dead"
             self._actions.append(Note(kind="waiting", reason=reason, round=position.round, nodes=missing))
 
@@ -242,7 +240,7 @@ class Election:
         if is_new and message.is_late:
             self._tell_all(self._stand())
         elif not is_new and message.voters != self._voting.voters:
-            self.tell(self._position.coordinator)
+            self.tell(self._position.leader)
 
     def tell(self, rank: int) -> None:
         """Report this rank's state to one rank: the generation it follows, or that it lost its leader."""
@@ -262,13 +260,13 @@ class Election:
                 if message.asks:
                     self.tell(sender)
                 self._propose(now)
-            elif sender == position.coordinator and message.generation == position.generation:
+            elif sender == position.leader and message.generation == position.generation:
                 self.lose(now)  # it leads no more
             elif message.generation < position.generation:
                 self.tell(sender)
         elif message.generation > position.generation and leader != position.node:
             self._greet(leader, now)
-        elif sender == position.coordinator and self._silence.is_asked(message.generation):
+        elif sender == position.leader and self._silence.is_asked(message.generation):
             self._silence.answers(message.generation, now)
             self._watch(now)
         elif self._office.is_held and message.asks:
@@ -283,7 +281,7 @@ class Election:
         if self._office.is_held and is_of_this:
             self._voting.agrees(sender, message.voters)
             self.look_at_voters()
-        elif is_of_this and sender == position.coordinator and message.asks and not self.is_lost:
+        elif is_of_this and sender == position.leader and message.asks and not self.is_lost:
             self.tell(sender)
 
     def _lead_also(self, rank: int, message: Stand, now: float) -> None:
@@ -333,7 +331,7 @@ class Election:
         self._latest = max(self._latest, message.generation)
         if position.leader_of(message.generation) != sender or message.generation <= position.generation:
             return
-        may_follow = self.is_lost or sender == position.coordinator or (self._office.is_held and not self.has_enough)
+        may_follow = self.is_lost or sender == position.leader or (self._office.is_held and not self.has_enough)
         knows_less = (message.voters_made_in, message.voters_number) < self._voting.number
         if not may_follow or message.round < position.progress or knows_less:
             self.tell(sender)

@@ -88,7 +88,7 @@ class Members:
         generation: int,
     ) -> None:
         self._actions = actions
-        self._coordinating = coordinating
+        self._scheduler = coordinating
         self._own = own
         self._roster = Roster([rank for rank in plan.computing if rank != own], run_name(plan, settings))
         self._drift = DriftDetector(plan.workers, settings.after + 1, own)
@@ -126,11 +126,11 @@ class Members:
             if rank != self._own:
                 self._roster.take(rank)
                 self._met.add(rank)
-                self._coordinating.came(rank, now)
+                self._scheduler.came(rank, now)
                 if position != positions[self._own]:
-                    self._coordinating.is_elsewhere(rank)
+                    self._scheduler.is_elsewhere(rank)
                 if position > positions[self._own]:
-                    self._coordinating.is_ahead(rank, now)
+                    self._scheduler.is_ahead(rank, now)
 
     def has_met(self, rank: int) -> bool:
         """Whether a rank was ever admitted."""
@@ -151,14 +151,14 @@ class Members:
 
     def on_leaving(self, message: Leaving, rank: int) -> None:
         """A rank leaves after this round: the leader does not use it in the next."""
-        if rank in self._coordinating.staying():
+        if rank in self._scheduler.staying():
             reason = f"rank {rank} leaves after round {message.round}: {message.reason}"
             self._actions.append(Note(kind="leaving", reason=reason, round=message.round, nodes=(rank,)))
-            self._coordinating.leaves(rank)
+            self._scheduler.leaves(rank)
 
     def staying(self) -> set[int]:
         """The other ranks that are present, and do not leave after this round."""
-        return self._coordinating.staying()
+        return self._scheduler.staying()
 
     def gone(self, rank: int) -> None:
         """A rank cannot be reached, or has left."""
@@ -192,7 +192,7 @@ class Members:
     def on_status(self, message: Status, rank: int, now: float) -> None:
         """A rank reports its progress. The run begins when all members have begun the first round."""
         self.hear_of(rank)
-        lead = self._coordinating
+        lead = self._scheduler
         is_first = message.round == self._first > lead.round
         if is_first and self._roster.ready(rank):
             self.begin_if_enough()
@@ -213,7 +213,7 @@ class Members:
 
     def on_done(self, message: Done, rank: int, now: float) -> None:
         """A rank has done a part."""
-        self._coordinating.done(rank, message, now)
+        self._scheduler.done(rank, message, now)
         if message.digest:
             self.compare(rank, message.round, message.digest)
 
@@ -224,7 +224,7 @@ class Members:
 
     def compare(self, rank: int, round_: int, digest: str) -> None:
         """Compare a rank's model with the others'; if it differs, the rank must take their state."""
-        lead = self._coordinating
+        lead = self._scheduler
         if round_ not in (lead.round, lead.round + 1):
             return
         for odd in self._drift.hear(rank, round_, digest, lead.current()):
@@ -263,7 +263,7 @@ class Members:
         If there are none, or the transfer failed, the leader transfers its own.
         """
         self._odd.discard(rank)
-        self._coordinating.must_renew(rank)
+        self._scheduler.must_renew(rank)
         if round_ <= self._first or rank in self._taking or not self._ask(rank, round_):
             self._taking.discard(rank)
             return False
@@ -272,7 +272,7 @@ class Members:
 
     def _ask(self, rank: int, round_: int) -> bool:
         """Ask some current ranks to transfer to a rank their state before a round; return whether there are any."""
-        current = [one for one in self._coordinating.current() if one not in (self._own, rank) and one not in self._odd]
+        current = [one for one in self._scheduler.current() if one not in (self._own, rank) and one not in self._odd]
         give = Give(generation=self._generation, round=round_, to=rank)
         for step in range(min(GIVERS, len(current))):
             self._actions.append(Transmit(to=current[(rank + round_ + step) % len(current)], message=give))
@@ -313,5 +313,5 @@ class Office:
         A candidate has no leader to send to. Once there is a leader, the ranks repeat the messages that count, or
         the round begins again.
         """
-        if self._position.coordinator != self._position.node:
-            self._actions.append(Transmit(to=self._position.coordinator, message=message))
+        if self._position.leader != self._position.node:
+            self._actions.append(Transmit(to=self._position.leader, message=message))

@@ -55,7 +55,7 @@ class MissingSums:
 
     stripes: Sequence[range] = ()
     units: int = 0  # number of units in a sum; by default the number of stripes
-    _keeper: dict[int, int] = field(default_factory=dict)  # of stripes with another reducer than planned
+    _reducer: dict[int, int] = field(default_factory=dict)  # of stripes with another reducer than planned
     _asked: set[int] = field(default_factory=set)
     _lacks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     redone: dict[int, Redone] = field(default_factory=dict)  # by unit
@@ -68,20 +68,20 @@ class MissingSums:
     _left: dict[int, int] = field(default_factory=dict)  # missing chunks by stripe, at the last check
     _catch_up: set[int] = field(default_factory=set)  # reducers at an earlier round when they reported what they lack
 
-    def keeper(self, stripe: int) -> int:
+    def reducer(self, stripe: int) -> int:
         """The reducer of a stripe."""
-        return self._keeper.get(stripe, stripe)
+        return self._reducer.get(stripe, stripe)
 
-    def kept_by(self, rank: int) -> list[int]:
+    def reduced_by(self, rank: int) -> list[int]:
         """The stripes that a rank reduces."""
-        taken = [stripe for stripe, keeper in self._keeper.items() if keeper == rank]
-        own = rank < len(self.stripes) and len(self.stripes[rank]) > 0 and rank not in self._keeper
+        taken = [stripe for stripe, reducer in self._reducer.items() if reducer == rank]
+        own = rank < len(self.stripes) and len(self.stripes[rank]) > 0 and rank not in self._reducer
         return [rank, *taken] if own else taken
 
-    def is_kept_by(self, stripe: int, rank: int) -> None:
+    def is_reduced_by(self, stripe: int, rank: int) -> None:
         """Another rank reduces a stripe from now on."""
-        self._before.setdefault(stripe, set()).add(self.keeper(stripe))
-        self._keeper[stripe] = rank
+        self._before.setdefault(stripe, set()).add(self.reducer(stripe))
+        self._reducer[stripe] = rank
 
     def has_sum(self, rank: int) -> None:
         """A rank has reported that it has the whole sum."""
@@ -103,24 +103,24 @@ class MissingSums:
         """Whether a rank has the whole sum."""
         return bool(self._having)
 
-    def was_kept_by_others(self, stripe: int) -> bool:
+    def was_reduced_by_others(self, stripe: int) -> bool:
         """Whether the stripe was reassigned in this round already."""
-        return stripe in self._keeper
+        return stripe in self._reducer
 
     @property
     def is_as_planned(self) -> bool:
         """Whether the leader has neither reassigned a stripe nor repeated a unit in this round."""
-        return not self._keeper and not self.redone
+        return not self._reducer and not self.redone
 
     def said(self, rank: int, lacks: tuple[int, ...], *, is_behind: bool = False) -> None:
         """A rank has reported the units that its stripes lack; one at an earlier round may not know of this one."""
         self._lacks[rank] = lacks
         (self._catch_up.add if is_behind else self._catch_up.discard)(rank)
 
-    def _is_waiting(self, keeper: int) -> bool:
+    def _is_waiting(self, reducer: int) -> bool:
         """Whether a reducer waits for units. If it may wait in another round, units computed again do not count."""
-        lacks = self._lacks.get(keeper, ())
-        return bool(lacks) and not (keeper in self._catch_up and self.redone.keys() >= set(lacks))
+        lacks = self._lacks.get(reducer, ())
+        return bool(lacks) and not (reducer in self._catch_up and self.redone.keys() >= set(lacks))
 
     def steps(self, missing: Iterable[int], own_lacks: Sequence[int], present: set[int]) -> Steps:
         """What to do about these missing chunks; `own_lacks` are the units that the leader itself lacks as a reducer.
@@ -138,22 +138,22 @@ class MissingSums:
         redo: set[int] = set()
         self._looks += 1
         for stripe, comes in self._stripes_of(missing):
-            keeper = self.keeper(stripe)
-            if comes and keeper != self.own:
-                self._asked.discard(keeper)  # a reducer that sends, however slowly, is not late
-            elif self._is_slow_for_all(own_lacks if keeper == self.own else self._lacks.get(keeper, ())):
-                self._asked.discard(keeper)
-            elif keeper == self.own:
+            reducer = self.reducer(stripe)
+            if comes and reducer != self.own:
+                self._asked.discard(reducer)  # a reducer that sends, however slowly, is not late
+            elif self._is_slow_for_all(own_lacks if reducer == self.own else self._lacks.get(reducer, ())):
+                self._asked.discard(reducer)
+            elif reducer == self.own:
                 redo.update(own_lacks)
-            elif keeper not in present:
+            elif reducer not in present:
                 replace.append(stripe)
-            elif keeper not in self._asked:
-                self._asked.add(keeper)
-                self._lacks.pop(keeper, None)
-                ask.append(keeper)
-            elif self._is_waiting(keeper):
-                redo.update(self._lacks[keeper])
-                self._asked.discard(keeper)
+            elif reducer not in self._asked:
+                self._asked.add(reducer)
+                self._lacks.pop(reducer, None)
+                ask.append(reducer)
+            elif self._is_waiting(reducer):
+                redo.update(self._lacks[reducer])
+                self._asked.discard(reducer)
             else:
                 replace.append(stripe)
         return Steps(want=want, ask=tuple(ask), replace=tuple(replace), redo=tuple(sorted(redo)))
@@ -170,23 +170,23 @@ class MissingSums:
         want = []
         for stripe, chunks in enumerate(self.stripes):
             before = self._before.get(stripe, set())
-            keepers = before | self._having
-            if before or self.keeper(stripe) in self._asked:
-                keepers.add(self.keeper(stripe))
-            keepers.discard(self.own)
+            reducers = before | self._having
+            if before or self.reducer(stripe) in self._asked:
+                reducers.add(self.reducer(stripe))
+            reducers.discard(self.own)
             wanted = tuple(index for index in missing if index in chunks)[:WANTED_AT_ONCE]
-            want += [(keeper, wanted) for keeper in sorted(keepers) if wanted]
+            want += [(reducer, wanted) for reducer in sorted(reducers) if wanted]
         return tuple(want)
 
     def replaced(self) -> list[tuple[int, int]]:
         """Stripes with another reducer than planned, and that reducer."""
-        return sorted(self._keeper.items())
+        return sorted(self._reducer.items())
 
-    def keepers_of(self, chunks: Iterable[int]) -> set[int]:
+    def reducers_of(self, chunks: Iterable[int]) -> set[int]:
         """The reducers of these chunks."""
         wanted = set(chunks)
         stripes = (stripe for stripe, one in enumerate(self.stripes) if not wanted.isdisjoint(one))
-        return {self.keeper(stripe) for stripe in stripes}
+        return {self.reducer(stripe) for stripe in stripes}
 
     def _stripes_of(self, chunks: Iterable[int]) -> list[tuple[int, bool]]:
         """The stripes that chunks are in, and whether fewer of them are missing than at the last check."""

@@ -220,7 +220,7 @@ class Reassignment:
 
     def look(self, now: float) -> float:
         """Have idle ranks take over what late ones have not done; return when to check again."""
-        for assignment in self._lateness.whom(now):
+        for assignment in self._lateness.due(now):
             self._note(assignment, now)
         if not self.is_acting:
             self.is_acting = True

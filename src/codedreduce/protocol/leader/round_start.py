@@ -31,7 +31,7 @@ class RoundStart:
         self._plan = plan
         self._own = own
         self._chunks = settings.chunks
-        self._keepers = settings.keepers(plan)
+        self._reducers = settings.reducers(plan)
         self._noise = settings.least_head_start
         self._pace = pace
         self._links = links
@@ -85,11 +85,11 @@ class RoundStart:
         """The weights of the stripes that differ from the usual weights."""
         vector = self._links.vector
         plans = {rank: sending(loads.get(rank, Allotment()), self._hoped(rank), vector) for rank in self._taking_part}
-        if self._keepers < self._plan.workers:
+        if self._reducers < self._plan.workers:
             weights = dict.fromkeys(plans, FULL_WEIGHT)
         else:
             weights = stripe_weights(plans, vector)
-        usual = self._plan.weights(self._keepers, {})
+        usual = self._plan.weights(self._reducers, {})
         exceptions = {rank: 0 for rank in self._plan.computing if usual[rank] and rank not in weights}
         lacking = len(exceptions)
         for rank, weight in weights.items():
@@ -103,4 +103,4 @@ class RoundStart:
 
     def stripes(self, weights: Iterable[tuple[int, int]]) -> tuple[range, ...]:
         """The chunks that each rank reduces."""
-        return self._plan.stripes(self._chunks, self._plan.weights(self._keepers, dict(weights)))
+        return self._plan.stripes(self._chunks, self._plan.weights(self._reducers, dict(weights)))

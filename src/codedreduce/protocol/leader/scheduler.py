@@ -29,9 +29,9 @@ from codedreduce.protocol.core.messages import (
     Do,
     Done,
     Go,
-    Keep,
     Message,
     Mistaken,
+    NewReducer,
     Status,
     Tell,
     Trouble,
@@ -134,15 +134,15 @@ class Scheduler:
 
     def _tell_of_round(self, rank: int, now: float) -> None:
         """Send a rank the current round and its reducers."""
-        go = Go(generation=self._generation, round=self.round, keepers=self._weights)
+        go = Go(generation=self._generation, round=self.round, reducers=self._weights)
         self._say(rank, go, now)
-        self._tell_of_keepers(rank, now)
+        self._tell_of_reducers(rank, now)
 
-    def _tell_of_keepers(self, rank: int, now: float, *, itself: bool = False) -> None:
+    def _tell_of_reducers(self, rank: int, now: float, *, itself: bool = False) -> None:
         """Send a rank the stripes with another reducer than planned; or only those that it reduces `itself`."""
-        for stripe, keeper in self._sums.replaced():
-            if keeper == rank or not itself:
-                keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=keeper)
+        for stripe, reducer in self._sums.replaced():
+            if reducer == rank or not itself:
+                keep = NewReducer(generation=self._generation, round=self.round, stripe=stripe, reducer=reducer)
                 self._say(rank, keep, now)
 
     def _hear_of(self, rank: int, now: float, did: WorkOrder | None = None) -> None:
@@ -202,7 +202,7 @@ class Scheduler:
             self._audits.gone(rank, now)
             self._redo_undelivered(rank, now)
             self.look(now)
-            for stripe in self._sums.kept_by(rank):
+            for stripe in self._sums.reduced_by(rank):
                 self._replace(stripe, now)
 
     def _redo_undelivered(self, rank: int, now: float) -> None:
@@ -249,7 +249,7 @@ class Scheduler:
                 self._work.give(rank, parts, begins + self._audits.ahead(rank, checks))
             parts = parts or self._trial(rank, now)
             go = Go(
-                generation=self._generation, round=round_, parts=parts, keepers=weights, checks=checks.get(rank, ())
+                generation=self._generation, round=round_, parts=parts, reducers=weights, checks=checks.get(rank, ())
             )  # fmt: skip
             if rank != self._own:
                 self._actions.append(Transmit(to=rank, message=go))
@@ -509,7 +509,7 @@ class Scheduler:
         if was_on:
             self._wait_for_sum(now)  # a block may have passed because no rank is left to check it
         for rank in self._work.take_silent():
-            for stripe in self._sums.kept_by(rank):
+            for stripe in self._sums.reduced_by(rank):
                 self._replace(stripe, now)
 
     def _look_at(self, when: float, now: float) -> None:
@@ -554,16 +554,16 @@ class Scheduler:
             return
         self._actions.append(SetTimer(name=Timer.SUM_LATE, at=now + self._more_patience(now)))
         steps = self._sums.steps(missing, own_lacks, self.present)
-        for keeper, chunks in steps.want:
-            self._say(keeper, Want(generation=self._generation, round=self.round, chunks=chunks), now)
-        for keeper in steps.ask:
-            self._tell_of_keepers(keeper, now, itself=True)  # the message may have been lost
-            self._say(keeper, Tell(generation=self._generation, round=self.round), now)
+        for reducer, chunks in steps.want:
+            self._say(reducer, Want(generation=self._generation, round=self.round, chunks=chunks), now)
+        for reducer in steps.ask:
+            self._tell_of_reducers(reducer, now, itself=True)  # the message may have been lost
+            self._say(reducer, Tell(generation=self._generation, round=self.round), now)
         for unit in steps.redo:
             if unit not in self._units and not self._is_redone(unit, now):
                 self._redo(unit, now)
         for stripe in steps.replace:
-            if self._sums.keeper(stripe) == stripe:
+            if self._sums.reducer(stripe) == stripe:
                 self._participation.leave_out(stripe)
             self._replace(stripe, now)
 
@@ -571,24 +571,24 @@ class Scheduler:
         """Have another rank reduce a stripe, for the rest of the round."""
         if not self._is_on:
             return
-        keeper, participation = self._sums.keeper(stripe), self._participation
+        reducer, participation = self._sums.reducer(stripe), self._participation
         assignments, sums = self._work.assignments, self._sums
-        others = [rank for rank in participation.current() if rank != keeper and participation.can_help(rank)]
-        if not others or sums.was_kept_by_others(stripe):
+        others = [rank for rank in participation.current() if rank != reducer and participation.can_help(rank)]
+        if not others or sums.was_reduced_by_others(stripe):
             others = [self._own]  # the leader knows at least which chunks it has itself
         chosen = min(
             others,
             key=lambda rank: (
                 assignments.of(rank).is_stuck,
-                len(sums.kept_by(rank)),
+                len(sums.reduced_by(rank)),
                 assignments.of(rank).blocks,
                 rank,
             ),
         )
-        self._sums.is_kept_by(stripe, chosen)
-        reason = f"round {self.round}: rank {chosen} reduces a stripe in place of rank {keeper}, which is late"
-        self._actions.append(Note(kind="keeper", reason=reason, round=self.round, nodes=(keeper, chosen)))
-        keep = Keep(generation=self._generation, round=self.round, stripe=stripe, keeper=chosen)
+        self._sums.is_reduced_by(stripe, chosen)
+        reason = f"round {self.round}: rank {chosen} reduces a stripe in place of rank {reducer}, which is late"
+        self._actions.append(Note(kind="reducer", reason=reason, round=self.round, nodes=(reducer, chosen)))
+        keep = NewReducer(generation=self._generation, round=self.round, stripe=stripe, reducer=chosen)
         resent = self._links.resent(len(self._sums.stripes[stripe]), self._settings.chunks, now)
         self._resent = max(self._resent, resent)
         for rank in sorted(self.present, key=lambda rank: rank == self._own):  # itself last: that may end the round
@@ -619,7 +619,7 @@ class Scheduler:
             self.late.add(provider)
             self._providers[unit] = (helper, now)
             if helper != self._own:
-                self._tell_of_keepers(helper, now)  # the message may have been lost
+                self._tell_of_reducers(helper, now)  # the message may have been lost
             self._work.help(helper, (Part(unit, 0, self._plan.blocks),), now)
 
     def _who_redoes(self, unit: int, tried: set[int]) -> int | None:
@@ -674,4 +674,4 @@ class Scheduler:
             group = self._plan.readers(unit)
             if late.isdisjoint(group):
                 late.update(rank for rank in group if not self.is_current(rank))
-        return tuple(sorted(late or self._sums.keepers_of(missing)))
+        return tuple(sorted(late or self._sums.reducers_of(missing)))

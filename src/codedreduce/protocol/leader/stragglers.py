@@ -163,7 +163,7 @@ class Stragglers:
             heapq.heappop(self._agenda)
         return self._agenda[0][0] if self._agenda else float("inf")
 
-    def whom(self, now: float) -> list[Assignment]:
+    def due(self, now: float) -> list[Assignment]:
         """The assignments to check now."""
         assignments = []
         while self.next_look() <= now:

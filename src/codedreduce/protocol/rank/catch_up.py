@@ -95,20 +95,20 @@ class CatchUp:
     def catch_up(self, now: float) -> None:
         """Request the missing chunks of a past round's sum, or give the sum up."""
         position, exchange = self._position, self._exchange
-        keepers = exchange.stripes.keepers(position.round)
+        reducers = exchange.stripes.reducers(position.round)
         self._tried_with = exchange.sum.count
         self._tries += 1
-        if keepers is not None:
+        if reducers is not None:
             exchange.take_own(
-                position.round, [index for index in exchange.sum.missing() if keepers[index] == position.node]
+                position.round, [index for index in exchange.sum.missing() if reducers[index] == position.node]
             )
         if self._finish(now):
             return
-        if position.coordinator == position.node:
-            asked = self._kept_by(keepers)
+        if position.leader == position.node:
+            asked = self._reduced_by(reducers)
             is_in_vain = position.node in asked or not self._links.reaches(asked)
         else:
-            asked = self._whom_to_ask(self._kept_by(keepers))
+            asked = self._ranks_to_ask(self._reduced_by(reducers))
             is_in_vain = self._tries > TRIES
         if is_in_vain:
             self.renew(now)
@@ -117,24 +117,24 @@ class CatchUp:
             self._want(peer, chunks)
         self.ask_later(now)
 
-    def _kept_by(self, keepers: list[int] | None) -> dict[int, list[int]]:
+    def _reduced_by(self, reducers: list[int] | None) -> dict[int, list[int]]:
         """The missing chunks of the sum by reducer; all under this rank itself if the reducers are not known."""
         found: dict[int, list[int]] = {}
         for index in self._exchange.sum.missing():
-            found.setdefault(keepers[index] if keepers is not None else self._position.node, []).append(index)
+            found.setdefault(reducers[index] if reducers is not None else self._position.node, []).append(index)
         return found
 
-    def _whom_to_ask(self, kept_by: dict[int, list[int]]) -> dict[int, list[int]]:
+    def _ranks_to_ask(self, reduced_by: dict[int, list[int]]) -> dict[int, list[int]]:
         """Which rank to ask for which chunks: the leader had every sum, and is asked for all that no reducer can send.
 
         A reducer may be gone or stopped, or another rank reduces its stripe and this rank was not notified. If there is
         no known leader, the next leader is asked.
         """
-        first = self._position.coordinator
+        first = self._position.leader
         asked: dict[int, list[int]] = {}
-        for peer, chunks in kept_by.items():
-            is_keeper = peer != self._position.node and self._tries <= PATIENT_TRIES and self._links.reaches([peer])
-            asked.setdefault(peer if is_keeper else first, []).extend(chunks)
+        for peer, chunks in reduced_by.items():
+            is_reducer = peer != self._position.node and self._tries <= PATIENT_TRIES and self._links.reaches([peer])
+            asked.setdefault(peer if is_reducer else first, []).extend(chunks)
         if not self._links.reaches([first]):
             self._tries = min(self._tries, TRIES - 1)
             asked.pop(first, None)
@@ -167,14 +167,14 @@ class CatchUp:
         elif message.round == self._position.round and self._position.is_behind:
             self._do_without(sender, now)
 
-    def _do_without(self, keeper: int, now: float) -> None:
+    def _do_without(self, reducer: int, now: float) -> None:
         """A reducer does not have its part of the sum: ask the leader. If the leader does not have it, take a state."""
-        first = self._position.coordinator
-        if keeper == first:
+        first = self._position.leader
+        if reducer == first:
             self.renew(now)
         elif self._links.reaches([first]):
-            keepers = self._exchange.stripes.keepers(self._position.round)
-            self._want(first, self._kept_by(keepers).get(keeper, []))
+            reducers = self._exchange.stripes.reducers(self._position.round)
+            self._want(first, self._reduced_by(reducers).get(reducer, []))
 
     def look(self, now: float) -> None:
         """Repeat the request, unless something has arrived meanwhile."""

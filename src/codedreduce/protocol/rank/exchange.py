@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from codedreduce.digests import digest
 from codedreduce.protocol.core.events import Actions, Transmit
-from codedreduce.protocol.core.messages import AnyChunk, DamagedChunk, Go, Keep, PartChunk, StateChunk, SumChunk
+from codedreduce.protocol.core.messages import AnyChunk, DamagedChunk, Go, NewReducer, PartChunk, StateChunk, SumChunk
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.rank.reducer import ChunkDigest, Reducer
@@ -40,14 +40,14 @@ class Exchange:
         self._generation = settings.generation
         self._round = 0  # the current round
         self.stripes = Stripes(plan, settings)
-        self.keeper = Reducer(len(plan.all_units), plan.blocks, self.stripes.rounds_held, settings, rooms)
+        self.reducer = Reducer(len(plan.all_units), plan.blocks, self.stripes.rounds_held, settings, rooms)
         self.sum = SumAssembly(settings.after + 1, settings, rooms)
         self._next: SumAssembly | None = None  # the sum of the next round, if it arrives before this one is over
         self._past = PastSums(settings, rooms)
         self.own_damage: list[DamagedChunk] = []  # chunks of its own parts that have changed since they were computed
         self._seals: dict[Part, tuple[bytes, ...]] = {}  # digests of the chunks of audited parts
         self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, int, Vector]] = OrderedDict()
-        usual = -(-settings.chunks // settings.keepers(plan))
+        usual = -(-settings.chunks // settings.reducers(plan))
         self._early_at_most = 2 * len(plan.all_units) * usual
 
     def speak_of(self, generation: int) -> None:
@@ -65,15 +65,15 @@ class Exchange:
         self._round = go.round
         self.stripes.begin(go)
         self._links.keep_only(self._is_wanted)
-        self.keeper.begin(go.round, self.stripes.of(self._node))
-        for index, total in self.keeper.sums(go.round, self.stripes.of(self._node)):
+        self.reducer.begin(go.round, self.stripes.of(self._node))
+        for index, total in self.reducer.sums(go.round, self.stripes.of(self._node)):
             self._tell_sum(index, total)
         self._replay()
 
     @property
     def keeps_now(self) -> bool:
         """True if this rank reduces a stripe in the current round, by plan or for another rank."""
-        return self.stripes.is_kept_by(self._node)
+        return self.stripes.is_reduced_by(self._node)
 
     def keep_whole(self) -> None:
         """Hold a copy of the complete sum for ranks that miss some of it: the script may change its own."""
@@ -89,7 +89,7 @@ class Exchange:
     def _is_wanted(self, message: AnyChunk) -> bool:
         """True if a chunk that waits to be sent is still of use in the round that begins."""
         if isinstance(message, SumChunk):
-            return message.round > self._round - self.keeper.rounds_held
+            return message.round > self._round - self.reducer.rounds_held
         return isinstance(message, StateChunk) or message.round >= self._round
 
     # -- parts
@@ -117,11 +117,11 @@ class Exchange:
 
     def _send(self, part: Part, vector: Vector, chunks: Iterable[int]) -> None:
         for index in chunks:
-            keeper = self.stripes.keeper(index)
-            if keeper == self._node:
+            reducer = self.stripes.reducer(index)
+            if reducer == self._node:
                 self._keep(self._part_chunk(part, index), self._node, self._cut_out(vector, index))
             else:
-                self._links.put(keeper, self._part_chunk(part, index), self._cut_out(vector, index))
+                self._links.put(reducer, self._part_chunk(part, index), self._cut_out(vector, index))
 
     def _digest(self, vector: Vector, index: int) -> bytes:
         return digest(on_host(self._cut_out(vector, index)))
@@ -138,13 +138,13 @@ class Exchange:
     def _sum_chunk(self, round_: int, index: int) -> SumChunk:
         return SumChunk(generation=self._generation, round=round_, index=index)
 
-    def change_keeper(self, message: Keep, done: Mapping[Part, Vector]) -> None:
+    def change_reducer(self, message: NewReducer, done: Mapping[Part, Vector]) -> None:
         """A stripe has another reducer: send all parts of the stripe again."""
         stripe = self.stripes.change(message)
         if not stripe:
             return
-        if message.keeper == self._node:
-            self.keeper.take_over(stripe)
+        if message.reducer == self._node:
+            self.reducer.take_over(stripe)
             self._replay()
         for part, vector in done.items():
             self._send(part, vector, stripe)
@@ -153,16 +153,16 @@ class Exchange:
         """Send a rank its chunks of this round again: those in flight on its old connection may be lost."""
         for part, vector in done.items():
             for index in self.stripes.in_order(self._node):
-                if self.stripes.keeper(index) == peer:
+                if self.stripes.reducer(index) == peer:
                     self._links.put(peer, self._part_chunk(part, index), self._cut_out(vector, index))
-        kept = self.keeper.sums(self._round, range(self._settings.chunks))
+        kept = self.reducer.sums(self._round, range(self._settings.chunks))
         self._send_chunks(peer, self._round, kept)
 
     # -- reducing
 
     def part_came(self, chunk: PartChunk, sender: int, data: Vector) -> None:
         """Add a chunk to a sum of this rank; hold it if it is early, or if this rank does not reduce it yet."""
-        if chunk.round == self._round and self.keeper.keeps(chunk.index):
+        if chunk.round == self._round and self.reducer.keeps(chunk.index):
             self._keep(chunk, sender, data)
         elif chunk.round >= self._round:
             self._early[chunk.place] = (chunk, sender, data)
@@ -173,7 +173,7 @@ class Exchange:
         """Process the chunks that arrived before this rank knew that it reduces them."""
         early, self._early = self._early, OrderedDict()
         for position, (chunk, sender, data) in early.items():
-            if chunk.round == self._round and self.keeper.keeps(chunk.index):
+            if chunk.round == self._round and self.reducer.keeps(chunk.index):
                 self._keep(chunk, sender, data)
             elif chunk.round >= self._round:
                 self._early[position] = (chunk, sender, data)
@@ -181,10 +181,10 @@ class Exchange:
     def _keep(self, chunk: PartChunk, sender: int, data: Vector) -> None:
         part, index = Part(chunk.unit, chunk.first, chunk.last), chunk.index
         seal = ChunkDigest(chunk.digest, sender, part, index) if chunk.digest else None
-        total = self.keeper.add(part, index, data, seal)
+        total = self.reducer.add(part, index, data, seal)
         if total is not None:
             self._tell_sum(index, total)
-        for damaged in self.keeper.take_damaged() if chunk.digest else ():
+        for damaged in self.reducer.take_damaged() if chunk.digest else ():
             self._complain(damaged)
 
     def _complain(self, seal: ChunkDigest) -> None:
@@ -222,13 +222,13 @@ class Exchange:
 
     def take_own(self, round_: int, chunks: Iterable[int]) -> None:
         """Take the chunks of a past round's sum that this rank reduced itself."""
-        for index, data in self.keeper.sums(round_, chunks):
+        for index, data in self.reducer.sums(round_, chunks):
             self.sum_came(round_, index, data)
 
     def send_sums(self, peer: int, round_: int, chunks: Iterable[int]) -> bool:
         """Send the chunks of a round's sum that are here; return True if these are all that were requested."""
         wanted = [index for index in chunks if index < self._settings.chunks]
-        found = dict(self._past.chunks(round_, wanted)) | dict(self.keeper.sums(round_, wanted))
+        found = dict(self._past.chunks(round_, wanted)) | dict(self.reducer.sums(round_, wanted))
         self._send_chunks(peer, round_, found.items())
         return len(found) == len(wanted)
 
@@ -238,11 +238,11 @@ class Exchange:
 
     def held(self) -> int:
         """The number of chunks of other ranks' parts that are held or being added up."""
-        return self.keeper.held() + len(self._early)
+        return self.reducer.held() + len(self._early)
 
     def check_invariants(self) -> None:
         """Raise if more is held than is needed."""
-        self.keeper.check_invariants()
+        self.reducer.check_invariants()
         if len(self._early) > self._early_at_most:
             raise AssertionError(f"rank {self._node} holds {len(self._early)} chunks that came too early")
         if self.sum.count > self._settings.chunks:

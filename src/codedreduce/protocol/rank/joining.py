@@ -38,12 +38,12 @@ class Joining:
         self._is_in = is_in
         self._process = settings.process
         self._hellos = 0  # hellos without an answer
-        self._to = position.coordinator
+        self._to = position.leader
 
     def say_hello(self, now: float, to: int | None = None) -> None:
         """Send hello with this rank's plan, to its leader or to another rank that is reported to lead."""
         position = self._position
-        self._to = position.coordinator if to is None else to
+        self._to = position.leader if to is None else to
         is_in = position.state is not JOINING
         hello = Hello(
             generation=position.generation, round=position.round, plan=self._run, is_in=is_in, process=self._process

@@ -161,7 +161,7 @@ class Departure:
         position = self._position
         if position.end is None or position.state is not ENDING or go.round <= position.round:
             return False
-        self._object_to_leaving(f"rank {position.coordinator} goes on")
+        self._object_to_leaving(f"rank {position.leader} goes on")
         self._finish(self.left_alone or "")
         return True
 
@@ -174,7 +174,7 @@ class Departure:
         position = self._position
         self.left_alone = (
             f"rank {position.node} left its loop after round {position.round}, and {others}: a run ends on all ranks "
-            f"when the leader (now rank {position.coordinator}) leaves its loop, or when all leave it after "
+            f"when the leader (now rank {position.leader}) leaves its loop, or when all leave it after "
             "the same round"
         )
 
@@ -202,8 +202,8 @@ class Departure:
 
     def _finish_failed(self, troubles: tuple[Trouble, ...]) -> None:
         self._worker.stop("the run is over")
-        who = sorted({rank for rank, _ in troubles})
-        self._finish(f"a round cannot be computed: ranks {who} failed", troubles)
+        failed = sorted({rank for rank, _ in troubles})
+        self._finish(f"a round cannot be computed: ranks {failed} failed", troubles)
 
     def on_refuse(self, message: Refuse, sender: int, now: float) -> None:
         """The leader refuses this rank."""

@@ -34,7 +34,7 @@ from codedreduce.protocol.core.events import (
     TimerFired,
     Transmit,
 )
-from codedreduce.protocol.core.machine import COORDINATOR, FOLLOWER, PEER, STRANGER, From, Machine
+from codedreduce.protocol.core.machine import FOLLOWER, LEADER, PEER, STRANGER, From, Machine
 from codedreduce.protocol.core.messages import (
     AnyMessage,
     Check,
@@ -45,12 +45,12 @@ from codedreduce.protocol.core.messages import (
     Go,
     Goodbye,
     Hello,
-    Keep,
     Late,
     Lead,
     Leaving,
     Message,
     Mistaken,
+    NewReducer,
     PartChunk,
     Passed,
     Past,
@@ -146,7 +146,7 @@ class Rank(Machine):
             self._actions, position, worker, exchange, links, self._giving, office, self._election,
             say_goodbye=self._departure.say_goodbye, vanish=self._departure.vanish,
         )  # fmt: skip
-        if position.coordinator == node:
+        if position.leader == node:
             self._take_office()
 
     @property
@@ -170,9 +170,9 @@ class Rank(Machine):
         return self._office.is_held
 
     @property
-    def coordinator(self) -> int:
+    def leader(self) -> int:
         """The leader, as far as this rank knows."""
-        return self._position.coordinator
+        return self._position.leader
 
     @property
     def lead(self) -> Scheduler | None:
@@ -230,9 +230,9 @@ class Rank(Machine):
         return is_calm and not is_first and self.begun == round_ - 1
 
     @property
-    def keeper(self) -> Reducer:
+    def reducer(self) -> Reducer:
         """The reducer of this rank."""
-        return self._exchange.keeper
+        return self._exchange.reducer
 
     @property
     def reached(self) -> int:
@@ -249,12 +249,12 @@ class Rank(Machine):
         """The number of computations that this rank has begun."""
         return self._worker.tasks
 
-    def _who(self, sender: int) -> From:
+    def _role_of(self, sender: int) -> From:
         if sender == self.node or sender not in self.plan.computing:
             return STRANGER
         if self._office.is_held:
             return FOLLOWER
-        return COORDINATOR if sender == self._position.coordinator else PEER
+        return LEADER if sender == self._position.leader else PEER
 
     def _hear(self, event: Received, now: float) -> None:
         """Answer a message of an earlier generation with the current one, and ignore its content."""
@@ -368,14 +368,14 @@ class Rank(Machine):
 
     # -- a round goes on until its whole sum has arrived
 
-    def _told_by_own_coordinator(self, message: Message, now: float) -> None:
+    def _told_by_own_leader(self, message: Message, now: float) -> None:
         match message:
             case Do():
                 self._worker.on_do(message, self.node, now)
             case Cut():
                 self._worker.on_cut(message, self.node, now)
-            case Keep():
-                self._worker.change_keeper(message)
+            case NewReducer():
+                self._worker.change_reducer(message)
             case Check():
                 self._worker.on_check(message, self.node, now)
             case Passed():
@@ -423,8 +423,8 @@ class Rank(Machine):
         if troubles:
             self._departure.fail(troubles)
 
-    def _on_keep(self, message: Keep, sender: int, now: float) -> None:
-        self._worker.change_keeper(message)
+    def _on_new_reducer(self, message: NewReducer, sender: int, now: float) -> None:
+        self._worker.change_reducer(message)
         self._worker.look_at_own_damage(now)
         self._finish_round(now)
 
@@ -470,7 +470,7 @@ class Rank(Machine):
     def _take_office(self) -> Members:
         generation = self.generation
         lead = Scheduler(
-            self._actions, self.plan, self.settings, self._told_by_own_coordinator, own=self.node,
+            self._actions, self.plan, self.settings, self._told_by_own_leader, own=self.node,
             generation=generation, mistakes=self._worker.mistakes,
         )  # fmt: skip
         leading = Members(self._actions, self.plan, self.settings, lead, own=self.node, generation=generation)
@@ -690,7 +690,7 @@ class Rank(Machine):
                 self.lead.look(now)
                 self._end_if_undecided()
             elif event.name == Timer.SUM_LATE and missing:
-                self.lead.sum_is_late(missing, self.keeper.lacks(), now)
+                self.lead.sum_is_late(missing, self.reducer.lacks(), now)
             elif event.name == Timer.WAITING:
                 self._say_waiting(self.lead.waiting_for(missing), now)
             self._finish_round(now)
@@ -727,7 +727,7 @@ class Rank(Machine):
         self._links.find(event.peer)
         self._giving.lost(event.peer)
         self._catch_up.lost(event.peer)
-        if event.peer == self._position.coordinator and not self._office.is_held:
+        if event.peer == self._position.leader and not self._office.is_held:
             self._joining.say_hello(now)
         elif self.state is not JOINING:
             self._election.tell(event.peer)

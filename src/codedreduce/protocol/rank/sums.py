@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar, Protocol
 
 from codedreduce.protocol.core.events import Aggregated, Gathered
-from codedreduce.protocol.core.messages import Go, Keep
+from codedreduce.protocol.core.messages import Go, NewReducer
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.schemes import StripedPlan
 from codedreduce.vectors import Vector, empty
@@ -25,17 +25,17 @@ class Stripes:
     def __init__(self, plan: StripedPlan, settings: Settings) -> None:
         self._plan = plan
         self._chunks = settings.chunks
-        self._keepers = settings.keepers(plan)
-        self.rounds_held = settings.rounds_held(self._keepers)
+        self._reducers = settings.reducers(plan)
+        self.rounds_held = settings.rounds_held(self._reducers)
         self._stripes: tuple[range, ...] = ()
-        self._keeper_of: list[int] = []  # chunk by chunk, in the current round
+        self._reducer_of: list[int] = []  # chunk by chunk, in the current round
         self._rounds: OrderedDict[int, list[int]] = OrderedDict()
 
     def begin(self, go: Go) -> None:
         """A round begins."""
-        self._stripes = self._plan.stripes(self._chunks, self._plan.weights(self._keepers, dict(go.keepers)))
-        self._keeper_of = [rank for rank, stripe in enumerate(self._stripes) for _ in stripe]
-        self._rounds[go.round] = self._keeper_of
+        self._stripes = self._plan.stripes(self._chunks, self._plan.weights(self._reducers, dict(go.reducers)))
+        self._reducer_of = [rank for rank, stripe in enumerate(self._stripes) for _ in stripe]
+        self._rounds[go.round] = self._reducer_of
         while len(self._rounds) > self.rounds_held:
             self._rounds.popitem(last=False)
 
@@ -43,24 +43,24 @@ class Stripes:
         """The stripe that a rank reduces by plan."""
         return self._stripes[rank]
 
-    def keeper(self, index: int) -> int:
+    def reducer(self, index: int) -> int:
         """The reducer of a chunk in the current round."""
-        return self._keeper_of[index]
+        return self._reducer_of[index]
 
-    def is_kept_by(self, rank: int) -> bool:
+    def is_reduced_by(self, rank: int) -> bool:
         """True if a rank reduces any chunk in the current round."""
-        return rank in self._keeper_of
+        return rank in self._reducer_of
 
-    def keepers(self, round_: int) -> list[int] | None:
+    def reducers(self, round_: int) -> list[int] | None:
         """The reducers of the chunks of a past round, if they are still known."""
         return self._rounds.get(round_)
 
-    def change(self, message: Keep) -> range:
+    def change(self, message: NewReducer) -> range:
         """Give a stripe another reducer; return its chunks, none if there is no such stripe or rank."""
-        if message.stripe >= len(self._stripes) or message.keeper not in self._plan.computing:
+        if message.stripe >= len(self._stripes) or message.reducer not in self._plan.computing:
             return range(0)
         for index in self._stripes[message.stripe]:
-            self._keeper_of[index] = message.keeper
+            self._reducer_of[index] = message.reducer
         return self._stripes[message.stripe]
 
     def in_order(self, rank: int) -> Iterator[int]:

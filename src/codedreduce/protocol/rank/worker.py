@@ -26,9 +26,9 @@ from codedreduce.protocol.core.messages import (
     Do,
     Done,
     Go,
-    Keep,
     Late,
     Mistaken,
+    NewReducer,
     Passed,
     Status,
     Tell,
@@ -343,10 +343,10 @@ class RankWorker:
         """A connection is new: send the peer its chunks of this round again, as they may be lost."""
         self._exchange.send_again(peer, self._sent())
 
-    def change_keeper(self, message: Keep) -> None:
+    def change_reducer(self, message: NewReducer) -> None:
         """A stripe has another reducer for the rest of the round: send it the stripe of all results."""
         if message.round == self._position.go.round:
-            self._exchange.change_keeper(message, self._sent())
+            self._exchange.change_reducer(message, self._sent())
 
     # -- messages from the leader
 
@@ -434,6 +434,6 @@ class RankWorker:
         go, generation = self._position.go, self._position.generation
         return Status(
             generation=generation, round=self._position.round, done=self._work.advanced,
-            lacks=tuple(self._exchange.keeper.lacks())[:TOLD_AT_ONCE], digest=digest,
+            lacks=tuple(self._exchange.reducer.lacks())[:TOLD_AT_ONCE], digest=digest,
             begun=go.round if go.generation == generation else 0, is_idle=self._work.is_idle,
         )  # fmt: skip

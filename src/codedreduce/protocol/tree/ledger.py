@@ -144,20 +144,20 @@ class Ledger:
         del self._assigned[child]
         return self._idle(child, now)
 
-    def failed(self, who: int, task: int, troubles: tuple[Trouble, ...], now: float) -> float | None:
+    def failed(self, child: int, task: int, troubles: tuple[Trouble, ...], now: float) -> float | None:
         """A child cannot do a share, or the node its own unit. Return when to ask a replica, if sooner than planned.
 
         The child may be able to do another share, and is asked for one if no other child is idle.
         """
         share = self.shares.find(task)
-        if share is None or share.whole or (who != self._node and who not in share.providers):
+        if share is None or share.whole or (child != self._node and child not in share.providers):
             return None
-        self._failed.setdefault(task, {})[who] = troubles
-        if self._assigned.get(who) == task:
-            del self._assigned[who]
-            self._worked.setdefault(who, now - self.since)  # perhaps the only hint of how long a share takes
-            if who in self._here:
-                self._idle_since[who] = now
+        self._failed.setdefault(task, {})[child] = troubles
+        if self._assigned.get(child) == task:
+            del self._assigned[child]
+            self._worked.setdefault(child, now - self.since)  # perhaps the only hint of how long a share takes
+            if child in self._here:
+                self._idle_since[child] = now
         return self._sooner(now)
 
     def beyond_help(self) -> tuple[Trouble, ...]:

@@ -85,7 +85,7 @@ class RingNode(Machine):
         longest = max(1, -(-settings.length // plan.workers))
         return max(settings.window, min(MOST_IN_FLIGHT, settings.window * settings.chunk // longest))
 
-    def _who(self, sender: int) -> From:
+    def _role_of(self, sender: int) -> From:
         return PREVIOUS if sender == self.plan.ring.previous(self.node) else STRANGER
 
     def _fits(self, message: AnyMessage, data: Vector) -> bool:

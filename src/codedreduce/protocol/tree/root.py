@@ -80,7 +80,7 @@ class Root(Machine):
         """The missing workers, without those below them."""
         return self.below.roster.lacking()
 
-    def _who(self, sender: int) -> From:
+    def _role_of(self, sender: int) -> From:
         return CHILD if sender in self.below.children else STRANGER
 
     def _fits(self, message: AnyMessage, data: Vector) -> bool:
@@ -219,8 +219,8 @@ class Root(Machine):
     def _stop_if_lost(self, troubles: tuple[Trouble, ...]) -> None:
         """End the run, and name the workers that failed, if no worker can do a part of this round."""
         if troubles:
-            who = sorted({node for node, _ in troubles})
-            self._stop(f"round {self.round} cannot be computed: workers {who} failed", troubles)
+            failed = sorted({node for node, _ in troubles})
+            self._stop(f"round {self.round} cannot be computed: workers {failed} failed", troubles)
 
     # -- the sum
 

@@ -87,8 +87,8 @@ class StandingIn:
         too_late = since + self._settings.replan_after + MUCH_TOO_LATE * max(self._took, default=math.inf)
         given_up = set(wanted) if now >= too_late else set(wanted) & self._cannot_come()
         if given_up - self._given_up:
-            who = sorted({one for task in given_up for one in wanted[task]})
-            self._say(now - since, who)
+            workers = sorted({one for task in given_up for one in wanted[task]})
+            self._say(now - since, workers)
             self._given_up |= given_up
             if self._share is None:
                 self.go_on()
@@ -103,12 +103,12 @@ class StandingIn:
         shares = self._plan.needs(0, 0).shares
         return frozenset(share.task for share in shares if silent.issuperset(share.providers))
 
-    def _say(self, waited: float, who: list[int]) -> None:
+    def _say(self, waited: float, workers: list[int]) -> None:
         round_, missing = self._below.round, self._below.roster.lacking()
-        reason = f"round {round_} has waited {waited:.3g} s; the root computes in place of one of {who}"
+        reason = f"round {round_} has waited {waited:.3g} s; the root computes in place of one of {workers}"
         if missing:
             reason += f", while {missing} are missing"
-        self._actions.append(Note(kind="stands in", reason=reason, round=round_, nodes=tuple(who)))
+        self._actions.append(Note(kind="stands in", reason=reason, round=round_, nodes=tuple(workers)))
 
     def go_on(self) -> None:
         """Compute the next unit of the shares that are still missing."""

@@ -92,7 +92,7 @@ class TreeWorker(Machine):
         self._salvages = plan.wait_for is not None
         self._pieces = {self.first_task: plan.unit(node, self.first_task).pieces}
 
-    def _who(self, sender: int) -> From:
+    def _role_of(self, sender: int) -> From:
         if sender == self.parent:
             return PARENT
         return CHILD if self.below is not None and sender in self.below.children else STRANGER
