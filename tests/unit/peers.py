@@ -129,7 +129,7 @@ def choices(plan: str, likely: Sequence[int]) -> Choices:
         said.Unable: {"task": tasks, "troubles": TROUBLES},
         said.Failure: {"troubles": TROUBLES, "ends": (False, False, True)},
         said.RingChunk: {"segment": (0, 0, 1, 1, 2, 2, 3, LARGEST), "index": INDICES, "finished": (False, True)},
-        said.Go: {"parts": PARTS, "keepers": ((), (), ((0, 0), (1, 4096)), ((0, 0), (1, 0), (2, 0)), ((LARGEST, 1),))},
+        said.Go: {"parts": PARTS, "reducers": ((), (), ((0, 0), (1, 4096)), ((0, 0), (1, 0), (2, 0)), ((LARGEST, 1),))},
         said.Do: {"parts": PARTS},
         said.Cut: {"unit": UNITS, "end": BLOCKS},
         said.Tell: {},
