@@ -82,13 +82,13 @@ class Members:
         actions: Actions,
         plan: StripedPlan,
         settings: Settings,
-        coordinating: Scheduler,
+        scheduler: Scheduler,
         *,
         own: int,
         generation: int,
     ) -> None:
         self._actions = actions
-        self._scheduler = coordinating
+        self._scheduler = scheduler
         self._own = own
         self._roster = Roster([rank for rank in plan.computing if rank != own], run_name(plan, settings))
         self._drift = DriftDetector(plan.workers, settings.after + 1, own)

@@ -203,7 +203,7 @@ class Links:
         self.vector: float = 0.0
         self.is_known = False
         self._chunks = 1
-        self._keepers_after: Sequence[int] = [0] * ranks  # number of reducers between a rank and `own`
+        self._reducers_after: Sequence[int] = [0] * ranks  # number of reducers between a rank and `own`
         self._awaited: tuple[float, float] | None = None  # the first chunk: fraction of a vector, since when
         self._kept: Sequence[float] = [0.0] * ranks
         self._sent: list[tuple[int, float]] = []
@@ -221,7 +221,7 @@ class Links:
             self._chunks = chunks
             turned = [*stripes[self._own :], *stripes[: self._own]]
             after = list(accumulate((bool(stripe) for stripe in reversed(turned)), initial=0))[-2::-1]
-            self._keepers_after = [after[(rank - self._own) % self._ranks] for rank in range(self._ranks)]
+            self._reducers_after = [after[(rank - self._own) % self._ranks] for rank in range(self._ranks)]
 
     def sends(self, rank: int, now: float) -> None:
         """A rank begins to send a vector."""
@@ -252,8 +252,8 @@ class Links:
 
         They are equal while no vector's time is known. `Stripes.in_order` defines the order in which chunks are sent.
         """
-        others = max(1, self._keepers_after[self._own] + bool(self._kept[self._own]) - 1)
-        sent = position * others + self._keepers_after[rank] + 1
+        others = max(1, self._reducers_after[self._own] + bool(self._kept[self._own]) - 1)
+        sent = position * others + self._reducers_after[rank] + 1
         return min(1.0, sent / (self._chunks * (1 - self._kept[rank]) or 1.0))
 
     def free_at(self, rank: int) -> float:
