@@ -4,14 +4,14 @@ import pytest
 
 from codedreduce.simulator import Gradients
 
-from .golden import FILE, KINDS, RUNS, course, summaries
+from .golden import KINDS, RUNS, course, frozen, is_same, summaries
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_runs_take_the_course_that_was_frozen(kind):
-    golden = [line for line in FILE.read_text().splitlines() if line.startswith(f"{kind} ")]
+    golden = frozen(kind)
     assert len(golden) == RUNS
-    assert summaries(kind) == golden
+    assert [pair for pair in zip(golden, summaries(kind), strict=True) if not is_same(*pair)] == []
 
 
 def test_one_gradient_with_another_sign_shows():
