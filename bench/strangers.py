@@ -30,7 +30,8 @@ from tests.fuzz.strangers import BOOK, CONTROL, Context, Stranger, doors, plain_
 
 from bench.measure import save
 from codedreduce.net.buffers import Buffers
-from codedreduce.net.carrier import Arrived, name_of
+from codedreduce.net.carrier import Arrived
+from codedreduce.net.connections import name_of
 from codedreduce.net.frames import OPEN_ASKING, PLAIN
 from codedreduce.net.rendezvous.directory import Registration
 from codedreduce.net.transport import Transport
@@ -166,7 +167,7 @@ def checks(repeats: int = 20_000) -> dict[str, float]:
     context: Context = zmq.Context()
     parent = Transport(context, 0, run.settings, Buffers(run, 0), rights_at(0, run.plan))
     parent.listen(run.meeting.listen_at())
-    link = parent._children[1]
+    link = parent._links[1]
     body = encode(ShareChunk(round=1, task=1, index=0))
     frames = [zmq.Frame(PLAIN + link.session.incoming + body), zmq.Frame(bytes(run.settings.chunk_bytes(0)))]
     small = [zmq.Frame(PLAIN + link.session.incoming + encode(Hello(plan="x")))]
@@ -175,7 +176,7 @@ def checks(repeats: int = 20_000) -> dict[str, float]:
     for name, plane, said in (("chunk", 1, frames), ("small", 0, small)):
         begin = time.perf_counter()
         for _ in range(repeats):
-            arrived = parent._read(link, plane, said)
+            arrived = parent._read(link.planes[plane], said)
         found[name] = (time.perf_counter() - begin) / repeats
         assert isinstance(arrived, Arrived)
         message = arrived.message

@@ -103,13 +103,14 @@ class Insider(Checked):
         machine.handle = handle_and_send
 
     def _send(self, carrier: Carrier, other: int, mutations: Mutations) -> None:
-        link = carrier._link_to(other)
-        socket, name = carrier._way(link, mutations.random.choice(PLANES))
+        link = carrier._links[other]
+        connection = link.planes[mutations.random.choice(PLANES)]
         frames = mutations.frames(link.session.outgoing)
-        if socket is None or _is_believed(frames):
+        if _is_believed(frames):
             return
         with contextlib.suppress(zmq.ZMQError):
-            socket.send_multipart([*([name] if name is not None else []), *frames], zmq.DONTWAIT)
+            named = [connection.called] if connection.called is not None else []
+            connection.socket.send_multipart([*named, *frames], zmq.DONTWAIT)
             self._counts[:8] = (self.sent + 1).to_bytes(8, "big")
 
 

@@ -19,7 +19,8 @@ import psutil
 import zmq
 
 from codedreduce.net.buffers import Buffers
-from codedreduce.net.carrier import Carrier, Endpoints
+from codedreduce.net.carrier import Carrier
+from codedreduce.net.connections import Endpoints
 from codedreduce.net.keys import Guard, Pair
 from codedreduce.net.rendezvous.meeting import neighbours
 from codedreduce.net.transport import Mesh, Transport
@@ -155,11 +156,11 @@ class Two:
             )
         if not self.driver.is_alive():
             return False
-        link = self.rogue._link_to(self.node)
+        link = self.rogue._links[self.node]
         plane = mutations.random.randrange(2)
         frames = mutations.frames(link.session.outgoing)
         try:
-            put(self.rogue, link, plane, frames, seals=mutations.random.random() < 0.9)
+            put(link, plane, frames, seals=mutations.random.random() < 0.9)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
@@ -169,7 +170,7 @@ class Two:
     def _is_up(self, within: float) -> bool:
         """Whether the two have a session, or come to have one."""
         deadline = time.monotonic() + within
-        while not self.rogue._link_to(self.node).session.is_up and self.driver.is_alive():
+        while not self.rogue._links[self.node].session.is_up and self.driver.is_alive():
             self._turn(20)
             if time.monotonic() > deadline:
                 return False

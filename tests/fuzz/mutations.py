@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from codedreduce.net.carrier import Endpoints
+from codedreduce.net.connections import Endpoints
 from codedreduce.net.frames import ACKNOWLEDGEMENT, MARKED, OPEN, OPEN_ASKING, PLAIN
 from codedreduce.net.keys import Guard
 from codedreduce.net.rendezvous.directory import Registration, Standing

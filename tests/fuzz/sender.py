@@ -13,7 +13,7 @@ import time
 
 import msgspec
 
-from codedreduce.net.carrier import name_of
+from codedreduce.net.connections import name_of
 from codedreduce.run.agreement import Meeting
 from tests.fuzz.mutations import Mutations
 from tests.fuzz.strangers import BOOK, Raw

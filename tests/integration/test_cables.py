@@ -98,7 +98,7 @@ class Cluster:
 
     def is_reached(self, node: int) -> bool:
         """Whether the first node has a session with another."""
-        return self.cluster._node._talking._transport._link_to(node).session.is_up
+        return self.cluster._node._talking._transport._links[node].session.is_up
 
     def rounds_more(self, count: int) -> float:
         """So many rounds; the longest."""

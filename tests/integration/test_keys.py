@@ -22,11 +22,10 @@ import zmq
 from codedreduce import CodedReduce, Striped, Tree
 from codedreduce.errors import JoinRefused, UsageError
 from codedreduce.net.buffers import Buffers
-from codedreduce.net.carrier import Endpoints, name_of
+from codedreduce.net.connections import Endpoints, name_of
 from codedreduce.net.frames import OPEN_ASKING, PLAIN
 from codedreduce.net.keys import Guard, pair_of_books
 from codedreduce.net.rendezvous.directory import Registration
-from codedreduce.net.rendezvous.visiting import find
 from codedreduce.net.transport import Mesh
 from codedreduce.node.local import LocalCluster
 from codedreduce.node.node import Node
@@ -40,6 +39,7 @@ from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.journal import Journal
 from codedreduce.run.world import World
 from codedreduce.schemes import Piece, Plan
+from tests.raw import connect, find
 from tests.sums import sums
 from tests.waiting import PATIENCE
 
@@ -261,7 +261,7 @@ def meet(members: list[Member], within: float = PATIENCE) -> None:
 def introduce(members: list[Member]) -> None:
     for member in members:
         rank = member.mesh.node
-        member.mesh.connect({other.mesh.node: other.endpoints for other in members if other.mesh.node != rank})
+        connect(member.mesh, {other.mesh.node: other.endpoints for other in members if other.mesh.node != rank})
 
 
 def test_members_that_were_named_are_let_in(members: list[Member]) -> None:
@@ -272,8 +272,8 @@ def test_members_that_were_named_are_let_in(members: list[Member]) -> None:
 
 def test_who_comes_before_it_is_named_waits_and_is_let_in(members: list[Member]) -> None:
     introduce(members[1:])
-    members[1].mesh.connect({0: members[0].endpoints})
-    members[2].mesh.connect({0: members[0].endpoints})
+    connect(members[1].mesh, {0: members[0].endpoints})
+    connect(members[2].mesh, {0: members[0].endpoints})
     time.sleep(0.3)
     assert members[0].take() == [], "not named yet"
     introduce(members[:1] + members[1:])

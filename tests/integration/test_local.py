@@ -18,7 +18,6 @@ from codedreduce import CodedReduce, RingAllReduce, Tree
 from codedreduce.errors import TooManyStragglers, UsageError, WorkerFailed
 from codedreduce.memory.arena import arenas_of
 from codedreduce.net.rendezvous.directory import Registration
-from codedreduce.net.rendezvous.visiting import find
 from codedreduce.node.local import LocalCluster
 from codedreduce.node.node import Node
 from codedreduce.process.secrets import Secret
@@ -30,6 +29,7 @@ from codedreduce.run.world import World
 from codedreduce.schemes import Piece
 from codedreduce.simulator import parse_delays
 from tests.fuzz.strangers import doors
+from tests.raw import find
 from tests.waiting import PATIENCE
 
 SCHEME = CodedReduce(Tree.regular(fanout=2, depth=2), 1)

@@ -16,10 +16,10 @@ import zmq
 from codedreduce import MasterWorker
 from codedreduce.errors import CodedReduceError
 from codedreduce.net.buffers import Buffers
-from codedreduce.net.carrier import Arrived, Endpoints, Gone, News, Reached, name_of
+from codedreduce.net.carrier import Arrived, Gone, News, Reached
+from codedreduce.net.connections import Endpoints, name_of
 from codedreduce.net.frames import MARKED, MARKED_BY_REFERENCE, PLAIN
 from codedreduce.net.rendezvous.directory import Directory, Opened, Registration
-from codedreduce.net.rendezvous.visiting import find
 from codedreduce.net.transport import Mesh
 from codedreduce.node.driver import Driver
 from codedreduce.protocol import Settings
@@ -30,7 +30,7 @@ from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import Rights
 from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.quorum import Gathering
-from tests.raw import put
+from tests.raw import connect, find, put
 from tests.waiting import PATIENCE
 
 from .test_transport import after_a_cut, until
@@ -62,7 +62,7 @@ class Ranks:
         return self.meshes[rank].listen(where)
 
     def connect(self, rank: int) -> None:
-        self.meshes[rank].connect({peer: where for peer, where in self.endpoints.items() if peer != rank})
+        connect(self.meshes[rank], {peer: where for peer, where in self.endpoints.items() if peer != rank})
 
     def wait(self) -> None:
         """As each process does by itself: until it has a session with all others."""
@@ -170,7 +170,8 @@ def test_who_is_gone_is_missed_by_all_and_found_again(ranks: Callable[[int], Ran
     if elsewhere:
         them.endpoints[2] = them.start(2, f"ipc://@codedreduce-{os.getpid()}-{time.monotonic_ns()}")
         for rank in (0, 1, 3):
-            assert them.meshes[rank].move(2, them.endpoints[2])
+            them.meshes[rank].move(2, them.endpoints[2])
+            assert them.meshes[rank].address_of(2) in them.endpoints[2]
     else:
         them.start(2, them.endpoints[2])
     them.connect(2)
@@ -242,7 +243,7 @@ def test_who_does_not_come_is_named() -> None:
         mesh = Mesh(context, 1, SETTINGS, Buffers(RUN, 1), RIGHTS)
         mesh.listen("tcp://127.0.0.1")
         nobody = f"ipc://@codedreduce-{os.getpid()}-nobody"
-        mesh.connect({peer: Endpoints(f"{nobody}-{peer}-c", f"{nobody}-{peer}-d") for peer in (0, 2)})
+        connect(mesh, {peer: Endpoints(f"{nobody}-{peer}-c", f"{nobody}-{peer}-d") for peer in (0, 2)})
         with pytest.raises(CodedReduceError, match=r"rank 1 could not reach ranks \[0, 2\] within 0.1 s"):
             mesh.wait_until_connected(0.1, lambda: looked.append(1))
         assert looked
@@ -295,7 +296,7 @@ def test_garbage_costs_its_sender_the_connection_and_holds_nobody_up(
     them = ranks(3)
     rogue = them.meshes[2]
     tag = rogue._links[1].session.outgoing
-    put(rogue, rogue._links[1], plane, [kind + tag + frames[0], *frames[1:]])
+    put(rogue._links[1], plane, [kind + tag + frames[0], *frames[1:]])
     found = after_a_cut(*them.meshes.values())
     assert not found[0], "nobody else notices"
     ((sender, told_of),) = them.meshes[1].unreadable
@@ -390,7 +391,8 @@ def test_enough_begin_and_a_late_one_is_found(ranks: Callable[[int], Ranks]) -> 
     them.endpoints[late] = them.start(late, f"ipc://@codedreduce-{os.getpid()}-{time.monotonic_ns()}")
     them.connect(late)
     for rank in range(3):
-        assert them.meshes[rank].move(late, them.endpoints[late])
+        them.meshes[rank].move(late, them.endpoints[late])
+        assert them.meshes[rank].address_of(late) in them.endpoints[late]
     found = them.until(lambda found: all(found.values()) and len(found[late]) == 3)
     assert found == {0: [Reached(3)], 1: [Reached(3)], 2: [Reached(3)], 3: found[late]}
     assert sorted(found[late]) == [Reached(0), Reached(1), Reached(2)], "what was for it before is not kept"

@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 import zmq
 
 from codedreduce import Striped
-from codedreduce.net import transport as meshes
+from codedreduce.net import connections
 from codedreduce.net.buffers import Buffers
-from codedreduce.net.carrier import Arrived, Gone, name_of
+from codedreduce.net.carrier import Arrived, Gone
+from codedreduce.net.connections import name_of
 from codedreduce.net.keys import Guard
 from codedreduce.net.sessions import CONTROL, DATA
 from codedreduce.net.transport import Mesh
@@ -26,6 +28,7 @@ from codedreduce.protocol.rights import rights_at
 from codedreduce.run.agreement import Meeting, Run
 from codedreduce.schemes import Piece
 from tests.proxies import Message, Proxy, flipped
+from tests.raw import connect
 from tests.waiting import PATIENCE
 
 from .test_wire import ENCRYPTED, meeting
@@ -84,7 +87,7 @@ class Members:
             others = {other.mesh.node: other.endpoints for other in self.all if other is not one}
             if one.mesh.node == 0:
                 others[1] = others[1]._replace(data=self.proxy.address)
-            one.mesh.connect(others)
+            connect(one.mesh, others)
         self.until(self.is_up)
 
     def _pass_on(self, up: bool, messages: list[Message]) -> list[Message]:
@@ -234,12 +237,12 @@ def test_a_member_cannot_take_over_another_s_connection(plane: int) -> None:
 
 def test_one_that_others_connect_to_cannot_speak_as_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it calls itself to those who come."""
-    mutual = meshes.mutual
+    bound = connections.bound
 
-    def called_another(context: zmq.Context, address: str, name: bytes, who: str, *others: object) -> object:
-        return mutual(context, address, name_of(0) if who == "node 1" else name, who, *others)  # type: ignore[arg-type]
+    def called_another(context: zmq.Context, address: str, who: str, *others: Any, name: bytes, **also: Any) -> object:
+        return bound(context, address, who, *others, name=name_of(0) if who == "rank 1" else name, **also)
 
-    monkeypatch.setattr(meshes, "mutual", called_another)
+    monkeypatch.setattr(connections, "bound", called_another)
     them = Members(Secret.fresh(), 3)
     try:
         for one in them.all:

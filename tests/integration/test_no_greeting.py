@@ -26,7 +26,7 @@ while time.monotonic() < end:
     if kind == "bound":
         sockets.bound(context, address, "node 1", of_control())
     elif kind == "mutual":
-        sockets.mutual(context, address, b"1", "node 1", of_control())
+        sockets.bound(context, address, "node 1", of_control(), name=b"1")
     else:
         socket, _ = sockets.answering(context, of_books(3))
         assert not sockets.listen_at_too(socket, address)

@@ -16,7 +16,7 @@ from codedreduce import Striped
 from codedreduce.errors import JoinRefused, UsageError
 from codedreduce.launch.environment import read_membership
 from codedreduce.net.buffers import Buffers
-from codedreduce.net.carrier import Endpoints
+from codedreduce.net.connections import Endpoints
 from codedreduce.net.rendezvous import visiting
 from codedreduce.net.rendezvous.directory import Directory, Opened, Registration, Standing
 from codedreduce.net.rendezvous.meeting import Met
@@ -287,7 +287,7 @@ def test_who_leads_answers_where_the_run_meets_as_soon_as_nobody_else_does(place
         assert late.find() == {0: where(0), 1: where(1)}
         assert late.standing == Standing(generation=3, leader=1, round=7, is_on=True)
         late.close()
-        assert wait_until(lambda: mesh._links[2].leads_to[1] == listens.data), "and who leads hears where it is"
+        assert wait_until(lambda: mesh._links[2].planes[1].leads_to == listens.data), "and who leads hears where it is"
     finally:
         driver.leave("over")
     assert driver.failure is None

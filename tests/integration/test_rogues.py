@@ -214,7 +214,7 @@ def test_what_nobody_can_have_come_to_is_no_message(role: str) -> None:
         if listens:
             carrier.listen("tcp://127.0.0.1")
         carrier.expect(seeks)
-        link = carrier._link_to(other)
+        link = carrier._links[other]
         said = {type(message): message for message in MESSAGES if type(message) in link.may_say}
         assert said.keys() == link.may_say
         for message in said.values():

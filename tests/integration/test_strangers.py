@@ -13,7 +13,8 @@ import zmq
 
 from codedreduce import RingAllReduce
 from codedreduce.net.buffers import Buffers
-from codedreduce.net.carrier import Arrived, Endpoints, Gone, News, Reached, name_of
+from codedreduce.net.carrier import Arrived, Gone, News, Reached
+from codedreduce.net.connections import Endpoints, name_of
 from codedreduce.net.frames import MARKED, OPEN, OPEN_ASKING, PLAIN
 from codedreduce.net.limits import MOST_NAMELESS
 from codedreduce.net.pending_connections import PendingConnections
@@ -26,7 +27,7 @@ from codedreduce.protocol.rights import rights_at
 from codedreduce.run.agreement import Meeting, Run
 from tests.fuzz.runs import PLANS, Checked, memory_of
 from tests.fuzz.strangers import BOOK, CONTROL, DATA, Stranger, doors, plain_connection, stranger
-from tests.raw import put
+from tests.raw import connect, put
 from tests.waiting import PATIENCE, wait_until
 
 from .test_mesh import opened, where
@@ -128,11 +129,10 @@ def test_a_ring_chunk_that_is_not_whole_numbers(count: int) -> None:
     context: Context = zmq.Context()
     try:
         one, two = (Transport(context, node, settings, Buffers(run, node), rights_at(node, plan)) for node in (1, 2))
-        one.connect({2: two.listen("tcp://127.0.0.1")})
+        connect(one, {2: two.listen("tcp://127.0.0.1")})
         until(lambda found: all(found.values()), one, two)
-        assert one._parent is not None
         header = encode(RingChunk(round=1, segment=0, index=0, finished=False))
-        put(one, one._parent, 1, [MARKED + one._parent.session.outgoing + header, bytes(4 * count)])
+        put(one._links[2], 1, [MARKED + one._links[2].session.outgoing + header, bytes(4 * count)])
         found = until(lambda found: bool(found[2]), one, two)
         assert not [news for news in found[2] if isinstance(news, Arrived)] or count in (2,)
         assert bool(two.unreadable) == (count != 2)
@@ -275,7 +275,7 @@ def test_a_wrong_digest_at_the_start_does_not_end_the_root() -> None:
 def test_a_frame_that_is_too_large_costs_a_connection_and_no_more(family: tuple[Transport, Transport]) -> None:
     """Whoever made it: ZeroMQ does not make one again whose other side did that, so the node does."""
     parent, child = family
-    parent._down[0].send_multipart([name_of(3), bytes(LARGEST_HEADER + 1000)])
+    parent.sockets[0].send_multipart([name_of(3), bytes(LARGEST_HEADER + 1000)])
     until(lambda found: any(isinstance(news, Gone) for news in found[3]), parent, child)
 
     def is_back(found: dict[int, list[News]]) -> bool:

@@ -16,7 +16,8 @@ import zmq
 from codedreduce import MasterWorker
 from codedreduce.memory.arena import Reference
 from codedreduce.net.buffers import Buffers
-from codedreduce.net.carrier import Arrived, Carrier, Endpoints, Gone, News, Reached
+from codedreduce.net.carrier import Arrived, Carrier, Gone, News, Reached
+from codedreduce.net.connections import Endpoints
 from codedreduce.net.frames import ACKNOWLEDGEMENT, MARKED, MARKED_BY_REFERENCE, OPEN, PLAIN
 from codedreduce.net.transport import Transport
 from codedreduce.protocol import Settings
@@ -25,7 +26,7 @@ from codedreduce.protocol.core.messages import Goodbye, Hello, ModelChunk, Offer
 from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import rights_at
 from codedreduce.run.agreement import Meeting, Run
-from tests.raw import put
+from tests.raw import connect, put
 from tests.waiting import PATIENCE
 
 SETTINGS = Settings(length=6)
@@ -92,7 +93,7 @@ def family(context: Context) -> tuple[Transport, Transport]:
     """A parent and a child that have a session."""
     parent, endpoints = listening(context)
     child = Transport(context, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
-    child.connect({0: endpoints})
+    connect(child, {0: endpoints})
     found = until(lambda found: all(found.values()), parent, child)
     assert found == {0: [Reached(3)], 3: [Reached(0)]}
     return parent, child
@@ -131,13 +132,14 @@ def test_what_is_sent_before_the_first_session_waits(context: Context) -> None:
     """However long the connections take: nobody counts as gone who has not been there."""
     parent, endpoints = listening(context)
     child = Transport(context, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
-    child.connect({0: endpoints._replace(data="ipc://@codedreduce-nobody")})
+    connect(child, {0: endpoints._replace(data="ipc://@codedreduce-nobody")})
     child.send(Transmit(to=0, message=Offer(round=1, task=3)))
     deadline = time.monotonic() + 1.5  # more than a second late
     while time.monotonic() < deadline:
         assert not any(turn(parent, child).values()), "one plane is not enough"
     child.send(Transmit(to=0, message=Offer(round=2, task=3)))
-    assert child.move(0, endpoints)
+    child.move(0, endpoints)
+    assert child._links[0].planes[1].leads_to == endpoints.data
     found = until(lambda found: len(found[0]) == 3, parent, child)
     assert found[0] == [Reached(3), *(Arrived(3, Offer(round=round_, task=3)) for round_ in (1, 2))]
 
@@ -172,7 +174,7 @@ def test_one_connection_that_breaks_is_a_new_session_on_both(family: tuple[Trans
 
 def shut(node: Transport, plane: int) -> None:
     """End the connection by which a neighbour of this node speaks on a plane, as the kernel would."""
-    (descriptor,) = [link.comes_by[plane] for link in node._children.values() if link.comes_by[plane] >= 0]
+    (descriptor,) = [one for link in node._links.values() if (one := link.planes[plane].comes_by) >= 0]
     connection = socket.socket(fileno=os.dup(descriptor))
     connection.shutdown(socket.SHUT_RDWR)
     connection.close()
@@ -194,7 +196,7 @@ def test_who_is_gone_is_not_written_to(context: Context) -> None:
     parent, endpoints = listening(context)
     other: Context = zmq.Context()
     child = Transport(other, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
-    child.connect({0: endpoints})
+    connect(child, {0: endpoints})
     until(lambda found: all(found.values()), parent, child)
     other.destroy(linger=0)
     assert until(lambda found: bool(found[0]), parent)[0] == [Gone(3)]
@@ -203,7 +205,7 @@ def test_who_is_gone_is_not_written_to(context: Context) -> None:
     assert not parent.has_news
     again: Context = zmq.Context()
     child = Transport(again, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
-    child.connect({0: endpoints})
+    connect(child, {0: endpoints})
     found = until(lambda found: all(found.values()), parent, child)
     assert found == {0: [Reached(3)], 3: [Reached(0)]}
     assert not any(turn(parent, child).values()), "what was for the one that went does not reach the one that came"
@@ -241,11 +243,10 @@ def test_what_is_no_message_costs_its_sender_the_connection(
     """It is told once; what follows by that connection is not heard; over a new one everything is."""
     parent, child = family
     first, *others = frames
-    assert child._parent is not None
-    tag = child._parent.session.outgoing
+    tag = child._links[0].session.outgoing
     for _ in range(5):
-        put(child, child._parent, plane, [kind + tag + first, *others])
-    put(child, child._parent, 0, [PLAIN + tag + encode(Offer(round=1, task=3))])
+        put(child._links[0], plane, [kind + tag + first, *others])
+    put(child._links[0], 0, [PLAIN + tag + encode(Offer(round=1, task=3))])
     found = after_a_cut(parent, child)
     if plane == 0:
         assert not of_kind(found[0], Arrived), "it came after what was none"
@@ -260,8 +261,8 @@ def test_what_is_no_message_costs_its_sender_the_connection(
 
 def test_a_child_cuts_a_parent_that_sends_what_is_none(family: tuple[Transport, Transport]) -> None:
     parent, child = family
-    link = parent._children[3]
-    put(parent, link, 0, [PLAIN + link.session.outgoing + encode(Hello(plan="x"))])
+    link = parent._links[3]
+    put(link, 0, [PLAIN + link.session.outgoing + encode(Hello(plan="x"))])
     after_a_cut(parent, child)
     assert child.unreadable == [(0, "rank 0 sent Hello, which it has no right to send")]
 
@@ -271,12 +272,11 @@ def test_memory_that_is_gone_is_nobody_s_fault(context: Context) -> None:
     run = replace(RUN, meeting=Meeting(run="shares", shared_memory=True))
     parent = Transport(context, 0, SETTINGS, Buffers(run, 0), rights_at(0, run.plan))
     child = Transport(context, 3, SETTINGS, Buffers(run, 3), rights_at(3, run.plan))
-    child.connect({0: parent.listen("tcp://127.0.0.1")})
+    connect(child, {0: parent.listen("tcp://127.0.0.1")})
     until(lambda found: all(found.values()), parent, child)
-    assert child._parent is not None
-    child._parent.session.marked_went()
+    child._links[0].session.marked_went()
     nowhere = msgspec.msgpack.encode(Reference(2, 2**22 + 1, 3, 4, 0, 24))
-    put(child, child._parent, 1, [MARKED_BY_REFERENCE + child._parent.session.outgoing + GOOD, nowhere])
+    put(child._links[0], 1, [MARKED_BY_REFERENCE + child._links[0].session.outgoing + GOOD, nowhere])
     found = until(lambda found: bool(found[3]), parent, child)
     assert found == {0: [], 3: [Arrived(0, None)]}
     assert "the shared memory of rank 2 is not available" in parent.unreadable[0][1]
@@ -284,8 +284,7 @@ def test_memory_that_is_gone_is_nobody_s_fault(context: Context) -> None:
 
 def test_a_frame_too_short_for_a_session_is_told(family: tuple[Transport, Transport]) -> None:
     parent, child = family
-    assert child._parent is not None
-    put(child, child._parent, 0, [b"\x00short"])
+    put(child._links[0], 0, [b"\x00short"])
     assert parent.sockets[0].poll(1000 * PATIENCE)
     assert turn(parent) == {0: [Gone(3)]}
     assert parent.unreadable == [(3, "rank 3 sent a frame of 6 bytes; the shortest has 17")]

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from codedreduce import CodedReduce, Striped, Tree
-from codedreduce.net.carrier import Carrier, Endpoints, PeerLink
+from codedreduce.net.carrier import Carrier
+from codedreduce.net.connections import Endpoints, PeerLink
 from codedreduce.net.sessions import DATA, SessionStep
 from codedreduce.node.local import LocalCluster
 from codedreduce.process.addresses import free_port
@@ -165,7 +166,7 @@ class Between:
         move, complain, follow = Carrier.move, Carrier._complain, Carrier._follow
         path, made = self._path, {}
 
-        def moved(carrier: Carrier, peer: int, endpoints: Endpoints) -> bool:
+        def moved(carrier: Carrier, peer: int, endpoints: Endpoints) -> None:
             found = list(endpoints)
             for plane in planes:
                 where = endpoints[plane]
@@ -173,7 +174,7 @@ class Between:
                     act: Act = Disturbance(kind, path, plane, 100 * carrier.node + peer + 7 * len(made))
                     made[where] = Proxy(where, act)
                 found[plane] = made[where].address
-            return move(carrier, peer, Endpoints(*found))
+            move(carrier, peer, Endpoints(*found))
 
         def told(carrier: Carrier, sender: int | None, why: str) -> None:
             write(path, f"told: {why}")

@@ -2,9 +2,10 @@
 
 Imports `run`, `memory`, `process` and what is below; nothing of `node`.
 
-- `carrier`: what all sockets of a node have in common; `transport`: topologies (all to all, tree, ring)
+- `carrier`: messages to and from neighbours; `transport`: topologies (all to all, tree, ring)
+- `chunks`, `buffers`: vectors on the wire, and where they lie
+- `connections`: which exist, and with which neighbour; `pending_connections`: those of unidentified senders
 - `sessions`, `frames`, `limits`, `sockets`: turn two connections into messages that arrive as they were sent
-- `pending_connections`: connections of unidentified senders
-- `keys`: authentication and encryption; `buffers`: where vectors lie, and what they are on the wire
+- `keys`: authentication and encryption
 - `rendezvous/`: how nodes find each other
 """

@@ -79,28 +79,19 @@ def is_local(address: str) -> bool:
 
 
 def bound(
-    context: Context, address: str, owner: str, limits: Limits, keys: Keys | None = None, *, hands_over: bool = True
-) -> tuple[Socket, Socket, str]:
+    context: Context, address: str, owner: str, limits: Limits, keys: Keys | None = None, *, name: bytes = b"",
+    hands_over: bool = True,
+) -> tuple[Socket, Socket, str]:  # fmt: skip
     """A socket for connections from others, told apart by their names; its monitor; and where it listens.
 
-    If it `hands_over`, a neighbour that was restarted elsewhere takes over its name, whichever side connects.
-    """
-    return _listening(_made(context, zmq.ROUTER, limits), address, owner, keys, hands_over)
-
-
-def mutual(
-    context: Context, address: str, name: bytes, owner: str, limits: Limits, keys: Keys | None = None
-) -> tuple[Socket, Socket, str]:
-    """A socket for connections from others and to others; monitor and place as above.
-
-    It has this name, which can be taken over as above. Without a name, ZeroMQ names connections as they come, and no
-    peer can take over the name of another.
+    It can connect to others, too, and shows them its `name`. If it `hands_over`, a neighbour that was restarted
+    elsewhere takes over its name, whichever side connects. Else no peer can take over the name of another.
     """
     socket = _made(context, zmq.ROUTER, limits)
     if name:
         socket.setsockopt(zmq.ROUTING_ID, name)
     _try_again(socket)
-    return _listening(socket, address, owner, keys, hands_over=bool(name))
+    return _listening(socket, address, owner, keys, hands_over)
 
 
 def connecting(context: Context, limits: Limits) -> tuple[Socket, Socket]:

@@ -16,13 +16,9 @@ from typing import ClassVar
 import zmq
 
 from codedreduce.errors import CodedReduceError
-from codedreduce.net.buffers import Buffers
-from codedreduce.net.carrier import Carrier, Endpoints, Gone, PeerLink, name_of
-from codedreduce.net.keys import Guard
-from codedreduce.net.sessions import CONTROL, DATA, PLANES
-from codedreduce.net.sockets import Context, Socket, bound, connecting, mutual
-from codedreduce.protocol import Settings
-from codedreduce.protocol.rights import Rights
+from codedreduce.net.carrier import Carrier, Gone
+from codedreduce.net.connections import Endpoints
+from codedreduce.net.sessions import CONTROL, DATA
 from codedreduce.run.quorum import Gathering
 
 
@@ -33,64 +29,25 @@ class Transport(Carrier):
     sockets is a child, whatever its name.
     """
 
-    def __init__(
-        self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights,
-        guard: Guard | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(context, node, settings, buffers, rights, guard)
-        self._down: list[Socket] = []
-        self._up: list[Socket] = []
-        self._parent: PeerLink | None = None
-        self._children: dict[int, PeerLink] = {}
-
     @property
     def needs(self) -> int | None:
         """The parent, or the next node in the ring; None for a root."""
-        return self._parent.peer if self._parent is not None else None
+        return next(iter(self._rights.above), None)
 
     def listen(self, where: str | Endpoints) -> Endpoints:
         """Bind for children: at any free port of a host, at a name on this host, or exactly there."""
-        found = []
-        for plane, address in enumerate(self._addresses(where).planes):
-            limits, keys = self._limits[plane], self._guard
-            socket, monitor, listens_at = bound(
-                self._context, address, f"rank {self.node}", limits, keys, hands_over=not self._own_key
-            )
-            self._down.append(socket)
-            self._listens(socket, monitor, plane, listens_at)
-            found.append(listens_at)
-        self._children = {child: self._link(child, kinds) for child, kinds in self._rights.below.items()}
-        self._reads(self._down)
-        return Endpoints(*found)._replace(key=self._own_key)
+        endpoints = super().listen(where)
+        self._links = {child: self._connections.link(child, kinds) for child, kinds in self._rights.below.items()}
+        return endpoints
 
     def expect(self, neighbours: Iterable[int]) -> None:
         """Prepare the link to the parent, or to the next node in the ring. A root has none."""
         for parent in neighbours:
-            self._parent = self._link(parent, self._rights.above[parent])
-            for plane in PLANES:
-                socket, monitor = connecting(self._context, self._limits[plane])
-                self._up.append(socket)
-                self._monitors[monitor] = socket
-            self._reads(self._up, self._parent)
+            link = self._links[parent] = self._connections.link_apart(parent, self._rights.above[parent])
+            self._reads([(connection.socket, connection.plane, connection) for connection in link.planes])
 
     def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
         """Return at once: messages to the parent wait until it is connected, and children send Hello."""
-
-    def _planes_to(self, peer: int) -> tuple[int, ...]:
-        return PLANES if peer == self.needs else ()
-
-    def _link_to(self, peer: int) -> PeerLink:
-        if self._parent is not None and peer == self._parent.peer:
-            return self._parent
-        return self._children[peer]
-
-    def _link_called(self, name: bytes) -> PeerLink | None:
-        return self._children.get(int.from_bytes(name, "big")) if len(name) == 4 else None
-
-    def _way(self, link: PeerLink, plane: int) -> tuple[Socket | None, bytes | None]:
-        if link is self._parent:
-            return self._up[plane], None
-        return (self._down[plane], link.called[plane]) if self._down else (None, None)
 
 
 #: Milliseconds between two calls of `look` while connections are awaited.
@@ -102,38 +59,19 @@ class Mesh(Carrier):
 
     one_at_a_time: ClassVar[bool] = False  # all sums grow at the same time
     at_once: ClassVar[int] = 16
-
-    def __init__(
-        self, context: Context, node: int, settings: Settings, buffers: Buffers, rights: Rights,
-        guard: Guard | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(context, node, settings, buffers, rights, guard)
-        self._links: dict[int, PeerLink] = {}
+    connects_too: ClassVar[bool] = True
 
     @property
     def needs(self) -> int | None:
         """Node 0; node 0 itself needs none."""
         return 0 if self.node else None
 
-    def listen(self, where: str | Endpoints) -> Endpoints:
-        """Bind: at any free port of a host, at a name on this host, or exactly there."""
-        found, sockets = [], []
-        addresses = self._addresses(where).planes
-        name, owner = b"" if self._own_key else name_of(self.node), f"rank {self.node}"
-        for plane, address in enumerate(addresses):
-            limits, keys = self._limits[plane], self._guard
-            socket, monitor, listens_at = mutual(self._context, address, name, owner, limits, keys)
-            sockets.append(socket)
-            self._listens(socket, monitor, plane, listens_at)
-            found.append(listens_at)
-        self._reads(sockets)
-        return Endpoints(*found)._replace(key=self._own_key)
-
     def expect(self, neighbours: Iterable[int]) -> None:
-        """Prepare the links to all others."""
+        """Prepare the links to all others. The higher number makes the control connection, the lower the other one."""
         for peer in neighbours:
             if peer not in self._links:
-                self._links[peer] = self._link(peer, self._rights.below[peer])
+                makes = (CONTROL,) if peer < self.node else (DATA,)
+                self._links[peer] = self._connections.link(peer, self._rights.below[peer], makes)
 
     def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
         """Wait until the sessions with all others, or with enough of them, are up; keep what arrives meanwhile."""
@@ -149,24 +87,10 @@ class Mesh(Carrier):
             self._news = deque(self.take(ready))
             look()
         for peer in away:  # their sessions start when they connect
-            self._links[peer].session.give_up_waiting()
-            self._links[peer].waiting.clear()
+            link = self._links[peer]
+            link.session.give_up_waiting()
+            link.waiting.clear()
             self._news.append(Gone(peer))
 
     def _away(self) -> list[int]:
         return [peer for peer, link in sorted(self._links.items()) if not link.session.is_up]
-
-    def _planes_to(self, peer: int) -> tuple[int, ...]:
-        """Two nodes make one connection each: the higher number on the control plane, the lower on the data plane."""
-        if peer not in self._links:
-            return ()
-        return (CONTROL,) if peer < self.node else (DATA,)
-
-    def _link_to(self, peer: int) -> PeerLink:
-        return self._links[peer]
-
-    def _link_called(self, name: bytes) -> PeerLink | None:
-        return self._links.get(int.from_bytes(name, "big")) if len(name) == 4 else None
-
-    def _way(self, link: PeerLink, plane: int) -> tuple[Socket | None, bytes | None]:
-        return self.sockets[plane], link.called[plane]

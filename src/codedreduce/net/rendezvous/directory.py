@@ -16,7 +16,7 @@ import msgspec
 import zmq
 
 from codedreduce.errors import CodedReduceError, JoinRefused, Outlived
-from codedreduce.net.carrier import Endpoints
+from codedreduce.net.connections import Endpoints
 from codedreduce.net.keys import KEY_CHARACTERS, Guard, user_of
 from codedreduce.net.limits import of_books
 from codedreduce.net.pending_connections import PendingConnections

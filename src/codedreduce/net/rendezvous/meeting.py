@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from codedreduce.errors import CodedReduceError, Outlived, UsageError
-from codedreduce.net.carrier import Carrier, Endpoints
+from codedreduce.net.carrier import Carrier
+from codedreduce.net.connections import Endpoints
 from codedreduce.net.keys import Guard
 from codedreduce.net.rendezvous.directory import Directory, Opened, Registration, Standing
 from codedreduce.net.rendezvous.identity import Identity

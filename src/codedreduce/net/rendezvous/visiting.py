@@ -13,7 +13,7 @@ import msgspec
 import zmq
 
 from codedreduce.errors import CodedReduceError, JoinRefused, Outlived, UsageError, WireError
-from codedreduce.net.carrier import Endpoints
+from codedreduce.net.connections import Endpoints
 from codedreduce.net.keys import Guard
 from codedreduce.net.limits import of_books
 from codedreduce.net.rendezvous.directory import ANY_NODES, Answer, Registration, Standing, named
@@ -190,15 +190,3 @@ class Visitor:
         self._socket.disable_monitor()
         self._socket.close(linger=0)
         self._monitor.close(linger=0)
-
-
-def find(context: Context, meeting: Meeting, registration: Registration) -> dict[int, Endpoints]:
-    """Ask once for the addresses of other nodes."""
-    guard = Guard(context, meeting.secret) if meeting.secret is not None else None
-    visitor = Visitor(context, meeting, registration, guard=guard)
-    try:
-        return visitor.find()
-    finally:
-        visitor.close()
-        if guard is not None:
-            guard.close()
