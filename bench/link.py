@@ -25,7 +25,7 @@ from bench import sides
 from bench.measure import save
 from codedreduce.lab import Lab
 from codedreduce.net.carrier import Arrived, News
-from codedreduce.net.transport import Mesh
+from codedreduce.net.mesh import Mesh
 from codedreduce.protocol.core.events import Transmit
 from codedreduce.protocol.core.messages import PartChunk, SumChunk
 from codedreduce.report.palette import MUTED, group_colour

@@ -30,11 +30,10 @@ from tests.fuzz.strangers import BOOK, CONTROL, Context, Stranger, doors, plain_
 
 from bench.measure import save
 from codedreduce.net.buffers import Buffers
-from codedreduce.net.carrier import Arrived
+from codedreduce.net.carrier import Arrived, Carrier
 from codedreduce.net.connections import name_of
 from codedreduce.net.frames import OPEN_ASKING, PLAIN
-from codedreduce.net.rendezvous.directory import Registration
-from codedreduce.net.transport import Transport
+from codedreduce.net.rendezvous.registration import Registration
 from codedreduce.node.local import LocalCluster
 from codedreduce.protocol.core.messages import Hello, ShareChunk
 from codedreduce.protocol.core.wire import encode
@@ -165,7 +164,7 @@ def checks(repeats: int = 20_000) -> dict[str, float]:
     """Seconds that it takes to look at a chunk's frames and at a small message's, and at its right alone."""
     run = Checked("tree").run
     context: Context = zmq.Context()
-    parent = Transport(context, 0, run.settings, Buffers(run, 0), rights_at(0, run.plan))
+    parent = Carrier(context, 0, run.settings, Buffers(run, 0), rights_at(0, run.plan))
     parent.listen(run.meeting.listen_at())
     link = parent._links[1]
     body = encode(ShareChunk(round=1, task=1, index=0))

@@ -10,7 +10,7 @@ from codedreduce.net.carrier import Carrier
 from codedreduce.net.connections import Endpoints, PeerLink
 from codedreduce.net.frames import OPENS
 from codedreduce.net.keys import Guard
-from codedreduce.net.rendezvous.directory import Registration
+from codedreduce.net.rendezvous.registration import Registration
 from codedreduce.net.rendezvous.visiting import Visitor
 from codedreduce.net.sockets import Context
 from codedreduce.run.agreement import Meeting

@@ -22,8 +22,8 @@ from codedreduce.net.buffers import Buffers
 from codedreduce.net.carrier import Carrier
 from codedreduce.net.connections import Endpoints
 from codedreduce.net.keys import Guard, Pair
+from codedreduce.net.mesh import Mesh
 from codedreduce.net.rendezvous.meeting import neighbours
-from codedreduce.net.transport import Mesh, Transport
 from codedreduce.node.driver import Driver, Outward
 from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings, machine_for
@@ -73,7 +73,7 @@ def carrier_of(
 ) -> Carrier:  # fmt: skip
     """The sockets of a node that shares no memory."""
     run = Run(meeting=Meeting(run="members", shared_memory=False), plan=plan, settings=settings)
-    kind = Mesh if isinstance(plan, StripedPlan) else Transport
+    kind = Mesh if isinstance(plan, StripedPlan) else Carrier
     return kind(context, node, settings, Buffers(run, node), rights_at(node, plan), guard)
 
 

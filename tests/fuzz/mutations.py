@@ -12,7 +12,7 @@ import msgspec
 from codedreduce.net.connections import Endpoints
 from codedreduce.net.frames import ACKNOWLEDGEMENT, MARKED, OPEN, OPEN_ASKING, PLAIN
 from codedreduce.net.keys import Guard
-from codedreduce.net.rendezvous.directory import Registration, Standing
+from codedreduce.net.rendezvous.registration import Registration, Standing
 from codedreduce.protocol.core.messages import DATA, AnyMessage
 from codedreduce.protocol.core.wire import encode
 from codedreduce.run.agreement import Meeting

@@ -25,8 +25,8 @@ from codedreduce.net.buffers import Buffers
 from codedreduce.net.connections import Endpoints, name_of
 from codedreduce.net.frames import OPEN_ASKING, PLAIN
 from codedreduce.net.keys import Guard, pair_of_books
-from codedreduce.net.rendezvous.directory import Registration
-from codedreduce.net.transport import Mesh
+from codedreduce.net.mesh import Mesh
+from codedreduce.net.rendezvous.registration import Registration
 from codedreduce.node.local import LocalCluster
 from codedreduce.node.node import Node
 from codedreduce.process.addresses import free_port

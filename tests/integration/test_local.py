@@ -17,7 +17,7 @@ import zmq
 from codedreduce import CodedReduce, RingAllReduce, Tree
 from codedreduce.errors import TooManyStragglers, UsageError, WorkerFailed
 from codedreduce.memory.arena import arenas_of
-from codedreduce.net.rendezvous.directory import Registration
+from codedreduce.net.rendezvous.registration import Registration
 from codedreduce.node.local import LocalCluster
 from codedreduce.node.node import Node
 from codedreduce.process.secrets import Secret

@@ -19,8 +19,9 @@ from codedreduce.net.buffers import Buffers
 from codedreduce.net.carrier import Arrived, Gone, News, Reached
 from codedreduce.net.connections import Endpoints, name_of
 from codedreduce.net.frames import MARKED, MARKED_BY_REFERENCE, PLAIN
-from codedreduce.net.rendezvous.directory import Directory, Opened, Registration
-from codedreduce.net.transport import Mesh
+from codedreduce.net.mesh import Mesh
+from codedreduce.net.rendezvous.directory import Directory
+from codedreduce.net.rendezvous.registration import Opened, Registration
 from codedreduce.node.driver import Driver
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core import events as happening
@@ -311,7 +312,7 @@ def opened(context: Context, meeting: Meeting, **of: int) -> Directory:
     """A book of addresses that is open where its run meets."""
     directory = Directory(context, meeting, **of)
     deadline = time.monotonic() + PATIENCE
-    while directory.open(meeting.address) is not Opened.HERE:  # one that was closed takes a moment to go
+    while directory.listener.open(meeting.address) is not Opened.HERE:  # one that was closed takes a moment to go
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return directory
@@ -327,7 +328,7 @@ def test_everyone_is_told_where_everyone_listens(seed: int) -> None:
     meeting = Meeting(run=f"codedreduce-{os.getpid()}-{seed}", all_within=PATIENCE, root_within=PATIENCE)
     context: Context = zmq.Context()
     directory = opened(context, meeting)
-    directory.add(0, where(0))
+    directory.addresses.add(0, where(0))
     found: dict[int, dict[int, Endpoints]] = {}
 
     def others_of(rank: int) -> tuple[int, ...]:
@@ -341,7 +342,7 @@ def test_everyone_is_told_where_everyone_listens(seed: int) -> None:
     try:
         for thread in threads:
             thread.start()
-            assert directory.socket.poll(1000 * PATIENCE)
+            assert directory.listener.socket.poll(1000 * PATIENCE)
             directory.serve()
         found[0] = directory.wait_for(others_of(0), lambda: None)
         for thread in threads:
@@ -357,7 +358,7 @@ def test_who_waits_in_vain_is_told_for_whom() -> None:
     meeting = Meeting(run=f"codedreduce-{os.getpid()}-vain", root_within=0.05, all_within=0.3)
     context: Context = zmq.Context()
     directory = opened(context, meeting)
-    directory.add(0, where(0))
+    directory.addresses.add(0, where(0))
     failures: list[CodedReduceError] = []
 
     def come() -> None:

@@ -17,8 +17,8 @@ from codedreduce.net.buffers import Buffers
 from codedreduce.net.carrier import Arrived, Gone
 from codedreduce.net.connections import name_of
 from codedreduce.net.keys import Guard
+from codedreduce.net.mesh import Mesh
 from codedreduce.net.sessions import CONTROL, DATA
-from codedreduce.net.transport import Mesh
 from codedreduce.node.local import LocalCluster
 from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings

@@ -17,11 +17,12 @@ from codedreduce.errors import JoinRefused, UsageError
 from codedreduce.launch.environment import read_membership
 from codedreduce.net.buffers import Buffers
 from codedreduce.net.connections import Endpoints
+from codedreduce.net.mesh import Mesh
 from codedreduce.net.rendezvous import visiting
-from codedreduce.net.rendezvous.directory import Directory, Opened, Registration, Standing
+from codedreduce.net.rendezvous.directory import Directory
 from codedreduce.net.rendezvous.meeting import Met
+from codedreduce.net.rendezvous.registration import Opened, Registration, Standing
 from codedreduce.net.rendezvous.visiting import Visitor
-from codedreduce.net.transport import Mesh
 from codedreduce.node.driver import Driver
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.rights import rights_at
@@ -43,7 +44,7 @@ class Place:
             run=f"codedreduce-{os.getpid()}-{time.monotonic_ns()}", all_within=PATIENCE, root_within=PATIENCE
         )
         self.directory = opened(self.context, self.meeting, owner=0, process=1)
-        self.directory.add(0, where(0))
+        self.directory.addresses.add(0, where(0))
         self.contexts: list[Context] = [self.context]
 
     def visitor(self, node: int, *seeks: int, process: int = 7, listens: Endpoints | None = None) -> Visitor:
@@ -89,7 +90,7 @@ def test_whoever_moves_is_told_of_to_those_who_look_for_it_and_to_nobody_else(pl
     again = place.visitor(1, 0, process=8, listens=where(11))
     told = place.until(lambda: child.knows[1] != where(1) and bool(again.knows), child, other, uncle, again)
     assert told == {3: {1: where(11)}, 5: {}, 2: {}, 1: {0: where(0)}}
-    assert place.directory.moved[1] == where(11)
+    assert place.directory.addresses.moved[1] == where(11)
 
 
 def test_a_new_book_is_filled_by_those_who_are_there(place: Place) -> None:
@@ -99,10 +100,10 @@ def test_a_new_book_is_filled_by_those_who_are_there(place: Place) -> None:
     leaf.stands = inner.stands = lambda: Standing(generation=4, leader=1, round=17, is_on=True)
     place.directory.close(is_over=False)
     place.directory = opened(place.context, place.meeting, owner=0, process=2)
-    place.directory.add(0, where(10))
-    place.until(lambda: inner.knows == {0: where(10)} and 3 in place.directory._known, inner, leaf)
-    assert place.directory._known == {0: where(10), 1: where(1), 3: where(3)}
-    assert place.directory.heard == Standing(generation=4, leader=1, round=17, is_on=True)
+    place.directory.addresses.add(0, where(10))
+    place.until(lambda: inner.knows == {0: where(10)} and 3 in place.directory.addresses.known, inner, leaf)
+    assert place.directory.addresses.known == {0: where(10), 1: where(1), 3: where(3)}
+    assert place.directory.addresses.heard == Standing(generation=4, leader=1, round=17, is_on=True)
     assert leaf.over is None
 
 
@@ -117,7 +118,7 @@ def test_who_comes_to_a_run_that_is_on_does_not_wait_for_all(place: Place) -> No
 
     found = place.directory.wait_for((1, 2, 3), look, gathering)
     assert found == {1: where(1)}
-    assert place.directory.heard.leader == 1
+    assert place.directory.addresses.heard.leader == 1
 
 
 def test_enough_begin_and_those_who_come_later_are_told_of(place: Place) -> None:
@@ -138,7 +139,7 @@ def test_enough_begin_and_those_who_come_later_are_told_of(place: Place) -> None
     assert one.knows == {0: where(0), 2: where(2)}
     late = place.visitor(3, 0, 1, 2)
     place.until(lambda: 3 in one.knows and 3 in two.knows and len(late.knows) == 3, one, two, late)
-    assert place.directory.moved[3] == where(3)
+    assert place.directory.addresses.moved[3] == where(3)
 
 
 def test_a_second_process_is_refused_while_the_first_is_there(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,11 +150,11 @@ def test_a_second_process_is_refused_while_the_first_is_there(place: Place, monk
     for node, process in ((3, 8), (0, 9)):
         with pytest.raises(JoinRefused, match=f"rank {node} is taken"):
             place.visitor(node, 0, process=process).find(place.directory.serve)
-    assert place.directory._known[3] == where(3)
+    assert place.directory.addresses.known[3] == where(3)
     first.close()
     second = place.visitor(3, 0, process=8, listens=where(33))
     assert second.find(place.directory.serve) == {0: where(0)}
-    assert place.directory._known[3] == where(33)
+    assert place.directory.addresses.known[3] == where(33)
 
 
 def test_a_process_that_lost_its_connection_is_not_taken_for_a_second_one(place: Place) -> None:
@@ -180,10 +181,10 @@ def test_any_of_several_places_will_do() -> None:
     assert meeting.addresses == ("tcp://127.0.0.9:29713", "tcp://127.0.0.8:29713", "tcp://192.0.2.1:29713")
     directory, other = Directory(context, meeting), Directory(context, meeting)
     try:
-        assert directory.open(meeting.addresses[1]) is Opened.HERE
-        assert other.open(meeting.addresses[1]) is Opened.TAKEN
-        assert other.open(meeting.addresses[2]) is Opened.ELSEWHERE
-        directory.add(0, where(0))
+        assert directory.listener.open(meeting.addresses[1]) is Opened.HERE
+        assert other.listener.open(meeting.addresses[1]) is Opened.TAKEN
+        assert other.listener.open(meeting.addresses[2]) is Opened.ELSEWHERE
+        directory.addresses.add(0, where(0))
         visitor = Visitor(context, meeting, Registration("several", 3, (0,), None))
         assert visitor.find(directory.serve) == {0: where(0)}
         visitor.close()
@@ -264,7 +265,7 @@ def test_who_leads_answers_where_the_run_meets_as_soon_as_nobody_else_does(place
     run = Run.of(place.meeting, plan, 10)
     meeting, context = run.meeting, place.contexts[0]
     directory = Directory(context, meeting, owner=1, process=5)
-    directory.add(1, where(1))
+    directory.addresses.add(1, where(1))
     visitor = place.visitor(1, 0, 2, process=5)
     visitor.knows = {0: where(0), 2: where(2)}
     mesh = Mesh(context, 1, run.settings, Buffers(run, 1), rights_at(1, run.plan))

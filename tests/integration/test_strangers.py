@@ -13,13 +13,12 @@ import zmq
 
 from codedreduce import RingAllReduce
 from codedreduce.net.buffers import Buffers
-from codedreduce.net.carrier import Arrived, Gone, News, Reached
+from codedreduce.net.carrier import Arrived, Carrier, Gone, News, Reached
 from codedreduce.net.connections import Endpoints, name_of
 from codedreduce.net.frames import MARKED, OPEN, OPEN_ASKING, PLAIN
 from codedreduce.net.limits import MOST_NAMELESS
 from codedreduce.net.pending_connections import PendingConnections
-from codedreduce.net.rendezvous.directory import AT_ONCE, REST, Answer, Registration, Standing
-from codedreduce.net.transport import Transport
+from codedreduce.net.rendezvous.registration import AT_ONCE, REST, Answer, Registration, Standing
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.messages import Goodbye, Hello, ModelChunk, RingChunk, ShareChunk
 from codedreduce.protocol.core.wire import LARGEST_HEADER, encode
@@ -128,7 +127,7 @@ def test_a_ring_chunk_that_is_not_whole_numbers(count: int) -> None:
     )  # fmt: skip
     context: Context = zmq.Context()
     try:
-        one, two = (Transport(context, node, settings, Buffers(run, node), rights_at(node, plan)) for node in (1, 2))
+        one, two = (Carrier(context, node, settings, Buffers(run, node), rights_at(node, plan)) for node in (1, 2))
         connect(one, {2: two.listen("tcp://127.0.0.1")})
         until(lambda found: all(found.values()), one, two)
         header = encode(RingChunk(round=1, segment=0, index=0, finished=False))
@@ -170,7 +169,7 @@ def test_a_book_of_addresses_cuts_who_says_what_cannot_be(said: bytes) -> None:
         one.send(said)
         assert wait_until(lambda: directory.serve() or one.was_cut())  # type: ignore[func-returns-value]
         assert one.hear() is None
-        assert not directory.moved
+        assert not directory.addresses.moved
     finally:
         one.close()
         context.destroy(linger=0)
@@ -187,12 +186,12 @@ def test_a_flood_of_registrations_is_answered_a_few_at_a_time() -> None:
         for _ in range(500):
             for one in flood:
                 one.send(said)
-        assert directory.socket.poll(1000 * PATIENCE)
+        assert directory.listener.socket.poll(1000 * PATIENCE)
         time.sleep(0.2)
         for _ in range(20):
             before = time.monotonic()
             directory.serve()
-            assert directory.rests_until >= before + REST, "there is more, and it waits"
+            assert directory.listener.rests_until >= before + REST, "there is more, and it waits"
         heard: list[object] = []
 
         def hear() -> bool:
@@ -203,7 +202,7 @@ def test_a_flood_of_registrations_is_answered_a_few_at_a_time() -> None:
         time.sleep(0.2)
         hear()
         assert len(heard) <= 20 * AT_ONCE
-        assert len(directory._visits) <= 1
+        assert len(directory.addresses.processes) <= 1
     finally:
         for one in flood:
             one.close()
@@ -272,7 +271,7 @@ def test_a_wrong_digest_at_the_start_does_not_end_the_root() -> None:
         context.destroy(linger=0)
 
 
-def test_a_frame_that_is_too_large_costs_a_connection_and_no_more(family: tuple[Transport, Transport]) -> None:
+def test_a_frame_that_is_too_large_costs_a_connection_and_no_more(family: tuple[Carrier, Carrier]) -> None:
     """Whoever made it: ZeroMQ does not make one again whose other side did that, so the node does."""
     parent, child = family
     parent.sockets[0].send_multipart([name_of(3), bytes(LARGEST_HEADER + 1000)])

@@ -19,7 +19,6 @@ from codedreduce.net.buffers import Buffers
 from codedreduce.net.carrier import Arrived, Carrier, Gone, News, Reached
 from codedreduce.net.connections import Endpoints
 from codedreduce.net.frames import ACKNOWLEDGEMENT, MARKED, MARKED_BY_REFERENCE, OPEN, PLAIN
-from codedreduce.net.transport import Transport
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import Transmit
 from codedreduce.protocol.core.messages import Goodbye, Hello, ModelChunk, Offer, Settle, ShareChunk
@@ -42,8 +41,8 @@ def context() -> Iterator[Context]:
     context.destroy(linger=0)
 
 
-def listening(context: Context) -> tuple[Transport, Endpoints]:
-    parent = Transport(context, 0, SETTINGS, Buffers(RUN, 0), rights_at(0, RUN.plan))
+def listening(context: Context) -> tuple[Carrier, Endpoints]:
+    parent = Carrier(context, 0, SETTINGS, Buffers(RUN, 0), rights_at(0, RUN.plan))
     return parent, parent.listen("tcp://127.0.0.1")
 
 
@@ -89,17 +88,17 @@ def of_kind(news: list[News], kind: type) -> list[News]:
 
 
 @pytest.fixture
-def family(context: Context) -> tuple[Transport, Transport]:
+def family(context: Context) -> tuple[Carrier, Carrier]:
     """A parent and a child that have a session."""
     parent, endpoints = listening(context)
-    child = Transport(context, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
+    child = Carrier(context, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
     connect(child, {0: endpoints})
     found = until(lambda found: all(found.values()), parent, child)
     assert found == {0: [Reached(3)], 3: [Reached(0)]}
     return parent, child
 
 
-def test_vectors_and_small_messages_come_through_both_ways(family: tuple[Transport, Transport]) -> None:
+def test_vectors_and_small_messages_come_through_both_ways(family: tuple[Carrier, Carrier]) -> None:
     parent, child = family
     vector = np.arange(6, dtype=np.float32)
     share, offer = ShareChunk(round=2, task=3, index=0), Offer(round=2, task=3)
@@ -118,7 +117,7 @@ def test_vectors_and_small_messages_come_through_both_ways(family: tuple[Transpo
     assert not any(turn(parent, child).values()), "what is not marked is not acknowledged"
 
 
-def test_every_marked_message_is_acknowledged_once(family: tuple[Transport, Transport]) -> None:
+def test_every_marked_message_is_acknowledged_once(family: tuple[Carrier, Carrier]) -> None:
     parent, child = family
     for task in range(40):
         share = ShareChunk(round=2, task=task, index=0)
@@ -131,7 +130,7 @@ def test_every_marked_message_is_acknowledged_once(family: tuple[Transport, Tran
 def test_what_is_sent_before_the_first_session_waits(context: Context) -> None:
     """However long the connections take: nobody counts as gone who has not been there."""
     parent, endpoints = listening(context)
-    child = Transport(context, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
+    child = Carrier(context, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
     connect(child, {0: endpoints._replace(data="ipc://@codedreduce-nobody")})
     child.send(Transmit(to=0, message=Offer(round=1, task=3)))
     deadline = time.monotonic() + 1.5  # more than a second late
@@ -144,7 +143,7 @@ def test_what_is_sent_before_the_first_session_waits(context: Context) -> None:
     assert found[0] == [Reached(3), *(Arrived(3, Offer(round=round_, task=3)) for round_ in (1, 2))]
 
 
-def test_a_socket_that_is_not_named_is_not_asked(family: tuple[Transport, Transport]) -> None:
+def test_a_socket_that_is_not_named_is_not_asked(family: tuple[Carrier, Carrier]) -> None:
     parent, child = family
     child.send(Transmit(to=0, message=Offer(round=1, task=3)))
     control, data = parent.sockets
@@ -154,7 +153,7 @@ def test_a_socket_that_is_not_named_is_not_asked(family: tuple[Transport, Transp
 
 
 @pytest.mark.parametrize("plane", [0, 1])
-def test_one_connection_that_breaks_is_a_new_session_on_both(family: tuple[Transport, Transport], plane: int) -> None:
+def test_one_connection_that_breaks_is_a_new_session_on_both(family: tuple[Carrier, Carrier], plane: int) -> None:
     """Both ends are told once; what was under way is not heard; a window that was closed is open again."""
     parent, child = family
     share = Transmit(
@@ -172,7 +171,7 @@ def test_one_connection_that_breaks_is_a_new_session_on_both(family: tuple[Trans
     assert not any(turn(parent, child).values())
 
 
-def shut(node: Transport, plane: int) -> None:
+def shut(node: Carrier, plane: int) -> None:
     """End the connection by which a neighbour of this node speaks on a plane, as the kernel would."""
     (descriptor,) = [one for link in node._links.values() if (one := link.planes[plane].comes_by) >= 0]
     connection = socket.socket(fileno=os.dup(descriptor))
@@ -180,7 +179,7 @@ def shut(node: Transport, plane: int) -> None:
     connection.close()
 
 
-def test_a_goodbye_is_heard_though_another_connection_went_first(family: tuple[Transport, Transport]) -> None:
+def test_a_goodbye_is_heard_though_another_connection_went_first(family: tuple[Carrier, Carrier]) -> None:
     parent, child = family
     child.send(Transmit(to=0, message=Goodbye(reason="enough")))
     assert parent.sockets[0].poll(1000 * PATIENCE)
@@ -195,7 +194,7 @@ def test_a_goodbye_is_heard_though_another_connection_went_first(family: tuple[T
 def test_who_is_gone_is_not_written_to(context: Context) -> None:
     parent, endpoints = listening(context)
     other: Context = zmq.Context()
-    child = Transport(other, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
+    child = Carrier(other, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
     connect(child, {0: endpoints})
     until(lambda found: all(found.values()), parent, child)
     other.destroy(linger=0)
@@ -204,7 +203,7 @@ def test_who_is_gone_is_not_written_to(context: Context) -> None:
         parent.send(Transmit(to=3, message=Offer(round=1, task=3)))
     assert not parent.has_news
     again: Context = zmq.Context()
-    child = Transport(again, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
+    child = Carrier(again, 3, SETTINGS, Buffers(RUN, 3), rights_at(3, RUN.plan))
     connect(child, {0: endpoints})
     found = until(lambda found: all(found.values()), parent, child)
     assert found == {0: [Reached(3)], 3: [Reached(0)]}
@@ -238,7 +237,7 @@ GOOD = encode(ShareChunk(round=2, task=3, index=0))
     ],
 )
 def test_what_is_no_message_costs_its_sender_the_connection(
-    family: tuple[Transport, Transport], plane: int, kind: bytes, frames: list[bytes], why: str
+    family: tuple[Carrier, Carrier], plane: int, kind: bytes, frames: list[bytes], why: str
 ) -> None:
     """It is told once; what follows by that connection is not heard; over a new one everything is."""
     parent, child = family
@@ -259,7 +258,7 @@ def test_what_is_no_message_costs_its_sender_the_connection(
     assert arrived.message == ShareChunk(round=2, task=3, index=0)
 
 
-def test_a_child_cuts_a_parent_that_sends_what_is_none(family: tuple[Transport, Transport]) -> None:
+def test_a_child_cuts_a_parent_that_sends_what_is_none(family: tuple[Carrier, Carrier]) -> None:
     parent, child = family
     link = parent._links[3]
     put(link, 0, [PLAIN + link.session.outgoing + encode(Hello(plan="x"))])
@@ -270,8 +269,8 @@ def test_a_child_cuts_a_parent_that_sends_what_is_none(family: tuple[Transport, 
 def test_memory_that_is_gone_is_nobody_s_fault(context: Context) -> None:
     """Who had it may have been killed: its neighbour who told of it keeps its connection, and its window."""
     run = replace(RUN, meeting=Meeting(run="shares", shared_memory=True))
-    parent = Transport(context, 0, SETTINGS, Buffers(run, 0), rights_at(0, run.plan))
-    child = Transport(context, 3, SETTINGS, Buffers(run, 3), rights_at(3, run.plan))
+    parent = Carrier(context, 0, SETTINGS, Buffers(run, 0), rights_at(0, run.plan))
+    child = Carrier(context, 3, SETTINGS, Buffers(run, 3), rights_at(3, run.plan))
     connect(child, {0: parent.listen("tcp://127.0.0.1")})
     until(lambda found: all(found.values()), parent, child)
     child._links[0].session.marked_went()
@@ -282,7 +281,7 @@ def test_memory_that_is_gone_is_nobody_s_fault(context: Context) -> None:
     assert "the shared memory of rank 2 is not available" in parent.unreadable[0][1]
 
 
-def test_a_frame_too_short_for_a_session_is_told(family: tuple[Transport, Transport]) -> None:
+def test_a_frame_too_short_for_a_session_is_told(family: tuple[Carrier, Carrier]) -> None:
     parent, child = family
     put(child._links[0], 0, [b"\x00short"])
     assert parent.sockets[0].poll(1000 * PATIENCE)

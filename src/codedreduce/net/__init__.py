@@ -2,7 +2,7 @@
 
 Imports `run`, `memory`, `process` and what is below; nothing of `node`.
 
-- `carrier`: messages to and from neighbours; `transport`: topologies (all to all, tree, ring)
+- `carrier`: messages to and from neighbours of a tree or ring; `mesh`: to and from all others
 - `chunks`, `buffers`: vectors on the wire, and where they lie
 - `connections`: which exist, and with which neighbour; `pending_connections`: those of unidentified senders
 - `sessions`, `frames`, `limits`, `sockets`: turn two connections into messages that arrive as they were sent

@@ -8,7 +8,6 @@ loses its connection (`connections`), and the node reports it.
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import ClassVar, NamedTuple
@@ -82,8 +81,12 @@ def _descriptor(frames: list[zmq.Frame]) -> int:
     return int(frames[-1].get(zmq.SRCFD)) if frames else -1
 
 
-class Carrier(ABC):
-    """Messages of one node; a subclass defines which neighbours its sockets reach."""
+class Carrier:
+    """The messages of one node of a tree or ring; for a node that talks to all others see `mesh`.
+
+    The parent binds two sockets, and children connect to each of them. In a ring of two the next node is also the
+    previous one: there is a link each way. A peer that connects to sockets that listen is a child, whatever its name.
+    """
 
     one_at_a_time: ClassVar[bool] = True  # send all of a chunk to one neighbour before the next gets any
     at_once: ClassVar[int] = 1  # messages that are read from a socket before the others are checked again
@@ -113,26 +116,34 @@ class Carrier(ABC):
         self.unreadable: list[tuple[int | None, str]] = []
 
     @property
-    @abstractmethod
     def needs(self) -> int | None:
         """The neighbour without which this node leaves the run, if there is one."""
+        return next(iter(self._rights.above), None)
 
-    @abstractmethod
-    def expect(self, neighbours: Iterable[int]) -> None:
-        """Prepare links to neighbours that this node connects to, or that are its equals."""
-
-    @abstractmethod
     def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
-        """Wait for the sessions that a node needs before it can begin; call `look` meanwhile."""
+        """Return at once: messages to the parent wait until it is connected, and children send Hello."""
 
     def listen(self, where: str | Endpoints) -> Endpoints:
         """Bind: at any free port of a host, at a name on this host, or exactly there."""
         endpoints = self._connections.listen(where, connects_too=self.connects_too)
-        self._reads([(socket, plane, None) for plane, socket in enumerate(self._connections.doors)])
+        self._readers += [(socket, plane, None) for plane, socket in enumerate(self._connections.doors)]
+        if not self.connects_too:
+            self._links = {child: self._connections.link(child, kinds) for child, kinds in self._rights.below.items()}
         return endpoints
 
-    def _reads(self, readers: Iterable[tuple[Socket, int, PlaneLink | None]]) -> None:
-        self._readers = sorted([*self._readers, *readers], key=lambda reader: reader[1])
+    def expect(self, neighbours: Iterable[int]) -> None:
+        """Prepare links to neighbours that this node connects to: over sockets of their own, or to its equals.
+
+        Of two equals the higher number makes the control connection, and the lower number the data connection.
+        """
+        for peer in neighbours:
+            if peer in self._rights.above:
+                link = self._links[peer] = self._connections.link_apart(peer, self._rights.above[peer])
+                self._readers += [(connection.socket, connection.plane, connection) for connection in link.planes]
+                self._readers.sort(key=lambda reader: reader[1])
+            elif peer not in self._links:
+                makes = (CONTROL,) if peer < self.node else (DATA,)
+                self._links[peer] = self._connections.link(peer, self._rights.below[peer], makes)
 
     @property
     def sockets(self) -> list[Socket]:

@@ -245,21 +245,19 @@ class Connections:
                 continue
             door = self.doors.get(watched)
             for told in comings_and_goings(monitor):
+                if door is not None:
+                    door.follow(told)
                 if told.has_come:
-                    if door is not None:
-                        door.came(told.descriptor)
-                elif told.endpoint in self._makes:
+                    continue
+                if told.endpoint in self._makes:
                     watched.get(_EVENTS)  # lets it learn the name of the peer, which arrived before this event
                     connection = self._makes[told.endpoint]
                     connection.lost_at = None if told.is_there else time.monotonic()
                     yield connection, told.is_there
-                elif not told.is_there:
-                    if door is not None:
-                        door.went(told.descriptor)
-                    if told.descriptor in self._made_by_others:
-                        connection = self._made_by_others.pop(told.descriptor)
-                        connection.comes_by = -1
-                        yield connection, False
+                elif not told.is_there and told.descriptor in self._made_by_others:
+                    connection = self._made_by_others.pop(told.descriptor)
+                    connection.comes_by = -1
+                    yield connection, False
 
     def sender(self, name: bytes, frame: zmq.Frame, plane: int) -> PlaneLink | None:
         """The neighbour at the other end of the connection by which a frame came."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from codedreduce.net.limits import MOST_NAMELESS, NAMED_WITHIN
+from codedreduce.net.sockets import SocketEvent
 
 #: Seconds after a cut in which frames left over from the connection may be read, although its descriptor may be in use
 #: again.
@@ -62,6 +63,13 @@ class PendingConnections:
         """A connection is lost."""
         self._open.discard(descriptor)
         self._nameless.pop(descriptor, None)
+
+    def follow(self, event: SocketEvent) -> None:
+        """The monitor has reported this."""
+        if event.has_come:
+            self.came(event.descriptor)
+        elif not event.is_there:
+            self.went(event.descriptor)
 
     def has(self, descriptor: int) -> bool:
         """Whether this connection exists, as far as the monitor has reported."""

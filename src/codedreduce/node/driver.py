@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Container
 
+import msgspec
 import zmq
 
 from codedreduce.errors import CodedReduceError
 from codedreduce.net.carrier import Arrived, Carrier, Gone, Reached
-from codedreduce.net.rendezvous.directory import Directory, Opened, Standing
 from codedreduce.net.rendezvous.meeting import Met
 from codedreduce.net.rendezvous.probing import Probing
+from codedreduce.net.rendezvous.registration import Opened, Standing
 from codedreduce.protocol import Machine, Rank
 from codedreduce.protocol.core.events import (
     Aggregated,
@@ -159,9 +160,9 @@ class Driver(threading.Thread):
         poller.register(self._woken, zmq.POLLIN)
         monitors = [*self._transport.monitors]
         if self._directory is not None:
-            poller.register(self._directory.socket, zmq.POLLIN)
-            monitors.append(self._directory.monitor)
-            self._directory.tells = self._stands
+            poller.register(self._directory.listener.socket, zmq.POLLIN)
+            monitors.append(self._directory.listener.monitor)
+            self._directory.addresses.tells = self._stands
         if self._visitor is not None:
             self._visitor.stands = self._stands
             answers, monitor = self._visitor.sockets
@@ -230,40 +231,28 @@ class Driver(threading.Thread):
             self._leave_what_is_over()
         if directory is None:
             return
-        if directory.monitor in ready:
-            directory.look_at_the_door()
-        if directory.socket in ready or directory.moved or directory.keeps_some_waiting:
+        listener, moved = directory.listener, directory.addresses.moved
+        if listener.monitor in ready:
+            listener.look()
+        if listener.socket in ready or moved or directory.keeps_some_waiting:
             directory.serve()
-            if directory.rests_until > time.monotonic():  # other sockets are read meanwhile, however many ask
-                self._poller.modify(directory.socket, 0)
-                self._perform(SetTimer(name=RESTED, at=directory.rests_until))
-            for node, endpoints in directory.moved.items():
+            if listener.rests_until > time.monotonic():  # other sockets are read meanwhile, however many ask
+                self._poller.modify(listener.socket, 0)
+                self._perform(SetTimer(name=RESTED, at=listener.rests_until))
+            for node, endpoints in moved.items():
                 self._transport.move(node, endpoints)
-            directory.moved.clear()
-        self._tell_of_visitors(directory)
+            moved.clear()
+        for note in directory.take_notes():
+            self._tell(msgspec.structs.replace(note, round=self.machine.round))
         if not self._serves and self._leads:
             self._serves = True
             self._serve_where_it_meets()
-
-    def _tell_of_visitors(self, directory: Directory) -> None:
-        """Report ranks that were refused, stray connections, and ranks with another arithmetic."""
-        for node, why in directory.take_refused():
-            self._tell(Note(kind="refused", reason=why, round=self.machine.round, nodes=(node,)))
-        for node, why in directory.take_strays():
-            self._tell(Note(kind="stray", reason=why, round=self.machine.round, nodes=(node,)))
-        for node, what in directory.take_others():
-            why = (
-                f"the arithmetic of rank {node} differs from that of rank {self.machine.node}: {what}, and here "
-                f"{directory.arithmetic}. Sums stay exact, but their last bits depend on which rank computed what: "
-                "results that are bit-identical with any stragglers need hosts of one kind"
-            )
-            self._tell(Note(kind="arithmetic", reason=why, round=self.machine.round, nodes=(node,)))
 
     def _look_at_doors(self) -> None:
         """Close connections that do not identify themselves in time, also while nothing else happens."""
         self._transport.look_at_doors()
         if self._directory is not None:
-            self._directory.look_at_the_door()
+            self._directory.listener.look()
         self._perform(SetTimer(name=DOORS, at=time.monotonic() + LOOK_AT_DOORS_EVERY))
 
     def _serve_where_it_meets(self) -> None:
@@ -271,9 +260,9 @@ class Driver(threading.Thread):
         directory, visitor = self._directory, self._visitor
         assert directory is not None
         place = directory.meets_at
-        if place in directory.addresses or not self._leads:
+        if place in directory.listener.addresses or not self._leads:
             return
-        opened = directory.open(place)
+        opened = directory.listener.open(place)
         if opened is Opened.HERE:
             directory.begin(visitor.knows if visitor is not None else {})
             directory.serve()
@@ -374,7 +363,7 @@ class Driver(threading.Thread):
                 self._leave_as_orphan()
             elif name == RESTED:
                 assert self._directory is not None
-                self._poller.modify(self._directory.socket, zmq.POLLIN)
+                self._poller.modify(self._directory.listener.socket, zmq.POLLIN)
             elif name == DOORS:
                 self._look_at_doors()
             else:

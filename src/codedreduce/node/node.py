@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import zmq
@@ -18,10 +18,11 @@ from codedreduce.memory.memory import Memory
 from codedreduce.net.buffers import Buffers
 from codedreduce.net.carrier import Carrier
 from codedreduce.net.keys import Guard
-from codedreduce.net.rendezvous.directory import COME_RIGHT_WITHIN, Standing
+from codedreduce.net.mesh import Mesh
+from codedreduce.net.rendezvous.directory import COME_RIGHT_WITHIN
 from codedreduce.net.rendezvous.meeting import meet
+from codedreduce.net.rendezvous.registration import Standing
 from codedreduce.net.sockets import Context
-from codedreduce.net.transport import Mesh, Transport
 from codedreduce.node.computing import Computing, News
 from codedreduce.node.driver import Driver
 from codedreduce.process.private_folder import leave
@@ -139,18 +140,16 @@ class Node:
             prepare(number)
         self._buffers = Buffers(run, number, self._memory)
         stack.callback(self._buffers.close)
-        self._context: Context = zmq.Context()
-        self._guard: Guard | None = None
+        context: Context = zmq.Context()
         self._driver: Driver | None = None
-        self._transport: Carrier | None = None
-        stack.callback(self._close_context)
+        stack.callback(self._close, context)
+        guard: Guard | None = None
         if run.meeting.secret is not None:
-            self._guard = Guard(self._context, run.meeting.secret)
-        carrier: type[Carrier] = Mesh if isinstance(run.plan, StripedPlan) else Transport
-        transport = self._transport = carrier(
-            self._context, number, run.settings, self._buffers, rights_at(number, run.plan), self._guard,
-        )  # fmt: skip
-        met = meet(self._context, run, transport, self._look or (lambda: None), self._guard)
+            guard = Guard(context, run.meeting.secret)
+            stack.callback(guard.close)
+        carrier = Mesh if isinstance(run.plan, StripedPlan) else Carrier
+        transport = carrier(context, number, run.settings, self._buffers, rights_at(number, run.plan), guard)
+        met = meet(context, run, transport, self._look or (lambda: None), guard)
         self.found = met.standing
         self._computing = Computing(
             number, self._buffers, self._gradient, self._injector, self._record,
@@ -162,6 +161,7 @@ class Node:
         )  # fmt: skip
         self._driver = Driver(machine, transport, self._computing.tell, met, orphaned_after=run.meeting.orphaned_after)
         self._driver.start()
+        stack.callback(self._leave_run, self._driver)
         if isinstance(machine, TreeWorker):
             self._is_in()
 
@@ -192,24 +192,22 @@ class Node:
         self._vanishes = True  # the ranks concerned have been informed
         raise Terminated(0 if goes_on else TOLD_TO_END)
 
-    def _close_context(self) -> None:
-        """Announce the end to all, and wait until the messages have left before this process may end."""
-        if self._driver is None:
-            if self._guard is not None:
-                self._guard.close()
-            self._context.destroy(linger=0)
-            return
-        stays = isinstance(self._driver.machine, Rank) and not self._at_once and not self._vanishes
-        if stays and self._driver.is_alive():
+    def _leave_run(self, driver: Driver) -> None:
+        """Announce the end to all."""
+        stays = isinstance(driver.machine, Rank) and not self._at_once and not self._vanishes
+        if stays and driver.is_alive():
             self._stay_while_needed()
         if self._vanishes:
-            self._driver.vanish()
+            driver.vanish()
         else:
-            self._driver.leave("the run is over")
-        if self._guard is not None:
-            self._guard.close()
-        if not self._driver.is_alive():
-            self._context.term()
+            driver.leave("the run is over")
+
+    def _close(self, context: Context) -> None:
+        """Wait until the messages have left before this process may end."""
+        if self._driver is None:
+            context.destroy(linger=0)
+        elif not self._driver.is_alive():
+            context.term()
             leave(self._run.meeting.run)
 
     def _stay_while_needed(self) -> None:
@@ -465,13 +463,5 @@ def root_of(
     """
     gradient = gradient if run.wire is None else None  # the root has the model before rounding
     with Node(run, run.plan.first_node, gradient=gradient, journal=journal, step=step) as node:
-        node.wait_for_all()
-        yield node
-
-
-@contextmanager
-def rank_of(run: Run, rank: int, gradient: Gradient, replica: Replica, **of: Any) -> Iterator[Node]:
-    """A rank of a run of a launcher, once it has joined; on rank 0 once all ranks have."""
-    with Node(run, rank, gradient=gradient, replica=replica, **of) as node:
         node.wait_for_all()
         yield node

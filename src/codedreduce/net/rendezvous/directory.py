@@ -4,37 +4,22 @@ needs, at once and whenever they change.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import Annotated
 
 import msgspec
 import zmq
 
 from codedreduce.errors import CodedReduceError, JoinRefused, Outlived
 from codedreduce.net.connections import Endpoints
-from codedreduce.net.keys import KEY_CHARACTERS, Guard, user_of
-from codedreduce.net.limits import of_books
-from codedreduce.net.pending_connections import PendingConnections
+from codedreduce.net.keys import Guard
 from codedreduce.net.rendezvous.identity import Identity
-from codedreduce.net.sockets import (
-    LAST_WORDS,
-    Context,
-    answering,
-    comings_and_goings,
-    is_local,
-    listen_at_too,
-)
+from codedreduce.net.rendezvous.registration import Answer, Listener, Registration, Standing, named
+from codedreduce.net.sockets import Context
+from codedreduce.protocol.core.events import Note
 from codedreduce.run.agreement import Meeting, difference
 from codedreduce.run.quorum import Gathering
-
-#: Registrations that are answered at a time. If there are more, they wait so many seconds, while others are served.
-AT_ONCE = 16
-REST = 0.05
 
 #: Seconds for a node that came with another plan than the root's to come with the right one, when all others have
 #: joined: another process may have claimed to be that node.
@@ -49,83 +34,117 @@ ANY_NODES = range(4096)
 #: Kinds of arithmetic that are reported, at most.
 MOST_KINDS = 10
 
-#: The largest valid round or generation.
-LAST = 2**53
-
-_PLACE = re.compile(r"(tcp://[\w.:%\[\]-]{1,253}:\d{1,5}|ipc://[^\0]{1,200})")
+_decoder = msgspec.msgpack.Decoder(Registration)
 
 
-class Standing(msgspec.Struct, frozen=True, array_like=True):
-    """The state of a node's run, as far as the node knows: its leader, and whether it has begun."""
+class AddressList:
+    """Sends every process that has registered the addresses that it seeks, and the keys of those that seek it.
 
-    generation: int = 0
-    leader: int = 0
-    round: int = 0
-    is_on: bool = False
-
-
-class Registration(msgspec.Struct, frozen=True, array_like=True):
-    """A node's registration: its number, the nodes it seeks, what it came to train, and where it listens, if it does.
-
-    It also names the node's process, the addresses that the node has for those it seeks, and the state of its run.
+    `moved`: nodes that have registered new addresses since this was last cleared. The directory's own process, of the
+    node `owner`, may seek some, too.
     """
 
-    run: str
-    node: int
-    seeks: tuple[int, ...]
-    listens: Endpoints | None
-    subject: str = ""
-    process: int = 0
-    knows: dict[int, Endpoints] = {}
-    standing: Standing = Standing()
-    key: str = ""  # the public key of the process, where keys are required
-    proof: bytes = b""  # that the process knows the secret
-    series: str = ""  # the run and the number of the training that it came to
-    training: int = 1
-    arithmetic: Annotated[str, msgspec.Meta(max_length=400)] = ""  # how it computes
-    identity: Annotated[str, msgspec.Meta(max_length=64)] = ""  # of the run it is in, if known
+    def __init__(
+        self, listener: Listener, owner: int, process: int, seeks: tuple[int, ...], guard: Guard | None
+    ) -> None:  # fmt: skip
+        self._listener = listener
+        self._owner, self._process, self._seeks = owner, process, seeks
+        self._guard = guard
+        self.known: dict[int, Endpoints] = {}
+        self.moved: dict[int, Endpoints] = {}
+        self.processes: dict[bytes, Registration] = {}  # by the name of the connection
+        self._is_for_all = False  # answer with the known addresses although some are missing
+        self.heard = Standing()  # of a run that has begun, from its members
+        self.tells: Callable[[], Standing] = lambda: self.heard
 
+    def missing(self, nodes: Iterable[int]) -> tuple[int, ...]:
+        """The nodes without an address."""
+        return tuple(node for node in nodes if node not in self.known)
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """The addresses of other nodes, or the missing nodes, or why this node is rejected; and the state of the run.
+    def add(self, node: int, endpoints: Endpoints) -> None:
+        """A node listens here; notify the nodes that seek it."""
+        if self.known.get(node) != endpoints:
+            self.known[node] = self.moved[node] = endpoints
+            self.tell_all()
 
-    `admits` are the keys of nodes that seek this node.
-    """
+    def begin(self, known: dict[int, Endpoints]) -> None:
+        """Answer with these addresses and all others, although some are missing."""
+        self.known = known | self.known
+        self._is_for_all = True
 
-    endpoints: dict[int, Endpoints] | None
-    refusal: str = ""
-    final: bool = True
-    missing: tuple[int, ...] = ()
-    standing: Standing = Standing()
-    admits: dict[int, str] = {}
-    training: int = 0  # the training that the others are at, if this node came to another of the same run
-    identity: str = ""  # of this run
+    def register(self, sender: bytes, registration: Registration) -> None:
+        """A process has this registration in the place of an earlier one of its node."""
+        node, listens, standing = registration.node, registration.listens, registration.standing
+        self.processes = {one: other for one, other in self.processes.items() if other.node != node}
+        self.processes[sender] = registration
+        self._introduce(sender, registration)
+        if standing.is_on and standing.generation >= self.heard.generation:
+            self.heard = standing
+        if listens is not None and self.known.get(node) != listens:
+            self.add(node, listens)
+        else:
+            self._tell(sender)
+        if not registration.knows and registration.seeks:
+            self._listener.answer(sender, Answer(None, final=False, missing=self.missing(registration.seeks)))
 
+    def is_taken(self, registration: Registration) -> bool:
+        """Whether another process of the node is present; one that has ended is no longer connected."""
+        if registration.node == self._owner and self._process:
+            return registration.process != self._process
+        for sender, other in list(self.processes.items()):
+            is_another = (other.process, other.key) != (registration.process, registration.key)
+            if other.node == registration.node and is_another:
+                if self._listener.answer(sender, Answer({})):
+                    return True
+                self.processes.pop(sender, None)
+        return False
 
-class Opened(Enum):
-    """The result of an attempt to answer at an address."""
+    def answer_all(self, answer: Answer) -> None:
+        """Send all processes the same answer, and the identity of the run."""
+        for sender in self.processes:
+            self._listener.answer(sender, answer)
 
-    HERE = auto()
-    TAKEN = auto()  # another process answers there
-    ELSEWHERE = auto()  # it is the address of another host
+    def _introduce(self, sender: bytes, registration: Registration) -> None:
+        """Admit this process at the nodes that it seeks, and admit at this process the nodes that seek it.
 
+        Nodes that seek each other receive the keys with the addresses, later.
+        """
+        node, key, seeks = registration.node, registration.key, registration.seeks
+        if not key:
+            return
+        if self._guard is not None and self._owner in seeks:
+            self._guard.name(node, key)
+        for name, other in self.processes.items():
+            if other.node in seeks and node not in other.seeks:
+                self._listener.answer(name, Answer({}, admits={node: key}))
+        admits = {one.node: one.key for one in self.processes.values() if one.key and node in one.seeks}
+        if self._guard is not None and node in self._seeks:
+            admits[self._owner] = self._guard.key
+        admits = {one: key for one, key in admits.items() if one not in seeks}
+        if admits:
+            self._listener.answer(sender, Answer({}, admits=admits))
 
-@dataclass
-class Visit:
-    """A process that has registered, the nodes that it seeks, and the addresses that it has."""
+    def tell_all(self) -> None:
+        """Send all processes the addresses that they lack."""
+        for sender in list(self.processes):
+            self._tell(sender)
 
-    node: int
-    process: int
-    seeks: tuple[int, ...]
-    knows: dict[int, Endpoints] = field(default_factory=dict)
-    key: str = ""
+    def _tell(self, sender: bytes) -> None:
+        """Send a process the addresses that it seeks and lacks: first all of them together, then each new one."""
+        process, known = self.processes[sender], self.known
+        if not process.knows and not self._is_for_all and self.missing(process.seeks):
+            return
+        news = {node: known[node] for node in process.seeks if node in known and process.knows.get(node) != known[node]}
+        if news:
+            process.knows.update(news)
+            if not self._listener.answer(sender, Answer(news, standing=self.tells())):
+                self.processes.pop(sender, None)
 
 
 class Directory:
-    """A directory of addresses, on a socket of its own, at one or several rendezvous addresses.
+    """Decides which processes belong to its run, and reports those that it rejects.
 
-    `moved`: nodes that have registered new addresses since this was last cleared. The directory's own
-    process may seek them, too.
+    It answers by a socket of its own, at one or several rendezvous addresses (`listener`), with `addresses`.
     """
 
     def __init__(
@@ -136,73 +155,32 @@ class Directory:
         self._identity = identity or Identity()
         self._earlier: dict[int, tuple[bytes, Registration]] = {}  # registrations with another identity
         self._nodes = nodes
-        self._seeks = seeks  # the nodes that the process with the directory seeks
-        self._guard = guard
-        self._owner, self._process = owner, process
-        self._refused: list[tuple[int, str]] = []
-        self._others: list[tuple[int, str]] = []
-        self._strays: list[tuple[int, str]] = []
-        self.arithmetic = meeting.arithmetic
+        self.listener = Listener(context, len(nodes), self._identity, guard)
+        self.addresses = AddressList(self.listener, owner, process, seeks, guard)
+        self._notes: list[Note] = []
+        self._owner = owner
         self._arithmetics = {meeting.arithmetic, ""}
         self._refusals: Counter[int] = Counter()
         self._asked_in_vain: Counter[int] = Counter()
         self._all_wrong_since: float | None = None  # every missing node came, and was rejected
         self._last_refusal = ""
-        self._known: dict[int, Endpoints] = {}
-        self.moved: dict[int, Endpoints] = {}
-        self._visits: dict[bytes, Visit] = {}
-        self._is_for_all = False  # answer with the known addresses although some are missing
-        self.heard = Standing()  # of a run that has begun, from its members
-        self.tells: Callable[[], Standing] = lambda: self.heard
-        self._decoder = msgspec.msgpack.Decoder(Registration)
-        self.addresses: list[str] = []  # where it answers
-        self.meets_at = meeting.address  # where one should
-        self.socket, self.monitor = answering(context, of_books(len(nodes)))
-        self._door = PendingConnections(self.addresses)
+        self.meets_at = meeting.address  # where one should answer
         self._latest = meeting.training  # the latest training that a process has come to
-        self.rests_until = 0.0  # more have asked than are answered at a time
 
-    def open(self, address: str) -> Opened:
-        """Answer at a further address."""
-        errno = listen_at_too(self.socket, address, self._guard)
-        if errno:
-            return Opened.TAKEN if errno == zmq.EADDRINUSE else Opened.ELSEWHERE
-        self.addresses.append(address)
-        return Opened.HERE
+    def take_notes(self) -> list[Note]:
+        """Reports since the last call: ranks that were rejected, stray processes, and ranks with another arithmetic."""
+        notes, self._notes = self._notes, []
+        return notes
 
-    def take_refused(self) -> list[tuple[int, str]]:
-        """The nodes rejected since the last call, and the reasons."""
-        refused, self._refused = self._refused, []
-        return refused
-
-    def take_strays(self) -> list[tuple[int, str]]:
-        """The processes rejected since the last call because another process has their rank, and the reasons."""
-        strays, self._strays = self._strays, []
-        return strays
-
-    def take_others(self) -> list[tuple[int, str]]:
-        """The nodes found since the last call to compute differently from this process, and how they compute."""
-        others, self._others = self._others, []
-        return others
-
-    # -- addresses
-
-    def add(self, node: int, endpoints: Endpoints) -> None:
-        """A node listens here; notify the nodes that seek it."""
-        if self._known.get(node) != endpoints:
-            self._known[node] = self.moved[node] = endpoints
-            for identity in list(self._visits):
-                self._tell(identity)
+    def _note(self, kind: str, node: int, reason: str) -> None:
+        self._notes.append(Note(kind=kind, reason=reason, round=0, nodes=(node,)))
 
     def begin(self, known: dict[int, Endpoints]) -> None:
         """The directory's process begins, and has these addresses: answers need not wait for the missing nodes."""
-        for node, endpoints in known.items():
-            self._known.setdefault(node, endpoints)
-        self._is_for_all = True
+        self.addresses.begin(known)
         if self._identity.value:
             self._settle()
-        for identity in list(self._visits):
-            self._tell(identity)
+        self.addresses.tell_all()
 
     def wait_for(
         self, nodes: tuple[int, ...], watch: Callable[[], None], gathering: Gathering | None = None
@@ -210,14 +188,14 @@ class Directory:
         """Serve until these nodes, or enough of them, have registered their addresses."""
         gathering = gathering or Gathering(lambda missing: not missing, time.monotonic())
         deadline = time.monotonic() + self._meeting.all_within
-        while not gathering.may_begin(missing := self._missing(nodes), time.monotonic()):
-            self.socket.poll(200)
+        while not gathering.may_begin(missing := self.addresses.missing(nodes), time.monotonic()):
+            self.listener.socket.poll(200)
             self.serve()
             watch()
             if self._latest > self._meeting.training:
                 raise Outlived(self._latest)
             self._check_come_right(missing)
-            if self.heard.is_on:
+            if self.addresses.heard.is_on:
                 gathering.join_what_is_on(time.monotonic())
             if time.monotonic() > deadline:
                 late = f"{named(missing)} did not come up within {self._meeting.all_within:g} s"
@@ -225,12 +203,13 @@ class Directory:
                 raise CodedReduceError("; ".join([late, *others[:1]]))
         if nodes:
             self._settle()
-        return {node: self._known[node] for node in nodes if node in self._known}
+        return {node: self.addresses.known[node] for node in nodes if node in self.addresses.known}
 
     def _check_come_right(self, missing: tuple[int, ...]) -> None:
         """Stop waiting if every missing node came with a wrong plan, and none has come with the right one in time."""
         now = time.monotonic()
-        wrong = {node: why for node, why in self._refused if node in missing}
+        refused = {note.nodes[0]: note.reason for note in self._notes if note.kind == "refused"}
+        wrong = {node: why for node, why in refused.items() if node in missing}
         if len(wrong) < len(missing):
             self._all_wrong_since = None
         elif self._all_wrong_since is None:
@@ -238,131 +217,85 @@ class Directory:
         elif now > self._all_wrong_since + COME_RIGHT_WITHIN:
             raise JoinRefused(wrong[min(wrong)])
 
-    def _missing(self, nodes: Iterable[int]) -> tuple[int, ...]:
-        return tuple(node for node in nodes if node not in self._known)
-
     # -- requests
 
     def serve(self) -> None:
         """Answer a limited number of requests. A sender of an invalid request loses its connection."""
-        self.look_at_the_door()
+        self.listener.look()
         if self.keeps_some_waiting:
             self._send_away_who_is_of_another()
-        for _ in range(AT_ONCE):
-            try:
-                identity, *frames = self.socket.recv_multipart(zmq.DONTWAIT, copy=False)
-            except zmq.Again:
-                return
-            descriptor = int(frames[-1].get(zmq.SRCFD)) if frames else -1
+        for sender, frames in self.listener.requests():
             registration = self._read(frames)
             if registration is None:
-                self._door.cut(descriptor)
-            elif not self._is_who_it_says(frames[0], registration):
-                self._answer(identity.bytes, Answer(None, f"rank {registration.node} has the wrong secret"))
-            elif self._register(identity.bytes, registration):
-                self.look_at_the_door()  # the connection may have been made while others were answered
-                self._door.is_known(descriptor)
-        self.rests_until = time.monotonic() + REST
-
-    def _is_who_it_says(self, body: zmq.Frame, registration: Registration) -> bool:
-        """Whether a process that came by TCP knows the secret, and has the key that it claims."""
-        if self._guard is None or all(map(is_local, self.addresses)):  # file permissions protect a file
-            return True
-        key = user_of(body)
-        says, listens = registration, registration.listens
-        shows = says.key == key and (listens is None or listens.key == key or all(map(is_local, listens.planes)))
-        return shows and self._guard.is_proven(says.proof, says.run, says.node, says.key)
-
-    def look_at_the_door(self) -> None:
-        """Handle connections that were made or lost; cut those that stayed unidentified too long."""
-        for told in comings_and_goings(self.monitor):
-            if told.has_come:
-                self._door.came(told.descriptor)
-            elif not told.is_there:
-                self._door.went(told.descriptor)
-        self._door.look()
+                self.listener.cut(frames)
+            elif not self.listener.is_authentic(frames[0], registration):
+                self.listener.answer(sender, Answer(None, f"rank {registration.node} has the wrong secret"))
+            elif self._register(sender, registration):
+                self.listener.is_known(frames)
 
     def _read(self, frames: list[zmq.Frame]) -> Registration | None:
         """A valid registration, else None. One of another run, or with another plan, may have any contents."""
         if len(frames) != 1:
             return None
         try:
-            said = self._decoder.decode(frames[0].buffer)
+            said = _decoder.decode(frames[0].buffer)
         except (msgspec.MsgspecError, ValueError):
             return None
         is_of_it = said.run == self._meeting.run and said.subject == self._meeting.subject
-        return said if not is_of_it or self._is_sound(said) else None
+        return said if not is_of_it or said.is_sound(self._nodes) else None
 
-    def _is_sound(self, said: Registration) -> bool:
-        named = (said.node, *said.seeks, *said.knows)
-        places = [said.listens, *said.knows.values()] if said.listens is not None else list(said.knows.values())
-        return (
-            all(node in self._nodes for node in named)
-            and len(said.seeks) <= len(self._nodes)
-            and 0 <= said.standing.generation <= LAST
-            and 0 <= said.standing.round <= LAST
-            and all(is_place(place) for place in places)
-        )
-
-    def _register(self, identity: bytes, registration: Registration) -> bool:
+    def _register(self, sender: bytes, registration: Registration) -> bool:
         """Answer a registration; whether the node is one of this run's."""
-        node = registration.node
+        node, answer = registration.node, self.listener.answer
         if registration.run != self._meeting.run:
             training = self._meeting.training if registration.series == self._meeting.series else 0
             if training and registration.training > training:
                 self._latest = max(self._latest, registration.training)
-            self._answer(identity, Answer(None, "the root belongs to another run", final=False, training=training))
-        elif node in self._nodes and not self._is_of_this_run(identity, registration):
+            answer(sender, Answer(None, "the root belongs to another run", final=False, training=training))
+        elif node in self._nodes and not self._is_of_this_run(sender, registration):
             pass  # answered when the run begins, or answered already
-        elif why := self._difference(registration):
+        elif registration.subject != self._meeting.subject:
+            self._last_refusal = difference(node, registration.subject, self._meeting.subject)[:1000]
             origin = node if node in self._nodes else -1
             self._refusals[origin] += 1
             if str(self._refusals[origin]).strip("0") == "1":
-                self._refused.append((node, why))
-            self._last_refusal = why
-            self._answer(identity, Answer(None, why))
-        elif self._is_taken(registration):
+                self._note("refused", node, self._last_refusal)
+            answer(sender, Answer(None, self._last_refusal))
+        elif self.addresses.is_taken(registration):
             self._say_that_it_is_taken(node)
-            self._answer(identity, Answer(None, f"rank {node} is taken: its process is in the run", final=False))
+            answer(sender, Answer(None, f"rank {node} is taken: its process is in the run", final=False))
         else:
-            self._visits = {one: visit for one, visit in self._visits.items() if visit.node != node}
-            seeks, knows = registration.seeks, dict(registration.knows)
-            visit = self._visits[identity] = Visit(node, registration.process, seeks, knows, registration.key)
-            self._introduce(visit)
-            if registration.arithmetic not in self._arithmetics and len(self._arithmetics) < MOST_KINDS:
-                self._arithmetics.add(registration.arithmetic)
-                self._others.append((node, registration.arithmetic))
-            if registration.standing.is_on and registration.standing.generation >= self.heard.generation:
-                self.heard = registration.standing
-            if registration.listens is not None and self._known.get(node) != registration.listens:
-                self.add(node, registration.listens)
-            else:
-                self._tell(identity)
-            if not visit.knows and visit.seeks:
-                self._answer(identity, Answer(None, final=False, missing=self._missing(visit.seeks)))
-            if self._identity.value and not self._identity.is_settled and 2 * len(self._visits) > len(self._nodes):
+            self.addresses.register(sender, registration)
+            self._compare(registration)
+            most_are_here = 2 * len(self.addresses.processes) > len(self._nodes)
+            if self._identity.value and not self._identity.is_settled and most_are_here:
                 self._settle()
             return True
         return False
 
-    def _difference(self, registration: Registration) -> str:
-        """Why a node with another subject is rejected; empty if the subject is this run's."""
-        if registration.subject != self._meeting.subject:
-            return difference(registration.node, registration.subject, self._meeting.subject)[:1000]
-        return ""
+    def _compare(self, registration: Registration) -> None:
+        """Report the first rank with each arithmetic that differs from that of this process."""
+        what, here = registration.arithmetic, self._meeting.arithmetic
+        if what not in self._arithmetics and len(self._arithmetics) < MOST_KINDS:
+            self._arithmetics.add(what)
+            self._note(
+                "arithmetic", registration.node,
+                f"the arithmetic of rank {registration.node} differs from that of rank {self._owner}: {what}, and here "
+                f"{here}. Sums stay exact, but their last bits depend on which rank computed what: "
+                "results that are bit-identical with any stragglers need hosts of one kind",
+            )  # fmt: skip
 
-    def _is_of_this_run(self, identity: bytes, registration: Registration) -> bool:
+    def _is_of_this_run(self, sender: bytes, registration: Registration) -> bool:
         """Whether a node is of this run, not of an earlier one. While that is unknown, the node waits for an answer."""
         node, says = registration.node, registration.identity
         if self._identity.is_of_it(says):
             return True
-        self._earlier[node] = (identity, registration)
+        self._earlier[node] = (sender, registration)
         if not self._identity.claim(says, node, len(self._nodes)):
             if self._identity.is_settled:
                 self._send_away_who_is_of_another()
             return False
-        for other in list(self._visits):
-            self._answer(other, Answer({}))  # send them the identity, which has changed
+        self.addresses.answer_all(Answer({}))
         for earlier, (name, said) in list(self._earlier.items()):
             if said.identity == self._identity.value:
                 del self._earlier[earlier]
@@ -374,8 +307,7 @@ class Directory:
         """The run begins, or most nodes have registered: settle the identity, and send it to the registered ones."""
         self._identity.settle()
         self._send_away_who_is_of_another()
-        for other in list(self._visits):
-            self._answer(other, Answer({}))
+        self.addresses.answer_all(Answer({}))
 
     @property
     def keeps_some_waiting(self) -> bool:
@@ -384,98 +316,26 @@ class Directory:
 
     def _send_away_who_is_of_another(self) -> None:
         earlier, self._earlier = self._earlier, {}
-        for node, (identity, registration) in earlier.items():
+        for node, (sender, registration) in earlier.items():
             if self._identity.is_of_it(registration.identity):
-                self._register(identity, registration)
+                self._register(sender, registration)
                 continue
             why = _of_an_earlier_run(node, self.meets_at)
-            self._strays.append((node, why))
-            self._answer(identity, Answer(None, why))
+            self._note("stray", node, why)
+            self.listener.answer(sender, Answer(None, why))
 
     def _say_that_it_is_taken(self, node: int) -> None:
         """Report a node that asks again and again: it does not merely replace a process that ended unnoticed."""
         self._asked_in_vain[node] += 1
         if self._asked_in_vain[node] == TWICE_IF_ASKED:
-            self._strays.append(
-                (node, f"a second process came as rank {node} and was rejected: the first is in the run")
-            )
-
-    def _is_taken(self, registration: Registration) -> bool:
-        """Whether another process of the node is present; one that has ended is no longer connected."""
-        if registration.node == self._owner and self._process:
-            return registration.process != self._process
-        for identity, visit in list(self._visits.items()):
-            is_another = (visit.process, visit.key) != (registration.process, registration.key)
-            if visit.node == registration.node and is_another:
-                if self._answer(identity, Answer({})):
-                    return True
-                self._visits.pop(identity, None)
-        return False
-
-    def _introduce(self, visit: Visit) -> None:
-        """Admit this process at the nodes that it seeks, and admit at this process the nodes that seek it.
-
-        Nodes that seek each other receive the keys with the addresses, later.
-        """
-        if not visit.key:
-            return
-        if self._guard is not None and self._owner in visit.seeks:
-            self._guard.name(visit.node, visit.key)
-        for identity, other in list(self._visits.items()):
-            if other.node in visit.seeks and visit.node not in other.seeks:
-                self._answer(identity, Answer({}, admits={visit.node: visit.key}))
-        mine = [identity for identity, other in self._visits.items() if other is visit]
-        others = self._visits.values()
-        admits = {one.node: one.key for one in others if one.key and visit.node in one.seeks}
-        if self._guard is not None and visit.node in self._seeks:
-            admits[self._owner] = self._guard.key
-        admits = {node: key for node, key in admits.items() if node not in visit.seeks}
-        if admits and mine:
-            self._answer(mine[0], Answer({}, admits=admits))
-
-    def _tell(self, identity: bytes) -> None:
-        """Send a process the addresses that it seeks and lacks: first all of them together, then each new one."""
-        visit = self._visits[identity]
-        if not visit.knows and not self._is_for_all and not self._known.keys() >= set(visit.seeks):
-            return
-        known = self._known
-        news = {node: known[node] for node in visit.seeks if node in known and visit.knows.get(node) != known[node]}
-        if news:
-            visit.knows.update(news)
-            if not self._answer(identity, Answer(news, standing=self.tells())):
-                self._visits.pop(identity, None)
-
-    def _answer(self, identity: bytes, answer: Answer) -> bool:
-        """Answer a process, with the identity of this run unless it is rejected; whether the process is connected."""
-        if not answer.refusal:
-            answer = msgspec.structs.replace(answer, identity=self._identity.value)
-        try:
-            self.socket.send_multipart([identity, msgspec.msgpack.encode(answer)], zmq.DONTWAIT)
-        except zmq.ZMQError as error:
-            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
-                raise
-            return False
-        return True
+            self._note("stray", node, f"a second process came as rank {node} and was rejected: the first is in the run")
 
     def close(self, *, is_over: bool = True) -> None:
         """Stop answering. If the run is over, release the nodes that still wait for addresses."""
-        why = self._last_refusal or "the root has left"
-        for identity in self._visits:
-            if is_over:
-                self._answer(identity, Answer(None, f"the run is over: {why}"))
-        self._visits.clear()
-        self.socket.disable_monitor()
-        self.socket.close(linger=LAST_WORDS)
-        self.monitor.close(linger=0)
-
-
-def is_place(endpoints: Endpoints) -> bool:
-    """Whether these are addresses that a node can listen at.
-
-    >>> is_place(Endpoints("tcp://10.0.0.1:2000", "tcp://10.0.0.1:2001")), is_place(Endpoints("tcp://", "pgm://x;y"))
-    (True, False)
-    """
-    return len(endpoints.key) in (0, KEY_CHARACTERS) and all(map(_PLACE.fullmatch, endpoints.planes))
+        if is_over:
+            why = self._last_refusal or "the root has left"
+            self.addresses.answer_all(Answer(None, f"the run is over: {why}"))
+        self.listener.close()
 
 
 def _of_an_earlier_run(node: int, address: str) -> str:
@@ -483,8 +343,3 @@ def _of_an_earlier_run(node: int, address: str) -> str:
         f"a process of an earlier run came to {address} as rank {node} and was rejected: end it, or let this run "
         "use another port (if rank 0 was restarted to continue that run, set CODEDREDUCE_RESTARTED=1)"
     )
-
-
-def named(nodes: tuple[int, ...]) -> str:
-    """The name of these nodes in a message."""
-    return f"node {nodes[0]}" if len(nodes) == 1 else "nodes " + ", ".join(map(str, nodes))

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from codedreduce.errors import CodedReduceError, Outlived, UsageError
 from codedreduce.net.carrier import Carrier
-from codedreduce.net.connections import Endpoints
 from codedreduce.net.keys import Guard
-from codedreduce.net.rendezvous.directory import Directory, Opened, Registration, Standing
+from codedreduce.net.rendezvous.directory import Directory
 from codedreduce.net.rendezvous.identity import Identity
+from codedreduce.net.rendezvous.registration import Opened, Registration, Standing
 from codedreduce.net.rendezvous.visiting import Visitor
 from codedreduce.net.sockets import Context
 from codedreduce.run.agreement import Run
@@ -49,9 +49,9 @@ def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None
         identity.make(goes_on=meeting.goes_on)
     endpoints = transport.listen(meeting.listen_at()) if listens else None
     if endpoints is not None:
-        directory.add(node, endpoints)
+        directory.addresses.add(node, endpoints)
     transport.expect(seeks)
-    others = [place for place in _places(run) if place not in directory.addresses]
+    others = [place for place in _places(run) if place not in directory.listener.addresses]
     visitor: Visitor | None = None
     if others and (seeks or not answers):
         registration = Registration(
@@ -76,20 +76,16 @@ def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None
     else:
         assert visitor is not None
         found = visitor.find(serve)
-    standing = directory.heard if answers else visitor.standing if visitor is not None else Standing()
-    _connect(transport, found, directory, run)
+    standing = directory.addresses.heard if answers else visitor.standing if visitor is not None else Standing()
+    for peer, where in found.items():
+        transport.move(peer, where)
+    directory.addresses.moved.clear()
+    if isinstance(run.plan, StripedPlan):  # a worker of a tree needs its parent, and waits for that
+        directory.begin(found)
     if standing.is_on:
         gathering.join_what_is_on(time.monotonic())
     transport.wait_until_connected(meeting.all_within, serve, gathering)
     return Met(run=run, directory=directory, visitor=visitor, standing=standing)
-
-
-def _connect(transport: Carrier, found: dict[int, Endpoints], directory: Directory, run: Run) -> None:
-    for peer, endpoints in found.items():
-        transport.move(peer, endpoints)
-    directory.moved.clear()
-    if isinstance(run.plan, StripedPlan):  # a worker of a tree needs its parent, and waits for that
-        directory.begin(found)
 
 
 def _answers(directory: Directory, run: Run, node: int) -> bool:
@@ -100,7 +96,7 @@ def _answers(directory: Directory, run: Run, node: int) -> bool:
     if not is_first and not isinstance(run.plan, StripedPlan):
         return False
     places = run.meeting.addresses if is_first else run.meeting.addresses[1:]
-    opened = {place: directory.open(place) for place in places}
+    opened = {place: directory.listener.open(place) for place in places}
     if not is_first or Opened.HERE in opened.values():
         return is_first
     if isinstance(run.plan, StripedPlan) and (Opened.TAKEN in opened.values() or run.meeting.goes_on):

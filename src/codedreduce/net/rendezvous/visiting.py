@@ -16,8 +16,9 @@ from codedreduce.errors import CodedReduceError, JoinRefused, Outlived, UsageErr
 from codedreduce.net.connections import Endpoints
 from codedreduce.net.keys import Guard
 from codedreduce.net.limits import of_books
-from codedreduce.net.rendezvous.directory import ANY_NODES, Answer, Registration, Standing, named
+from codedreduce.net.rendezvous.directory import ANY_NODES
 from codedreduce.net.rendezvous.identity import Identity
+from codedreduce.net.rendezvous.registration import Answer, Registration, Standing, named
 from codedreduce.net.sockets import Context, Socket, comings_and_goings, knocking
 from codedreduce.run.agreement import Meeting
 
