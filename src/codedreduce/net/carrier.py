@@ -42,6 +42,7 @@ from codedreduce.protocol.core.messages import DATA as CHUNKS
 from codedreduce.protocol.core.messages import AnyMessage, Goodbye
 from codedreduce.protocol.core.wire import decode, encode
 from codedreduce.protocol.rights import Rights, beyond
+from codedreduce.run.journal import is_power_of_ten
 from codedreduce.run.quorum import Gathering
 from codedreduce.vectors import Vector
 
@@ -322,7 +323,7 @@ class Carrier:
     def _complain(self, sender: int | None, why: str) -> None:
         """Report an error, but not as often as a peer can cause it."""
         self._bad[sender] += 1
-        if str(self._bad[sender]).strip("0") == "1":
+        if is_power_of_ten(self._bad[sender]):
             self.unreadable.append((sender, why))
 
     def _turn_away(self, name: bytes, socket: Socket, descriptor: int) -> None:

@@ -151,11 +151,12 @@ def listening(on_round: OnRound | None = None, on_note: OnNote | None = None) ->
         elif isinstance(entry, NoteTaken) and on_note is not None:
             kind = entry.note.kind
             heard[kind] += 1
-            if kind in MUST_BE_HEARD or (kind in WORTH_SAYING and _is_power_of_ten(heard[kind])):
+            if kind in MUST_BE_HEARD or (kind in WORTH_SAYING and is_power_of_ten(heard[kind])):
                 on_note(entry.note)
 
     return read
 
 
-def _is_power_of_ten(count: int) -> bool:
+def is_power_of_ten(count: int) -> bool:
+    """Whether this is the first, tenth, hundredth time and so on, which is reported."""
     return str(count).strip("0") == "1"

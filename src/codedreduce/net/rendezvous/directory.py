@@ -19,6 +19,7 @@ from codedreduce.net.rendezvous.registration import Answer, Listener, Registrati
 from codedreduce.net.sockets import Context
 from codedreduce.protocol.core.events import Note
 from codedreduce.run.agreement import Meeting, difference
+from codedreduce.run.journal import is_power_of_ten
 from codedreduce.run.quorum import Gathering
 
 #: Seconds for a node that came with another plan than the root's to come with the right one, when all others have
@@ -258,7 +259,7 @@ class Directory:
             self._last_refusal = difference(node, registration.subject, self._meeting.subject)[:1000]
             origin = node if node in self._nodes else -1
             self._refusals[origin] += 1
-            if str(self._refusals[origin]).strip("0") == "1":
+            if is_power_of_ten(self._refusals[origin]):
                 self._note("refused", node, self._last_refusal)
             answer(sender, Answer(None, self._last_refusal))
         elif self.addresses.is_taken(registration):
