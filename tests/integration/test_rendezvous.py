@@ -272,7 +272,7 @@ def test_who_leads_answers_where_the_run_meets_as_soon_as_nobody_else_does(place
     mesh.listen("tcp://127.0.0.1")
     mesh.expect((0, 2))
     machine = Machine()
-    met = Met(run=run, directory=directory, visitor=visitor, standing=Standing())
+    met = Met(run=run, directory=directory, visitor=visitor)
     driver = Driver(machine, mesh, lambda action: None, met)  # type: ignore[arg-type]
     driver.start()
     try:

@@ -21,7 +21,6 @@ from codedreduce.net.keys import Guard
 from codedreduce.net.mesh import Mesh
 from codedreduce.net.rendezvous.directory import COME_RIGHT_WITHIN
 from codedreduce.net.rendezvous.meeting import meet
-from codedreduce.net.rendezvous.registration import Standing
 from codedreduce.net.sockets import Context
 from codedreduce.node.computing import Computing, News
 from codedreduce.node.driver import Driver
@@ -109,7 +108,6 @@ class Node:
         self._at_once = True
         self._vanishes = False
         self._asked = Asked(run.meeting.grace, self._hand_over)
-        self.found = Standing()  # the state of the run when this node joined
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -150,7 +148,6 @@ class Node:
         carrier = Mesh if isinstance(run.plan, StripedPlan) else Carrier
         transport = carrier(context, number, run.settings, self._buffers, rights_at(number, run.plan), guard)
         met = meet(context, run, transport, self._look or (lambda: None), guard)
-        self.found = met.standing
         self._computing = Computing(
             number, self._buffers, self._gradient, self._injector, self._record,
             reports_failures=not isinstance(run.plan, RingPlan), refuses_nonfinite=run.nonfinite == REFUSE,

@@ -26,12 +26,11 @@ MOST_PLACES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Met:
-    """The result: this node's directory, its connections to the directories of others, and the state of the run."""
+    """The result: this node's directory, and its connections to the directories of others."""
 
     run: Run
     directory: Directory
     visitor: Visitor | None
-    standing: Standing
 
 
 def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None], guard: Guard | None = None) -> Met:
@@ -85,7 +84,7 @@ def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None
     if standing.is_on:
         gathering.join_what_is_on(time.monotonic())
     transport.wait_until_connected(meeting.all_within, serve, gathering)
-    return Met(run=run, directory=directory, visitor=visitor, standing=standing)
+    return Met(run=run, directory=directory, visitor=visitor)
 
 
 def _answers(directory: Directory, run: Run, node: int) -> bool:
