@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from codedreduce.simulator.scenario import random_scenario
 from tests.command import codedreduce
 from tests.simulation.check_run import trace_of
+from tests.simulation.random_scenarios import random_scenario
 
 SMALL = ["--tree", "4x2", "--samples", "200", "--parameters", "50", "--rounds", "12", "--compute", "2s"]
 

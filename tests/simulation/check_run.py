@@ -7,7 +7,8 @@ from pathlib import Path
 from codedreduce.protocol.core.audits import Auditing
 from codedreduce.schemes import LiveCompensation, Plan, StripedPlan, TreePlan
 from codedreduce.simulator import Recorder, SimulatedCluster
-from codedreduce.simulator.scenario import ENDLESS, Scenario, random_scenario, write_trace
+from codedreduce.simulator.scenario import ENDLESS, Scenario, write_trace
+from tests.simulation.random_scenarios import random_scenario
 
 #: Faults that make a node late; the others only make its messages strange.
 DISABLING = ("crash", "pause", "cut", "slow", "corrupt", "reorder", "fail", "leave", "partition", "one-way")

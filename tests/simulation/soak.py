@@ -9,8 +9,9 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from codedreduce.simulator.scenario import (
-    Scenario,
+from codedreduce.simulator.scenario import Scenario
+from tests.simulation.check_run import check_seed
+from tests.simulation.random_scenarios import (
     random_audits,
     random_failing_ranks,
     random_late_ranks,
@@ -21,7 +22,6 @@ from codedreduce.simulator.scenario import (
     random_units,
     random_wrong_ranks,
 )
-from tests.simulation.check_run import check_seed
 
 BATCH = 200
 

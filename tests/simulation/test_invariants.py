@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from codedreduce.simulator import Fault, Recorder
-from codedreduce.simulator.scenario import (
-    ENDLESS,
-    Scenario,
+from codedreduce.simulator.scenario import ENDLESS, Scenario
+from tests.simulation.random_scenarios import (
     random_audits,
     random_failing_ranks,
     random_late_ranks,

@@ -20,16 +20,11 @@ from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.tree.root_table import RootState
 from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
 from codedreduce.simulator import Fault
-from codedreduce.simulator.scenario import (
-    ENDLESS,
-    Scenario,
-    random_audits,
-    random_scenario,
-    random_striped,
-)
+from codedreduce.simulator.scenario import ENDLESS, Scenario
 from codedreduce.simulator.wrong import Wrong
 from codedreduce.vectors import Vector
 from tests.simulation.diagrams import DOCUMENT, with_diagrams
+from tests.simulation.random_scenarios import random_audits, random_scenario, random_striped
 from tests.unit.conversation import MACHINES as MACHINES_BY_HAND
 from tests.unit.conversation import Step, Talk, led_to, led_to_every_state, note_step, who_sent
 

@@ -13,8 +13,9 @@ from codedreduce.protocol.core.events import AnyAction, Event, Received, Transmi
 from codedreduce.protocol.core.messages import Checked, PartChunk
 from codedreduce.simulator import Fault, Recorder
 from codedreduce.simulator.faults import Kind
-from codedreduce.simulator.scenario import ENDLESS, Scenario, random_wrong_ranks
+from codedreduce.simulator.scenario import ENDLESS, Scenario
 from codedreduce.simulator.wrong import Wrong
+from tests.simulation.random_scenarios import random_wrong_ranks
 
 from .check_run import check_seed
 

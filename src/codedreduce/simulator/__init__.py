@@ -6,7 +6,7 @@ every step. `simulated_cluster` connects all of them. `scenario` describes a run
 """
 
 from codedreduce.run.delays import Delays, load_trace, parse_delays
-from codedreduce.simulator.faults import Fault, fail_at, random_faults
+from codedreduce.simulator.faults import Fault, fail_at
 from codedreduce.simulator.gradients import Gradients
 from codedreduce.simulator.network import Link
 from codedreduce.simulator.record import Recorder
@@ -23,5 +23,4 @@ __all__ = [
     "fail_at",
     "load_trace",
     "parse_delays",
-    "random_faults",
 ]

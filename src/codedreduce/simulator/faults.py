@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
-import numpy as np
-
 from codedreduce.errors import UsageError
 from codedreduce.simulator.computations import Computations
 from codedreduce.simulator.network import Network
@@ -20,9 +18,6 @@ Kind = Literal[
     "damage",
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
-
-#: The kinds of random faults for nodes of a tree, and for ranks.
-OF_TREES, OF_RANKS = KINDS[:9], (*KINDS[:7], KINDS[9])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,63 +62,6 @@ def fail_at(node: int, round_: int, kind: Kind = "crash") -> Fault:
     'crash'
     """
     return Fault(kind=kind, node=node, round=round_)
-
-
-#: Seconds after which a silent rank counts as lost.
-KNOWN_AFTER = 5.0
-
-
-def random_rank_faults(ranks: int, rounds: int, unit: float, seed: int) -> list[Fault]:
-    """A random schedule of faults for ranks; any of them may be the leader."""
-    random = np.random.default_rng([seed, 78])
-    faults = []
-    for _ in range(int(random.integers(0, 2 * rounds))):
-        kind = OF_RANKS[int(random.integers(len(OF_RANKS)))]
-        node = 0 if random.random() < 0.2 else int(random.integers(0, ranks))
-        others = tuple(int(one) for one in range(ranks) if one != node and random.random() < 0.4)
-        faults.append(
-            Fault(
-                kind=kind, node=node, others=others if kind == "partition" else (),
-                round=int(random.integers(1, rounds + 1)),
-                after=float(random.uniform(0, 2 * unit)),
-                seconds=float(random.exponential(3 * unit)),
-                factor=float(random.uniform(2, 50)),
-                known_after=KNOWN_AFTER,
-            )
-        )  # fmt: skip
-    return faults
-
-
-def random_faults(
-    workers: int, rounds: int, unit: float, seed: int, kinds: Sequence[Kind] = OF_TREES
-) -> list[Fault]:  # fmt: skip
-    """A random schedule of faults: each lasts a fraction of a round up to several rounds."""
-    random = np.random.default_rng([seed, 77])
-    faults = []
-    for _ in range(int(random.integers(0, 2 * rounds))):
-        faults.append(
-            Fault(
-                kind=kinds[int(random.integers(len(kinds)))],
-                node=int(random.integers(1, workers + 1)),
-                round=int(random.integers(1, rounds + 1)),
-                after=float(random.uniform(0, 2 * unit)),
-                seconds=float(random.exponential(3 * unit)),
-                factor=float(random.uniform(2, 50)),
-            )
-        )
-    return faults
-
-
-def random_faults_of_the_root(rounds: int, unit: float, seed: int) -> list[Fault]:
-    """A random schedule for the root: none, one or two faults; it is killed and restarted, or paused."""
-    random = np.random.default_rng([seed, 78])
-    return [
-        Fault(
-            kind="crash" if random.random() < 0.8 else "pause", node=0, round=int(random.integers(1, rounds + 1)),
-            after=float(random.uniform(0, 2 * unit)), seconds=float(random.exponential(3 * unit)),
-        )
-        for _ in range(int(random.choice([0, 0, 1, 2])))
-    ]  # fmt: skip
 
 
 class FaultInjector:
