@@ -11,7 +11,7 @@ import pytest
 from codedreduce.launch import gpu_sharing
 from codedreduce.launch.gpu_sharing import CONTROL, PIPES, SAID, sharing_gpus, would_share
 from codedreduce.launch.launcher import Launch, launch
-from codedreduce.launch.showing import EveryLine
+from codedreduce.launch.showing import Show
 
 #: Answers as NVIDIA's does: the daemon in its folder until it is told to quit, others by what they are told.
 STAND_IN = """#!/bin/sh
@@ -51,7 +51,7 @@ def test_processes_of_a_run_are_told_of_it_and_it_ends_with_them(machine: Path) 
     code = f"import os; print(os.environ.get({PIPES!r}), os.path.exists(os.environ[{PIPES!r}] + '/control'))"
     what = Launch(command=[sys.executable, "-c", code], count=2, port=1)
     with pytest.raises(Exception, match="no process"):  # which trains
-        launch(what, EveryLine(lambda rank, line: lines.append(line)))
+        launch(what, Show(lambda rank, line: lines.append(line)))
     folders = {line.split()[0] for line in lines if line.endswith("True")}
     assert len(folders) == 1, lines
     assert sum(line.endswith("True") for line in lines) == 2

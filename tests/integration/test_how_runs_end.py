@@ -16,7 +16,7 @@ from codedreduce.errors import CodedReduceError
 from codedreduce.launch import launcher
 from codedreduce.launch.launcher import Launch, launch
 from codedreduce.launch.placement import Placement
-from codedreduce.launch.showing import EveryLine
+from codedreduce.launch.showing import Show
 from codedreduce.process import restarts
 from codedreduce.process.processes import Processes
 from tests.command import codedreduce
@@ -78,7 +78,7 @@ class Ended:
         options = {"count": 2, "times": None if "again" in mode else 0, "variables": {**scheme, **PATH}, **of}
         what = Launch(command=command, **options)
         try:
-            launch(what, EveryLine(lambda rank, line: self.lines.append(f"[{rank}] {line}")))
+            launch(what, Show(lambda rank, line: self.lines.append(f"[{rank}] {line}")))
         except CodedReduceError as error:
             self.error = str(error)
 

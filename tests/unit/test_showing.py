@@ -10,7 +10,7 @@ import pytest
 
 from codedreduce.cli.run import _shown
 from codedreduce.cli.terminal.screen import Screen
-from codedreduce.launch.showing import AlsoInFiles, OnlyFirst, Unfailing
+from codedreduce.launch.showing import AlsoInFiles, OnlyFirst
 
 
 class Shown:
@@ -56,7 +56,7 @@ def test_who_fails_is_heard_and_all_are_when_the_first_is_lost() -> None:
 def test_files_of_an_earlier_run_are_written_anew(tmp_path: Path) -> None:
     screen = Shown()
     for words in (b"one\n", b"two\n"):
-        show = AlsoInFiles(str(tmp_path / "logs"), OnlyFirst(screen.write, screen.say))
+        show = AlsoInFiles(str(tmp_path / "logs"), screen.write, screen.say)
         show.took(0, b"zero\n")
         show.took(3, words)
         show.took(3, words)
@@ -67,7 +67,7 @@ def test_files_of_an_earlier_run_are_written_anew(tmp_path: Path) -> None:
 def test_logs_that_cannot_be_written_are_reported_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     screen = Shown()
     (tmp_path / "rank-0.log").symlink_to("/dev/full")
-    show = AlsoInFiles(str(tmp_path), OnlyFirst(screen.write, screen.say))
+    show = AlsoInFiles(str(tmp_path), screen.write, screen.say)
     for _ in range(3):
         show.took(0, b"zero\n")
         show.took(1, b"one\n")
@@ -100,7 +100,7 @@ def test_standard_output_that_cannot_be_written_to(
     reads, writes = os.pipe()
     try:
         file = opened()
-        show = Unfailing(_shown(output, has_root=False))
+        show = _shown(output, has_root=False)
         os.dup2(file, 1)
         for _ in range(3):
             show.took(0, b"zero\n")

@@ -34,7 +34,7 @@ from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.launch.launcher import Launch, launch
 from codedreduce.launch.placement import Placement
-from codedreduce.launch.showing import AlsoInFiles, EveryLine, OnlyFirst, Show
+from codedreduce.launch.showing import AlsoInFiles, OnlyFirst, Show
 from codedreduce.process.command import python_command
 from codedreduce.process.secrets import INSECURE_VARIABLE
 from codedreduce.protocol.core.audits import QUARANTINE, Auditing
@@ -201,9 +201,8 @@ def _shown(output: str, *, has_root: bool) -> Show:
     screen = Screen(1)
     say = _printer(screen, has_root=has_root)
     if output == "all":
-        return EveryLine(say)
-    only_first = OnlyFirst(screen.write, say)
-    return only_first if output == "root" else AlsoInFiles(output, only_first)
+        return Show(say)
+    return OnlyFirst(screen.write, say) if output == "root" else AlsoInFiles(output, screen.write, say)
 
 
 class _Printing(Console):

@@ -6,14 +6,14 @@ import os
 import selectors
 from typing import IO
 
-from codedreduce.launch.showing import Show, Unfailing
+from codedreduce.launch.showing import Show
 
 
 class Output:
     """Reads the pipes of all processes."""
 
     def __init__(self, show: Show) -> None:
-        self.show = Unfailing(show)
+        self.show = show
         self._selector = selectors.DefaultSelector()
         self._printed: dict[int, IO[bytes]] = {}
 

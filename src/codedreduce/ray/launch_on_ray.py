@@ -13,7 +13,7 @@ from codedreduce.errors import CodedReduceError, UsageError
 from codedreduce.launch.launcher import Hear, Launch
 from codedreduce.launch.launcher import launch as start
 from codedreduce.launch.placement import Placement
-from codedreduce.launch.showing import EveryLine, OnlyFirst, Show, Unfailing
+from codedreduce.launch.showing import OnlyFirst, Show
 from codedreduce.process.secrets import FILE_VARIABLE, VARIABLE
 from codedreduce.process.telling import PIPE, STEPS
 from codedreduce.ray.actors import PYTHON
@@ -86,7 +86,7 @@ def launch(
     given = cloudpickle.dumps((function, args))
     on = OnRay(wanted=wanted, plan=Striped(count).plan(samples=SAMPLES), address=address, given=given)
     with watching(live) as watch:
-        show = EveryLine(watch.say) if output == "all" else OnlyFirst(watch.write, watch.say)
+        show = Show(watch.say) if output == "all" else OnlyFirst(watch.write, watch.say)
         returned = launch_on(on, what, show, watch.hear)
     if returned is None:
         raise CodedReduceError("rank 0 was lost, and with it the function's result; the run continued without it")
@@ -96,7 +96,6 @@ def launch(
 
 def launch_on(on: OnRay, what: Launch, show: Show, hear: Hear = lambda word: None) -> bytes | None:
     """Run a launch on a cluster; return the pickled result of rank 0's function, if there is one."""
-    show = Unfailing(show)
     with connected(on.address) as ray:
         reservation = Reservation(ray, on.wanted, on.plan)
         given = ray.put(on.given) if on.given is not None else None

@@ -13,7 +13,7 @@ from codedreduce._extras import require
 from codedreduce.errors import CodedReduceError, UsageError
 from codedreduce.launch.launcher import Launch
 from codedreduce.launch.launcher import launch as start
-from codedreduce.launch.showing import EveryLine, OnlyFirst
+from codedreduce.launch.showing import OnlyFirst, Show
 from codedreduce.process.telling import STEPS
 from codedreduce.run.delays import parse_delays
 from codedreduce.torch.live_table import watching
@@ -59,7 +59,7 @@ def launch(
         command = [sys.executable, "-m", "codedreduce.torch.launched_process", str(given), str(returned)]
         what = Launch(command=command, count=workers, variables=said, ends_at_interrupt=True)
         with watching(live) as watch:
-            start(what, EveryLine(watch.say) if output == "all" else OnlyFirst(watch.write, watch.say), watch.hear)
+            start(what, Show(watch.say) if output == "all" else OnlyFirst(watch.write, watch.say), watch.hear)
         if not returned.exists():
             raise CodedReduceError("rank 0 failed, so the result of the function is lost; the other ranks finished")
         result: T = cloudpickle.loads(returned.read_bytes())
