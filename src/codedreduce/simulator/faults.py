@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
@@ -101,21 +101,18 @@ class FaultInjector:
                 end = partial(self._nodes.come_back, node, crash)
             case "pause":
                 self._nodes.pause(node)
-                self._make_known(fault)
+                self._when_known(fault, self._nodes.lose, node)
                 end = partial(self._nodes.resume, node, is_known=fault.seconds > fault.known_after)
             case "cut":
                 self._nodes.cut(node)
-                self._make_known(fault)
+                self._when_known(fault, self._nodes.lose, node)
                 end = partial(self._nodes.mend, node)
             case "partition":
-                apart = frozenset((node, *fault.others))
-                self._nodes.part(apart)
-                end = partial(self._nodes.join, apart)
+                end = partial(self._nodes.join, self._nodes.part(frozenset((node, *fault.others))))
             case "one-way":
-                ways = self._nodes.mute(node, fault.others)
-                if fault.seconds > fault.known_after:
-                    self._kernel.at(self._kernel.now + fault.known_after, self._nodes.lose_ways, ways, priority=0)
-                end = partial(self._nodes.unmute, ways)
+                pairs = self._nodes.mute(node, fault.others)
+                self._when_known(fault, self._nodes.notice, pairs)
+                end = partial(self._nodes.unmute, pairs)
             case "late":
                 self._nodes.come(node)
                 return
@@ -134,7 +131,7 @@ class FaultInjector:
         if fault.seconds < float("inf"):
             self._kernel.at(self._kernel.now + fault.seconds, end, priority=0)
 
-    def _make_known(self, fault: Fault) -> None:
-        """After `known_after` seconds a rank and all others lose their connections to each other."""
+    def _when_known(self, fault: Fault, then: Callable[..., None], *arguments: object) -> None:
+        """After `known_after` seconds, if the fault lasts that long, ranks lose their connections."""
         if fault.seconds > fault.known_after:
-            self._kernel.at(self._kernel.now + fault.known_after, self._nodes.lose, fault.node, priority=0)
+            self._kernel.at(self._kernel.now + fault.known_after, then, *arguments, priority=0)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from codedreduce.protocol import Machine, Settings, machine_for
 from codedreduce.protocol.core.events import (
     Drained,
     Event,
-    EveryoneIn,
     HandOver,
     Leave,
     Note,
@@ -29,47 +28,26 @@ from codedreduce.simulator.record import Recorder
 AFTER_LAST_WORDS = 3.0
 
 
+#: Pairs of sender and receiver.
+Pairs = set[tuple[int, int]]
+
+
+@dataclass(slots=True)
 class SimulatedNode:
     """The simulator's state of a node beside its machine."""
 
-    __slots__ = (
-        "alive",
-        "cuts",
-        "epoch",
-        "going",
-        "held",
-        "is_lost",
-        "leaves",
-        "machine",
-        "pauses",
-        "returns",
-        "timers",
-        "tokens",
-    )
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.alive = True
-        self.epoch = 0  # of its connections: grows with every process that ends or starts
-        self.pauses = 0
-        self.is_lost = False  # counted as lost by the others during a pause, while another pause goes on
-        self.held: list[tuple[Event, int]] = []  # events that arrived during a pause
-        self.cuts = 0
-        self.going = False  # its machine has left, and its last messages are on their way
-        self.leaves = self.returns = False  # it was asked to leave; then another process takes its place
-        self.timers: dict[str, int] = {}  # by name: the token of the timer that is valid
-        self.tokens = 0  # only grows, also when a new process takes over
-
-
-class Ways:
-    """Pairs of sender and receiver without delivery; after `notice` nothing goes the other way either."""
-
-    def __init__(self, sender: int, receivers: Iterable[int]) -> None:
-        self.pairs = {(sender, receiver) for receiver in receivers if receiver != sender}
-
-    def notice(self) -> None:
-        """Both ends count each of these connections as lost."""
-        self.pairs |= {(receiver, sender) for sender, receiver in self.pairs}
+    machine: Machine
+    alive: bool = True
+    epoch: int = 0  # of its connections: grows with every process that ends or starts
+    pauses: int = 0
+    is_lost: bool = False  # counted as lost by the others during a pause, while another pause goes on
+    held: list[tuple[Event, int]] = field(default_factory=list)  # events that arrived during a pause
+    cuts: int = 0
+    going: bool = False  # its machine has left, and its last messages are on their way
+    leaves: bool = False  # it was asked to leave
+    returns: bool = False  # then another process takes its place
+    timers: dict[str, int] = field(default_factory=dict)  # by name: the token of the timer that is valid
+    tokens: int = 0  # only grows, also when a new process takes over
 
 
 class Nodes:
@@ -89,7 +67,8 @@ class Nodes:
         self.plan = plan
         self.kernel = kernel
         self.recorder = recorder
-        self.rooted = isinstance(plan, TreePlan)
+        self._is_striped = isinstance(plan, StripedPlan)
+        self._is_tree = isinstance(plan, TreePlan)
         self.numbers = plan.nodes
         self.checkpoint = settings.after  # the round after which a restarted root continues
         self._settings = settings
@@ -97,21 +76,15 @@ class Nodes:
         self._latency = latency
         self._checking = checking
         self._nodes = {number: SimulatedNode(self._machine(number, 1)) for number in self.numbers}
-        self.joined: set[int] = set()  # nodes that have reported `EveryoneIn`
-        self._parted: list[frozenset[int]] = []  # groups of nodes that cannot reach the others
-        self._mute: list[Ways] = []  # one-way cuts
-        self._obedience = Obedience() if checking and isinstance(plan, StripedPlan) else None
-        self._performers: dict[type, Callable[[int, Any], None]] = {
-            SetTimer: self._set_timer,
-            EveryoneIn: self._joined,
-            Note: self.note,
-        }
+        self._blocked: list[Pairs] = []  # for each partition or one-way cut: where nothing is delivered
+        self._obedience = Obedience() if checking and self._is_striped else None
+        self._performers: dict[type, Callable[[int, Any], None]] = {SetTimer: self._set_timer, Note: self.note}
 
     def _machine(self, number: int, process: int) -> Machine:
         settings = self._settings
-        if isinstance(self.plan, StripedPlan):
+        if self._is_striped:
             settings = replace(settings, process=process)
-        if self.rooted and number == 0:
+        if self._is_tree and number == 0:
             settings = replace(settings, after=self.checkpoint)
         return machine_for(number, self.plan, settings, computes=self._root_computes)
 
@@ -159,9 +132,6 @@ class Nodes:
         if self._nodes[number].timers.get(name) == token:
             self.dispatch(number, TimerFired(name=name))
 
-    def _joined(self, number: int, action: EveryoneIn) -> None:
-        self.joined.add(number)
-
     def note(self, number: int, action: Note) -> None:
         """A node reports something."""
         self.recorder.note(self.kernel.now, number, action)
@@ -169,21 +139,19 @@ class Nodes:
     def finished(self, number: int) -> None:
         """End the process of a node that has left; another may take its place if the node was asked to leave."""
         node = self._nodes[number]
-        if node.leaves and isinstance(self.plan, StripedPlan):  # its last messages arrive before it is gone
+        last_words_over = self.kernel.now + AFTER_LAST_WORDS * self._latency
+        if node.leaves and not self._is_striped:
+            self._is_gone(number)
+        elif node.leaves:
             node.alive, node.going = False, True
-            self.kernel.at(self.kernel.now + AFTER_LAST_WORDS * self._latency, self._is_gone, number)
-            return
-        if node.leaves:
-            left = self.crash(number)
-            if node.returns and left is not None:
-                self.kernel.at(self.kernel.now, self.come_back, number, left)
-            return
-        node.alive = False
-        if isinstance(self.plan, StripedPlan):  # its last messages arrive before that
-            self.kernel.at(self.kernel.now + AFTER_LAST_WORDS * self._latency, self._tell_dead, number, node.epoch)
+            self.kernel.at(last_words_over, self._is_gone, number)
+        else:
+            node.alive = False
+            if self._is_striped:
+                self.kernel.at(last_words_over, self._tell_dead, number, node.epoch)
 
     def _is_gone(self, number: int) -> None:
-        """The process of a rank that was asked to leave has ended; another may take its place."""
+        """The process of a node that was asked to leave has ended; another may take its place."""
         node = self._nodes[number]
         node.alive, node.going = True, False
         left = self.crash(number)
@@ -201,33 +169,22 @@ class Nodes:
         one, other = self._nodes[sender], self._nodes[receiver]
         if one.epoch != connection[0] or other.epoch != connection[1]:
             return False
-        if any((sender in group) != (receiver in group) for group in self._parted):
-            return False
-        if any((sender, receiver) in ways.pairs for ways in self._mute):
+        if any((sender, receiver) in pairs for pairs in self._blocked):
             return False
         if not (one.cuts or other.cuts):
             return True
-        if isinstance(self.plan, StripedPlan):
+        if self._is_striped:
             return False
-        child = max(sender, receiver) if self.rooted else sender  # a cut is on the link from a node to its parent
+        child = max(sender, receiver) if self._is_tree else sender  # a cut is on the link from a node to its parent
         return not self._nodes[child].cuts
 
     def _neighbours(self, number: int) -> list[int]:
         """A node's parent, then its children; for a rank all others, rank 0 first."""
         if isinstance(self.plan, StripedPlan):
             return [peer for peer in self.numbers if peer != number]
-        return [*self._above(number), *self._below(number)]
-
-    def _above(self, number: int) -> list[int]:
-        """A node's parent, if it has one."""
         assert isinstance(self.plan, TreePlan)
-        return [self.plan.tree.parent(number)] if number else []
-
-    def _below(self, number: int) -> list[int]:
-        """A node's children; for a rank all others but rank 0."""
-        if isinstance(self.plan, TreePlan):
-            return list(self.plan.tree.children(number))
-        return self._neighbours(number)[1:]
+        parent = [self.plan.tree.parent(number)] if number else []
+        return [*parent, *self.plan.tree.children(number)]
 
     # -- faults
 
@@ -238,7 +195,7 @@ class Nodes:
             return None
         node.alive = False
         node.epoch += 1
-        if isinstance(self.plan, StripedPlan):
+        if self._is_striped:
             self.kernel.at(self.kernel.now + self._latency, self._tell_dead, number, node.epoch)
         else:
             for peer in self._neighbours(number):
@@ -254,9 +211,7 @@ class Nodes:
         """Whether two nodes can have a connection."""
         if self._nodes[one].cuts or self._nodes[other].cuts:
             return False
-        if any((one, other) in ways.pairs or (other, one) in ways.pairs for ways in self._mute):
-            return False
-        return not any((one in group) != (other in group) for group in self._parted)
+        return not any((one, other) in pairs or (other, one) in pairs for pairs in self._blocked)
 
     def come_back(self, number: int, crash: int) -> None:
         """Start a new process in place of one that is gone, unless another was started since that crash."""
@@ -270,9 +225,10 @@ class Nodes:
         node.held.clear()
         node.timers.clear()
         self.dispatch(number, Started())
-        if not isinstance(self.plan, StripedPlan):
-            for peer in self._below(number):
-                self.dispatch(peer, PeerFound(peer=number))
+        if not self._is_striped:
+            for peer in self._neighbours(number):
+                if peer > number:  # a child
+                    self.dispatch(peer, PeerFound(peer=number))
             return
         for peer in self._neighbours(number):
             if not self._nodes[peer].alive:
@@ -295,25 +251,40 @@ class Nodes:
         if not self._nodes[number].alive:
             self.come_back(number, self._nodes[number].epoch)
 
-    def mute(self, number: int, others: Iterable[int]) -> Ways:
+    def mute(self, number: int, others: Iterable[int]) -> Pairs:
         """A rank's messages do not reach `others`; their messages reach it."""
-        ways = Ways(number, others)
-        self._mute.append(ways)
-        return ways
+        pairs = {(number, other) for other in others if other != number}
+        self._blocked.append(pairs)
+        return pairs
 
-    def lose_ways(self, ways: Ways) -> None:
-        """Both ends notice that the connections are lost."""
-        ways.notice()
-        for one, other in sorted(ways.pairs):
+    def notice(self, pairs: Pairs) -> None:
+        """Both ends count these connections as lost: nothing goes the other way either."""
+        pairs.update([(receiver, sender) for sender, receiver in pairs])
+        for one, other in sorted(pairs):
             self.dispatch(one, PeerLost(peer=other))
 
-    def unmute(self, ways: Ways) -> None:
+    def unmute(self, pairs: Pairs) -> None:
         """Both directions work again, over new connections."""
-        self._mute.remove(ways)
-        ways.notice()
-        for one, other in sorted(ways.pairs):
-            if self._nodes[one].alive:
-                self._meet(one, other)
+        self._unblock(pairs)
+        for one, other in sorted(pairs | {(receiver, sender) for sender, receiver in pairs}):
+            self._meet(one, other)
+
+    def part(self, apart: frozenset[int]) -> Pairs:
+        """Some ranks cannot reach the others any more, and all lose those connections."""
+        pairs = {(one, other) for one in self.numbers for other in self.numbers if (one in apart) != (other in apart)}
+        self._blocked.append(pairs)
+        for one, other in sorted(pairs):
+            self.kernel.at(self.kernel.now + self._latency, self.dispatch, one, PeerLost(peer=other))
+        return pairs
+
+    def join(self, pairs: Pairs) -> None:
+        """These ranks and the others can reach each other again."""
+        self._unblock(pairs)
+        for one, other in sorted(pairs):
+            self.kernel.at(self.kernel.now + self._latency, self._meet, one, other)
+
+    def _unblock(self, pairs: Pairs) -> None:
+        self._blocked = [others for others in self._blocked if others is not pairs]
 
     def _meet(self, one: int, other: int) -> None:
         """One rank finds another, if that has a process and can be reached."""
@@ -324,7 +295,7 @@ class Nodes:
         """Ask a node to leave after its round; a rank leaves when others have taken over its duties."""
         self._nodes[number].leaves = True
         reason = "its host is needed elsewhere"
-        self.dispatch(number, HandOver(reason=reason) if isinstance(self.plan, StripedPlan) else Leave(reason=reason))
+        self.dispatch(number, HandOver(reason=reason) if self._is_striped else Leave(reason=reason))
 
     def stay(self) -> None:
         """Cancel the requests to leave: all present nodes end together."""
@@ -354,22 +325,6 @@ class Nodes:
                 self.dispatch(peer, PeerLost(peer=number))
                 self.dispatch(number, PeerLost(peer=peer))
 
-    def part(self, apart: frozenset[int]) -> None:
-        """Some ranks cannot reach the others any more, and all lose those connections."""
-        self._parted.append(apart)
-        self._across(apart, lambda one, other: self.dispatch(one, PeerLost(peer=other)))
-
-    def join(self, apart: frozenset[int]) -> None:
-        """These ranks and the others can reach each other again."""
-        self._parted.remove(apart)
-        self._across(apart, self._meet)
-
-    def _across(self, apart: frozenset[int], then: Callable[[int, int], None]) -> None:
-        for one in self.numbers:
-            for other in self.numbers:
-                if (one in apart) != (other in apart):
-                    self.kernel.at(self.kernel.now + self._latency, then, one, other)
-
     def resume(self, number: int, *, is_known: bool = False) -> None:
         """End a pause; after the last, the node handles the held events, and finds all others if it was lost."""
         node = self._nodes[number]
@@ -393,10 +348,10 @@ class Nodes:
         node.cuts -= 1
         if node.cuts or not node.alive:
             return
-        if not isinstance(self.plan, StripedPlan):
+        if self._is_striped:
+            self._find_all(number)
+        else:
             self.dispatch(number, PeerFound(peer=self._neighbours(number)[0]))
-            return
-        self._find_all(number)
 
     def _find_all(self, number: int) -> None:
         """A rank and all ranks that it can reach have new connections."""

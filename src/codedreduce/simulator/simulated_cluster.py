@@ -96,6 +96,7 @@ class SimulatedCluster:
         self._round_began = 0.0
         self._sums: Counter[int] = Counter()  # on a ring: how many nodes have the sum of a round
         self._on_sum: OnSum | None = None
+        self._joined: set[int] = set()  # nodes that have reported `EveryoneIn`
         self._ending = False
         self._begun = False
         self._checkpoint_every = conditions.checkpoint_every
@@ -118,11 +119,11 @@ class SimulatedCluster:
         """The functions for the actions that drive the rounds, by the kind of plan."""
         if isinstance(self.plan, StripedPlan):
             return {
-                Aggregated: self._aggregated_by_rank, EveryoneIn: self._joined, Renewed: self._renewed,
+                Aggregated: self._aggregated_by_rank, EveryoneIn: self._rank_joined, Renewed: self._renewed,
                 Pack: self._pack, Ended: self._leave, Note: self._noted,
             }  # fmt: skip
         if isinstance(self.plan, TreePlan):
-            return {Aggregated: self._aggregated, EveryoneIn: self._enough_are_in}
+            return {Aggregated: self._aggregated, EveryoneIn: self._root_may_begin}
         return {Aggregated: self._aggregated_by_one}
 
     def run(self, rounds: int, *, latest: float = float("inf"), on_sum: OnSum | None = None) -> Recorder:
@@ -151,10 +152,9 @@ class SimulatedCluster:
                 if other not in present:
                     self._nodes.dispatch(node, PeerLost(peer=other))
         if isinstance(self.plan, TreePlan):
-            self._kernel.run(lambda: 0 in self._nodes.joined)
+            self._kernel.run(lambda: 0 in self._joined)
         elif isinstance(self.plan, StripedPlan):
-            self._kernel.run(lambda: len(self._nodes.joined) >= len(present) - 1)
-            self._nodes.joined.add(0)
+            self._kernel.run(lambda: len(self._joined) >= len(present) - 1)
         self._begun = True
         self._begin_round(1)
 
@@ -168,9 +168,9 @@ class SimulatedCluster:
     def _begin(self, round_: int) -> Begin:
         return Begin(round=round_, model=self._gradients.model(round_))
 
-    def _enough_are_in(self, node: int, _: EveryoneIn) -> None:
+    def _root_may_begin(self, node: int, _: EveryoneIn) -> None:
         """A root may begin; a restarted root continues from its checkpoint."""
-        self._nodes.joined.add(node)
+        self._joined.add(node)
         if self._begun:
             self._kernel.at(self._kernel.now, self._begin_round, self._nodes.machine(node).round + 1)
 
@@ -259,9 +259,9 @@ class SimulatedCluster:
     def _leave(self, node: int, _: Ended | None = None) -> None:
         self._kernel.at(self._kernel.now, self._nodes.dispatch, node, Leave(reason="all rounds are done"))
 
-    def _joined(self, node: int, action: EveryoneIn) -> None:
+    def _rank_joined(self, node: int, action: EveryoneIn) -> None:
         """A rank has joined; a rank that joins later than the others begins by itself."""
-        self._nodes.joined.add(node)
+        self._joined.add(node)
         if self._begun:
             self._begin_at(node, self._nodes.machine(node).round + 1)
 
