@@ -19,7 +19,7 @@ from codedreduce.protocol.rank.exchange import Exchange
 from codedreduce.run.journal import Journal
 from codedreduce.schemes import Part, Piece
 from codedreduce.schemes.names import DEFAULT_WORKERS
-from codedreduce.simulator.damage import flipped_anywhere
+from codedreduce.simulator.wrong import flipped_anywhere
 from codedreduce.training import LogisticRegression, synthetic, train
 
 from .test_striped import BOTH, Bits

@@ -1,8 +1,8 @@
 """The simulator: the same state machines as in real runs, over virtual time.
 
 `kernel` is the clock. `nodes` runs the machines. `post` and `network` deliver messages. `computations` computes
-`gradients`, some of them `wrong`. `faults` injects faults, and `damage` flips bits. `oracle` and `obedience` check
-every step. `simulated_cluster` connects all of them. `scenario` describes a run, and `record` keeps its trace.
+`gradients`. `faults` injects faults, and `wrong` flips bits. `oracle` and `obedience` check every step.
+`simulated_cluster` connects all of them. `scenario` describes a run, and `record` keeps its trace.
 """
 
 from codedreduce.run.delays import Delays, load_trace, parse_delays

@@ -43,13 +43,6 @@ class Gradients:
         """The weighted gradient sum of a piece under a model."""
         return np.multiply(self._row_sum(piece), model)
 
-    def of_pieces(self, pieces: tuple[Piece, ...], model: Vector) -> Vector:
-        """The sum over pieces, each evaluated by itself, added in order."""
-        total = self.of_piece(pieces[0], model)
-        for piece in pieces[1:]:
-            total += self.of_piece(piece, model)
-        return total
-
     def truth(self, round_: int) -> npt.NDArray[np.float64]:
         """The batch gradient of a round, computed independently in float64."""
         return self._total * LEVELS[round_ % len(LEVELS)]

@@ -12,9 +12,9 @@ from codedreduce.protocol.core.events import Drained, Received, Transmit
 from codedreduce.protocol.core.messages import AnyMessage, PartChunk, ShareChunk
 from codedreduce.protocol.core.wire import decode, encode
 from codedreduce.run.journal import Interval
-from codedreduce.simulator.damage import flipped
 from codedreduce.simulator.network import Cores, Network
 from codedreduce.simulator.nodes import Nodes
+from codedreduce.simulator.wrong import flipped
 from codedreduce.vectors import Vector
 
 #: The part of a node's chunks that is damaged without detection.

@@ -1,4 +1,7 @@
-"""Nodes that compute wrongly without detecting it: one bit of a result is flipped."""
+"""Silent data corruption: one bit of a vector is flipped, and its numbers still look plausible.
+
+Nodes compute wrongly without detecting it, or a vector changes on its way.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,34 @@ import numpy as np
 from codedreduce.digests import digest
 from codedreduce.errors import UsageError
 from codedreduce.schemes.plan import Piece
-from codedreduce.simulator.damage import flipped_anywhere
 from codedreduce.simulator.gradients import Gradients
 from codedreduce.vectors import Vector
+
+#: Bits of a float32 that are flipped: the sign, and those that a sum does not round away.
+BITS = (31, 22, 21, 20)
+
+#: Bits that can be flipped in any number without making it infinite: the fraction, and lower bits of the exponent.
+HARMLESS = range(26)
+
+
+def flipped_anywhere(vector: Vector, draw: random.Random) -> Vector:
+    """A copy with one random bit flipped, so that two copies are hardly ever equal."""
+    copy = vector.copy()
+    copy.view(np.uint32)[draw.randrange(len(copy))] ^= np.uint32(1 << draw.choice(HARMLESS))
+    return copy
+
+
+def flipped(vector: Vector, where: int) -> Vector:
+    """A copy with one bit flipped: a different bit for every `where`, until all are used.
+
+    >>> flipped(np.array([1, -4], np.float32), 0).tolist(), flipped(np.array([1, -4], np.float32), 3).tolist()
+    ([1.0, 4.0], [1.5, -4.0])
+    """
+    copy = vector.copy()
+    bit, place = divmod(where, len(vector))
+    largest_first = np.argsort(-np.abs(copy), kind="stable")
+    copy.view(np.uint32)[largest_first[place]] ^= np.uint32(1 << BITS[bit % len(BITS)])
+    return copy
 
 
 class Wrong(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +89,6 @@ class Wrongs:
         self, node: int, round_: int, pieces: tuple[Piece, ...], model: Vector, audited: tuple[int, ...] = ()
     ) -> tuple[Vector, Digests]:  # fmt: skip
         """The sum over pieces, as the node computes it, and the digests of the audited ones, by position."""
-        if not audited and node not in self._wrongs:
-            return self._gradients.of_pieces(pieces, model), ()
         total, digests = None, []
         for place, piece in enumerate(pieces):
             vector = self._of_piece(node, round_, piece, model, is_audited=place in audited)
