@@ -286,8 +286,8 @@ def run_forked(side: Callable[[Script, Lab], None], case: Case, lab: Lab, nodes:
 
     def rank_main(rank: int) -> None:
         os.environ.update(
-            RANK=str(rank), WORLD_SIZE=str(nodes), MASTER_ADDR=lab.host, MASTER_PORT=str(PORT), OMP_NUM_THREADS="1",
-            CODEDREDUCE_RUN=run, CODEDREDUCE_SECRET=secret.reveal(), TORCH_CPP_LOG_LEVEL="ERROR",
+            RANK=str(rank), WORLD_SIZE=str(nodes), MASTER_ADDR=lab.address(0), MASTER_PORT=str(PORT),
+            OMP_NUM_THREADS="1", CODEDREDUCE_RUN=run, CODEDREDUCE_SECRET=secret.reveal(), TORCH_CPP_LOG_LEVEL="ERROR",
         )  # fmt: skip
         torch.set_num_threads(1)
         script = Script(case, rank - 1 if is_tree and rank else rank, out)

@@ -197,7 +197,7 @@ def run(place: Place, lab: Lab | None, case: Case) -> dict[str, Any]:
     """One training on one side; what rank 0 wrote down."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         port = free_port()
-        host = lab.host if lab else "127.0.0.1"
+        host = lab.address(0) if lab else "127.0.0.1"
         common = {
             **os.environ, "WORLD_SIZE": str(place.ranks), "LOCAL_WORLD_SIZE": str(place.each), "MASTER_ADDR": host,
             "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",

@@ -193,7 +193,7 @@ class ByHand:
         striped = isinstance(scheme, Striped)
         self.count = len(scheme.plan(samples=60).nodes)
         self.environment = {
-            **os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(self.count), "MASTER_ADDR": lab.host,
+            **os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(self.count), "MASTER_ADDR": lab.address(0),
             "MASTER_PORT": "29711", "CODEDREDUCE_TREE": f"{self.count}x1" if striped else "2x2",
             "CODEDREDUCE_SECRET": Secret.fresh().reveal(),
             "CODEDREDUCE_SCHEME": "striped" if striped else "coded-reduce", **variables,

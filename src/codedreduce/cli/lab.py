@@ -12,7 +12,7 @@ from rich.table import Table
 from codedreduce.cli.terminal.console import make_console
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME, Lab, NodeStatus, check_available
-from codedreduce.lab.laboratory import labs, only_lab, remove_probes
+from codedreduce.lab.laboratory import labs, remove_probes
 from codedreduce.units import rate as parse_rate
 from codedreduce.units import seconds as parse_seconds
 
@@ -30,7 +30,11 @@ LabName = Annotated[str, typer.Option("--lab-name", help="Name of the lab for --
 
 def chosen_lab(in_lab: bool, name: str, processes: int) -> Lab | None:
     """The lab for --lab, checked to have enough nodes; None without --lab."""
-    return only_lab(name, processes=processes) if in_lab else None
+    if not in_lab:
+        return None
+    lab = Lab.find(name)
+    lab.check_room(processes)
+    return lab
 
 
 @app.command()
@@ -47,7 +51,7 @@ def up(
     lab = Lab.up(nodes=nodes, rate=parse_rate(rate), latency=parse_seconds(latency), name=name)
     last = lab.address(nodes - 1)
     make_console().print(
-        f"lab {name}: {nodes} nodes at {rate}, {lab.host} to {last}, up in {time.monotonic() - begin:.1f} s"
+        f"lab {name}: {nodes} nodes at {rate}, {lab.address(0)} to {last}, up in {time.monotonic() - begin:.1f} s"
     )
 
 

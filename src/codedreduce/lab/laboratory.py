@@ -15,7 +15,8 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from codedreduce.errors import LabFailed, UsageError
@@ -141,20 +142,13 @@ class Lab:
         """
         return f"10.77.{(node + 1) // 256}.{(node + 1) % 256}"
 
-    @property
-    def host(self) -> str:
-        """The address of the root."""
-        return self.address(0)
-
     def enter(self, node: int) -> None:
         """Move the calling thread, and all threads and processes that it starts later, to a node."""
         namespaces.enter(self.namespace(self._checked(node)))
 
-    @contextlib.contextmanager
-    def at(self, node: int) -> Iterator[None]:
+    def at(self, node: int) -> AbstractContextManager[None]:
         """Move the calling thread to a node for a while; sockets that it opens stay there."""
-        with namespaces.entered(self.namespace(self._checked(node))):
-            yield
+        return namespaces.entered(self.namespace(self._checked(node)))
 
     def _checked(self, node: int) -> int:
         if not 0 <= node < self.nodes:
@@ -162,7 +156,9 @@ class Lab:
         return node
 
     def check_room(self, processes: int) -> None:
-        """Refuse a run that needs more nodes than the lab has."""
+        """Refuse a run that needs more nodes than the lab has, and a lab that is incomplete."""
+        if self.nodes < 2:
+            raise LabFailed(f"the lab {self.name!r} is incomplete; remove it with: {_command('down', self.name)}")
         if processes > self.nodes:
             raise UsageError(
                 f"the run needs a node for each of its {processes} processes, but the lab {self.name!r} has "
@@ -249,7 +245,26 @@ class Lab:
 
     def down(self) -> int:
         """End the processes on the nodes and remove the lab. Returns the number of processes it had to end."""
-        return _remove(self.name)
+        mine = []
+        with contextlib.suppress(FileNotFoundError):
+            names = (_NAMESPACE.fullmatch(entry) for entry in os.listdir(namespaces.FOLDER))
+            mine = [match[0] for match in names if match and match[1] == self.name]
+        inodes = {os.stat(f"{namespaces.FOLDER}/{entry}").st_ino for entry in mine}
+        living = [p for inode, found in namespaces.processes_by_namespace().items() if inode in inodes for p in found]
+        for process in living:
+            if process != os.getpid():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+        namespaces.wait_until_gone(living)
+        ours = rf"cdr-{self.name}(-\d+|-p)?"
+        cables = [entry for entry in os.listdir("/sys/class/net") if re.fullmatch(ours, entry)]
+        if cables:  # first, so that nothing remains if an unkillable process keeps a namespace alive
+            batch_anyway("ip", [f"link del {entry}" for entry in sorted(cables, reverse=True)])
+        if mine:
+            batch_anyway("ip", [f"netns del {entry}" for entry in mine])
+        if self.name in labs():
+            raise LabFailed(f"parts of the lab {self.name!r} could not be removed; see: ip netns, ip link")
+        return len(living)
 
 
 def labs() -> dict[str, int]:
@@ -263,28 +278,6 @@ def labs() -> dict[str, int]:
         if match := re.fullmatch(r"cdr-([a-z0-9]{1,7})", name):
             found.setdefault(match[1], 0)
     return found
-
-
-def _remove(name: str) -> int:
-    mine = []
-    with contextlib.suppress(FileNotFoundError):
-        mine = [entry for entry in os.listdir(namespaces.FOLDER) if entry.startswith(f"codedreduce-{name}-")]
-        mine = [entry for entry in mine if _NAMESPACE.fullmatch(entry)]
-    inodes = {os.stat(f"{namespaces.FOLDER}/{entry}").st_ino for entry in mine}
-    living = [p for inode, found in namespaces.processes_by_namespace().items() if inode in inodes for p in found]
-    for process in living:
-        if process != os.getpid():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-    namespaces.wait_until_gone(living)
-    cables = [entry for entry in os.listdir("/sys/class/net") if re.fullmatch(rf"cdr-{name}(-\d+|-p)?", entry)]
-    if cables:  # first, so that nothing remains if an unkillable process keeps a namespace alive
-        batch_anyway("ip", [f"link del {entry}" for entry in sorted(cables, reverse=True)])
-    if mine:
-        batch_anyway("ip", [f"netns del {entry}" for entry in mine])
-    if name in labs():
-        raise LabFailed(f"parts of the lab {name!r} could not be removed; see: ip netns, ip link")
-    return len(living)
 
 
 def remove_probes() -> None:
@@ -330,12 +323,3 @@ def _kernel_has_netem() -> bool:
 
 def _command(verb: str, name: str) -> str:
     return f"codedreduce lab {verb}" + ("" if name == DEFAULT_NAME else f" --name {name}")
-
-
-def only_lab(name: str | None, *, processes: int) -> Lab:
-    """The lab for a run, checked to have enough nodes."""
-    lab = Lab.find(name or DEFAULT_NAME)
-    if lab.nodes < 2:
-        raise LabFailed(f"the lab {lab.name!r} is incomplete; remove it with: {_command('down', lab.name)}")
-    lab.check_room(processes)
-    return lab

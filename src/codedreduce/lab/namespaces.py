@@ -20,7 +20,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def enter(namespace: str) -> None:
     """Move the calling thread, and all threads and processes that it starts later, into a namespace."""
-    _enter_file(f"{FOLDER}/{namespace}", namespace)
+    try:
+        file = os.open(f"{FOLDER}/{namespace}", os.O_RDONLY)
+    except OSError as error:
+        raise LabFailed(f"there is no namespace {namespace}: {error.strerror}") from None
+    try:
+        if _libc.setns(file, _CLONE_NEWNET):
+            raise LabFailed(f"cannot enter the namespace {namespace}: {os.strerror(ctypes.get_errno())}")
+    finally:
+        os.close(file)
 
 
 @contextlib.contextmanager
@@ -65,15 +73,3 @@ def wait_until_gone(processes: list[int]) -> None:
 def is_running(process: int) -> bool:
     """Whether another process is alive."""
     return state_of(process) not in ("", "Z", "X") and process != os.getpid()
-
-
-def _enter_file(path: str, namespace: str) -> None:
-    try:
-        file = os.open(path, os.O_RDONLY)
-    except OSError as error:
-        raise LabFailed(f"there is no namespace {namespace}: {error.strerror}") from None
-    try:
-        if _libc.setns(file, _CLONE_NEWNET):
-            raise LabFailed(f"cannot enter the namespace {namespace}: {os.strerror(ctypes.get_errno())}")
-    finally:
-        os.close(file)

@@ -65,10 +65,8 @@ class Placement:
     @classmethod
     def at(cls, site: Site, count: int) -> Placement:
         """Each process on its own node of a site."""
-        return cls(
-            addresses=(site.host, *(site.address(rank) for rank in range(1, count))),
-            starter=lambda: Processes(site.enter), port=meeting_at(site).port,
-        )  # fmt: skip
+        addresses = tuple(site.address(rank) for rank in range(count))
+        return cls(addresses=addresses, starter=lambda: Processes(site.enter), port=meeting_at(site).port)
 
     @property
     def is_here(self) -> bool:

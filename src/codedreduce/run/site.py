@@ -15,12 +15,8 @@ from codedreduce.run.agreement import Meeting
 class Site(Protocol):
     """Nodes with their own addresses, to which a process of this host can move."""
 
-    @property
-    def host(self) -> str:
-        """The root's address."""
-
     def address(self, node: int) -> str:
-        """A node's address."""
+        """A node's address; the root is node 0."""
 
     def enter(self, node: int) -> None:
         """Move the calling thread, and all that it starts, to a node."""
@@ -36,6 +32,6 @@ def meeting_at(site: Site, run: str = "") -> Meeting:
     run = run or f"codedreduce-{uuid.uuid4().hex[:8]}"
     insecure = is_insecure(os.environ)
     return Meeting(
-        run=run, host=site.host, port=port, same_machine=False, shared_memory=False, insecure=insecure,
+        run=run, host=site.address(0), port=port, same_machine=False, shared_memory=False, insecure=insecure,
         secret=None if insecure else find_secret(os.environ) or Secret.fresh(),
     )  # fmt: skip

@@ -149,28 +149,26 @@ def run(setup: Setup, schedule: Sequence[ChaosFault], seconds: float, look: Call
     """Run for `seconds` seconds under the scheduled faults; `look` gets the progress."""
     before = _memory_files()
     progress = ChaosProgress(planned=len(schedule), seconds=seconds)
-    diaries = Diaries(setup.folder)
-    root_kills: list[float] = []
     lab = Lab.up(nodes=setup.processes, rate=setup.rate, name=setup.lab)
     try:
         with _started(setup) as process:
+            running = _ChaosRun(setup, process, progress, look)
             if not setup.early:
-                _wait_for_first_round(process, diaries, progress, look, setup)
+                running.wait_for_first_round()
             with contextlib.closing(Disturbing(lab, setup.rate, setup.seed)) as disturbing:
-                _disturb(setup, disturbing, process, schedule, seconds, diaries, progress, root_kills, look)
-                diaries.stop()
-                _wait_for_end(process, diaries, progress, look, setup)
+                running.disturb(disturbing, schedule, seconds)
+                running.stop()
     finally:
         left = lab.down()
-    finals = diaries.finals()
+    finals = Diaries(setup.folder).finals()
     expected = undisturbed(setup, progress.rounds)
     same = bool(finals) and all(model.tobytes() == expected for model in finals.values())
-    after_kills = [progress.after(at) or 0.0 for at in root_kills]
+    after_kills = [progress.after(at) or 0.0 for at in running.root_kills]
     return Outcome(
         scheme=setup.shape or "striped", kind=setup.kind, workers=setup.workers, seconds=progress.elapsed,
         rounds=progress.rounds, rounds_lost=progress.lost, rounds_again=progress.again, faults=dict(progress.faults),
         median_round=statistics.median(progress.pauses() or [0.0]), longest_pause=max(progress.pauses(), default=0.0),
-        root_kills=len(root_kills), longest_after_root_kill=max(after_kills, default=0.0), finished=len(finals),
+        root_kills=len(running.root_kills), longest_after_root_kill=max(after_kills, default=0.0), finished=len(finals),
         same_bits=same, left_processes=left, left_files=len(_memory_files() - before),
     )  # fmt: skip
 
@@ -191,74 +189,79 @@ def _started(setup: Setup) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
-def _watch(
-    process: subprocess.Popen[bytes], diaries: Diaries, progress: ChaosProgress, look: Callable[[ChaosProgress], None],
-    setup: Setup, *, may_end: bool = False,
-) -> None:  # fmt: skip
-    for done in diaries.news():
-        progress.add(done)
-    look(progress)
-    if process.poll() is not None and not (may_end and process.returncode == 0):
-        words = (setup.folder / "log").read_text(errors="replace").splitlines()[-5:]
-        raise CodedReduceError(
-            f"the run ended with exit code {process.returncode} after round {progress.rounds}; its last lines "
-            f"({setup.folder / 'log'}): " + " | ".join(words)
-        )
-    time.sleep(LOOK_EVERY)
+class _ChaosRun:
+    """A run that has started: its diaries are read, its progress shown, and faults injected."""
 
+    def __init__(
+        self, setup: Setup, process: subprocess.Popen[bytes], progress: ChaosProgress,
+        look: Callable[[ChaosProgress], None],
+    ) -> None:  # fmt: skip
+        self._process = process
+        self._progress = progress
+        self._look = look
+        self._log = setup.folder / "log"
+        self._diaries = Diaries(setup.folder)
+        self.root_kills: list[float] = []  # when the leader was killed
 
-def _wait_for_first_round(
-    process: subprocess.Popen[bytes], diaries: Diaries, progress: ChaosProgress, look: Callable[[ChaosProgress], None],
-    setup: Setup,
-) -> None:  # fmt: skip
-    deadline = time.monotonic() + FIRST_WITHIN
-    while not progress.rounds:
-        _watch(process, diaries, progress, look, setup)
-        if time.monotonic() > deadline:
-            raise CodedReduceError(f"no round ended within {FIRST_WITHIN:g} s; see {setup.folder / 'log'}")
+    def _watch(self, *, may_end: bool = False) -> None:
+        """Take what ranks recorded, and show it; an end of the run is an error unless it may end."""
+        for done in self._diaries.news():
+            self._progress.add(done)
+        self._look(self._progress)
+        code = self._process.poll()
+        if code is not None and not (may_end and code == 0):
+            words = self._log.read_text(errors="replace").splitlines()[-5:]
+            raise CodedReduceError(
+                f"the run ended with exit code {code} after round {self._progress.rounds}; its last lines "
+                f"({self._log}): " + " | ".join(words)
+            )
+        time.sleep(LOOK_EVERY)
 
+    def wait_for_first_round(self) -> None:
+        """Wait until any rank has finished a round."""
+        deadline = time.monotonic() + FIRST_WITHIN
+        while not self._progress.rounds:
+            self._watch()
+            if time.monotonic() > deadline:
+                raise CodedReduceError(f"no round ended within {FIRST_WITHIN:g} s; see {self._log}")
 
-def _disturb(
-    setup: Setup, disturbing: Disturbing, process: subprocess.Popen[bytes], schedule: Sequence[ChaosFault],
-    seconds: float,
-    diaries: Diaries, progress: ChaosProgress, root_kills: list[float], look: Callable[[ChaosProgress], None],
-) -> None:  # fmt: skip
-    begin = time.monotonic()
-    coming = sorted(schedule, key=lambda fault: fault.at)
-    going: list[ChaosFault] = []
-    try:
-        while (now := time.monotonic() - begin) < seconds:
-            progress.elapsed = now
-            while coming and coming[0].at <= now:
-                fault = coming.pop(0)
-                if disturbing.begin(fault):
-                    progress.faults[fault.kind] += 1
-                    going.append(fault)
-                    if fault.kind == "kill" and progress.leader in fault.nodes:
-                        root_kills.append(time.monotonic())
-            for fault in [one for one in going if one.until <= now]:
-                going.remove(fault)
-                disturbing.end(fault)
-            progress.wrong = dict(disturbing.wrong())
-            _watch(process, diaries, progress, look, setup)
-    finally:
-        disturbing.restore()
-    progress.wrong = {}
-    calm_until = time.monotonic() + CALM_BEFORE_END
-    while time.monotonic() < calm_until:
-        _watch(process, diaries, progress, look, setup)
+    def disturb(self, disturbing: Disturbing, schedule: Sequence[ChaosFault], seconds: float) -> None:
+        """Inject the scheduled faults for `seconds` seconds, then end all of them and wait a little."""
+        begin = time.monotonic()
+        coming = sorted(schedule, key=lambda fault: fault.at)
+        going: list[ChaosFault] = []
+        progress = self._progress
+        try:
+            while (now := time.monotonic() - begin) < seconds:
+                progress.elapsed = now
+                while coming and coming[0].at <= now:
+                    fault = coming.pop(0)
+                    if disturbing.begin(fault):
+                        progress.faults[fault.kind] += 1
+                        going.append(fault)
+                        if fault.kind == "kill" and progress.leader in fault.nodes:
+                            self.root_kills.append(time.monotonic())
+                for fault in [one for one in going if one.until <= now]:
+                    going.remove(fault)
+                    disturbing.end(fault)
+                progress.wrong = dict(disturbing.wrong())
+                self._watch()
+        finally:
+            disturbing.restore()
+        progress.wrong = {}
+        calm_until = time.monotonic() + CALM_BEFORE_END
+        while time.monotonic() < calm_until:
+            self._watch()
 
-
-def _wait_for_end(
-    process: subprocess.Popen[bytes], diaries: Diaries, progress: ChaosProgress, look: Callable[[ChaosProgress], None],
-    setup: Setup,
-) -> None:  # fmt: skip
-    deadline = time.monotonic() + STOPS_WITHIN
-    while process.poll() is None:
-        _watch(process, diaries, progress, look, setup, may_end=True)
-        if time.monotonic() > deadline:
-            raise CodedReduceError(f"the run did not end within {STOPS_WITHIN:g} s; see {setup.folder / 'log'}")
-    _watch(process, diaries, progress, look, setup, may_end=True)
+    def stop(self) -> None:
+        """Make all processes stop, and wait until the run is over."""
+        self._diaries.stop()
+        deadline = time.monotonic() + STOPS_WITHIN
+        while self._process.poll() is None:
+            self._watch(may_end=True)
+            if time.monotonic() > deadline:
+                raise CodedReduceError(f"the run did not end within {STOPS_WITHIN:g} s; see {self._log}")
+        self._watch(may_end=True)
 
 
 def undisturbed(setup: Setup, rounds: int) -> bytes:
