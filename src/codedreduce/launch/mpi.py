@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from codedreduce.errors import UsageError
 from codedreduce.process.addresses import derived_port
+from codedreduce.process.processes import stat_of
 
 #: Variables of Open MPI with the addresses of its mpiexec and of this host's daemon.
 MPIEXEC, DAEMON = "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_orte_local_daemon_uri"
@@ -24,12 +25,13 @@ GENERATIONS = 8
 def hydra_control(process: str = "self") -> str:
     """HOST:PORT of the mpiexec above this process, from the arguments of Hydra's proxy; "" without one."""
     for _ in range(GENERATIONS):
+        process = stat_of(process)[1]
+        if not process:
+            break
         try:
-            with open(f"/proc/{process}/stat") as file:
-                process = file.read().rpartition(")")[2].split()[1]
             with open(f"/proc/{process}/cmdline") as file:
                 words = file.read().split("\0")
-        except (OSError, IndexError):
+        except OSError:
             break
         if "--control-port" in words[:-1]:
             return words[words.index("--control-port") + 1]
@@ -61,11 +63,11 @@ def said_by_mpi(environment: Mapping[str, str], control: Callable[[], str] = hyd
     return {**said, **({"MASTER_ADDR": host} if host else {}), **({"MASTER_PORT": port} if port else {})}
 
 
-def named_by_mpi(environment: Mapping[str, str], control: Callable[[], str] = hydra_control) -> list[str]:
+def named_by_mpi(environment: Mapping[str, str]) -> list[str]:
     """What distinguishes this launch from others."""
     if "OMPI_COMM_WORLD_RANK" in environment:
         return [environment.get("PMIX_NAMESPACE", "")]
-    return [control()] if "PMI_RANK" in environment else []
+    return [hydra_control()] if "PMI_RANK" in environment else []
 
 
 def _check_first(environment: Mapping[str, str]) -> None:

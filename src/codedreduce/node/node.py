@@ -26,7 +26,7 @@ from codedreduce.node.computing import Computing, News
 from codedreduce.node.driver import Driver
 from codedreduce.process.private_folder import leave
 from codedreduce.process.telling import What, Word, own_rank, tell
-from codedreduce.process.termination import TOLD_TO_END, Asked, Terminated, say_farewell
+from codedreduce.process.termination import TOLD_TO_END, Asked, Terminated
 from codedreduce.protocol import Machine, Rank, Root, TreeWorker, machine_for
 from codedreduce.protocol.core.events import (
     Aggregated,
@@ -177,7 +177,7 @@ class Node:
         """Leave on request: a worker of a tree leaves after the round, a rank once others have taken over its work."""
         reason = "it was asked to leave"
         if isinstance(self.machine, TreeWorker):
-            say_farewell(self._number)
+            tell(Word(self._number, What.LEAVES))
             self.leave_soon(reason)
         elif self._hands_over:
             self._talking.post(HandOver(reason=reason))
@@ -185,7 +185,7 @@ class Node:
     def _leave(self, *, goes_on: bool) -> None:
         """End this process after a request to leave; `goes_on`: the run continues."""
         if goes_on:
-            say_farewell(self._number)
+            tell(Word(self._number, What.LEAVES))
         self._vanishes = True  # the ranks concerned have been informed
         raise Terminated(0 if goes_on else TOLD_TO_END)
 

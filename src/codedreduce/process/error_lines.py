@@ -22,6 +22,7 @@ from types import TracebackType
 
 from codedreduce.errors import CodedReduceError, ProtocolError, UsageError
 from codedreduce.process.private_folder import SAID, alone_in_it
+from codedreduce.process.processes import stat_of
 from codedreduce.process.telling import Said, What, Word, has_launcher, own_rank, tell
 
 #: Set to 1 it shows full tracebacks.
@@ -118,8 +119,4 @@ def _is_first_to_say(text: str) -> bool:
 
 def _began(process: int) -> str:
     """Start time of a process in the kernel's ticks, since the kernel may reuse its number."""
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            return file.read().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
+    return stat_of(process)[19]

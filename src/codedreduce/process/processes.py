@@ -111,8 +111,13 @@ def is_stopped(process: int) -> bool:
 
 def state_of(process: int) -> str:
     """The state letter of a process in the kernel; "" if there is no such process."""
+    return stat_of(process)[0]
+
+
+def stat_of(process: int | str) -> list[str]:
+    """The numbers that the kernel has of a process, from its state on; empty texts if there is no such process."""
     try:
         with open(f"/proc/{process}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
+            return file.read().rpartition(")")[2].split()
     except OSError:
-        return ""
+        return [""] * 50

@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 
-from codedreduce.process.telling import What, Word, tell
-
 #: The signals that ask a process, or a launcher, to end.
 TOLD_BY = (signal.SIGTERM, signal.SIGHUP)
 
@@ -66,7 +64,7 @@ class Asked:
         finally:
             for one in self._hears:
                 signal.signal(one, signal.SIG_DFL)
-            self._leave = _nothing  # this object may outlive `leave` and must not keep its owner
+            self._leave = lambda: None  # this object may outlive `leave` and must not keep its owner
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)  # the next one ends the process
@@ -81,12 +79,3 @@ class Asked:
         self._leave()
         time.sleep(self._grace)
         os._exit(TOLD_TO_END)
-
-
-def _nothing() -> None:
-    pass
-
-
-def say_farewell(rank: int) -> None:
-    """Report to the launcher, if there is one, that this process leaves and the run continues."""
-    tell(Word(rank, What.LEAVES))

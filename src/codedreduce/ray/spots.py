@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from codedreduce.launch.reasons import named
 from codedreduce.schemes import Plan, StripedPlan
 
 
@@ -73,8 +74,7 @@ def clashes(plan: Plan, domains: Sequence[str]) -> list[str]:
     for domain in dict.fromkeys(domains):
         ranks = [rank for rank, one in enumerate(domains) if one == domain]
         if not plan.tolerates({rank for rank in ranks if rank in plan.computing}):
-            ranks_text = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-            told.append(f"{domain} has {ranks_text}: if it is lost, no rank is left to do their part")
+            told.append(f"{domain} has {named(set(ranks))}: if it is lost, no rank is left to do their part")
     return told
 
 

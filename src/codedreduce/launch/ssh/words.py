@@ -6,6 +6,7 @@ They carry the environment of processes with the secret, so that it does not app
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Callable
 
 import msgspec
 
@@ -115,8 +116,9 @@ class ProcessEnded(_Said, frozen=True, tag="Over"):
 FromLauncher = Enter | Listen | Reach | Close | Spawn | Signal | Alive
 FromAgent = AgentHello | AgentAnswer | Printed | Heard | Stopped | ProcessEnded
 
-_from_launcher: msgspec.json.Decoder[FromLauncher] = msgspec.json.Decoder(FromLauncher)
-_from_agent: msgspec.json.Decoder[FromAgent] = msgspec.json.Decoder(FromAgent)
+#: Decode a line.
+from_launcher: Callable[[bytes], FromLauncher] = msgspec.json.Decoder(FromLauncher).decode
+from_agent: Callable[[bytes], FromAgent] = msgspec.json.Decoder(FromAgent).decode
 
 
 def line_of(word: FromLauncher | FromAgent) -> bytes:
@@ -126,16 +128,6 @@ def line_of(word: FromLauncher | FromAgent) -> bytes:
     Signal(number=3, what=15)
     """
     return msgspec.json.encode(word) + b"\n"
-
-
-def from_launcher(line: bytes) -> FromLauncher:
-    """Decode a message of a launcher."""
-    return _from_launcher.decode(line)
-
-
-def from_agent(line: bytes) -> FromAgent:
-    """Decode a message of an agent."""
-    return _from_agent.decode(line)
 
 
 def own_version() -> str:
