@@ -17,7 +17,7 @@ from codedreduce.protocol.core.machine import OWN, Row, State, diagram
 from codedreduce.protocol.core.messages import DATA, Message
 from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.protocol.core.timers import Timer
-from codedreduce.protocol.tree.root_table import RootState
+from codedreduce.protocol.tree.root import RootState
 from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
 from codedreduce.simulator import Fault
 from codedreduce.simulator.scenario import ENDLESS, Scenario

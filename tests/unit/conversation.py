@@ -21,7 +21,7 @@ from codedreduce.protocol.core.membership import run_name
 from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.tree.ring_node import RingState
-from codedreduce.protocol.tree.root_table import RootState
+from codedreduce.protocol.tree.root import RootState
 from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
 from codedreduce.schemes.names import parse_tree
 

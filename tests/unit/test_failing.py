@@ -7,7 +7,7 @@ import pytest
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.timers import Timer
-from codedreduce.protocol.tree.root_table import RootState
+from codedreduce.protocol.tree.root import RootState
 from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
 from codedreduce.run.failures import error_of
 from tests.unit.conversation import PROGRESSIVE, Talk, led_to, of_type, sent

@@ -14,7 +14,7 @@ from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.membership import run_name
 from codedreduce.protocol.core.outbox import Outbox
 from codedreduce.protocol.core.timers import Timer
-from codedreduce.protocol.tree.root_table import RootState
+from codedreduce.protocol.tree.root import RootState
 from codedreduce.protocol.tree.shares import Arrival, Shares
 from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
 from tests.unit.conversation import PROGRESSIVE, SETTINGS, Talk, led_to, of_type, sent, state_of, worth

@@ -15,7 +15,7 @@ from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.core.wire import decode, encode
 from codedreduce.protocol.tree.ring_node import RingState
-from codedreduce.protocol.tree.root_table import RootState
+from codedreduce.protocol.tree.root import RootState
 from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
 from tests.unit.conversation import DEEP, PROGRESSIVE, SETTINGS, Talk, led_to, of_type, sent, state_of
 

@@ -29,7 +29,7 @@ class Delivering:
         self._settings = settings
         self._below = below
         self._parent = plan.tree.parent(node)
-        self._outbox = Outbox(self._actions, self._parent, settings.window)
+        self.outbox = Outbox(self._actions, self._parent, settings.window)
         self._announces = plan.has_redundancy and settings.announce
         self._of = (settings.generation, 0)  # the generation and round of the task
         self.task = next(plan.tasks(node))
@@ -114,7 +114,7 @@ class Delivering:
         """The sum is not needed, or this worker cannot make it: stop the children, and drop queued chunks."""
         if self.collecting is not None:
             self.collecting.end(now)
-        self._outbox.clear()
+        self.outbox.clear()
 
     # -- messages to the parent
 
@@ -138,7 +138,7 @@ class Delivering:
         message = ShareChunk(
             generation=generation, round=round_, task=self.task, index=index, late=late, worked=now - self._began
         )
-        self._outbox.put(message, self.total[self._settings.chunk_slice(index)])
+        self.outbox.put(message, self.total[self._settings.chunk_slice(index)])
 
     def send(self, chunks: Sequence[int], now: float) -> None:
         """Send the chunks that the parent asks for, or all if it names none, if the sum is complete."""
@@ -161,25 +161,11 @@ class Delivering:
         """Send a sum that covers a part of the task."""
         for index in range(self._settings.chunks):
             message = ShareChunk(generation=self._of[0], round=round_, task=task, index=index, covered=covered)
-            self._outbox.put(message, vector[self._settings.chunk_slice(index)])
-
-    # -- the connection to the parent
-
-    def drained(self) -> None:
-        """A marked message has arrived at the parent."""
-        self._outbox.drained()
-
-    def drop(self) -> None:
-        """Drop queued chunks: they are of an old round."""
-        self._outbox.clear()
-
-    def connection_is_new(self) -> None:
-        """Nothing is in flight to the parent; drop queued chunks."""
-        self._outbox.reset()
+            self.outbox.put(message, vector[self._settings.chunk_slice(index)])
 
     def check(self, tasks: int) -> None:
         """Raise if more than the chunks of `tasks` tasks wait for the parent, or too many are in flight."""
-        if self._outbox.in_flight > self._settings.window + 1:
-            raise AssertionError(f"node {self._node} has {self._outbox.in_flight} chunks in flight to its parent")
-        if self._outbox.waiting > self._settings.chunks * tasks:
-            raise AssertionError(f"node {self._node} keeps {self._outbox.waiting} chunks for its parent")
+        if self.outbox.in_flight > self._settings.window + 1:
+            raise AssertionError(f"node {self._node} has {self.outbox.in_flight} chunks in flight to its parent")
+        if self.outbox.waiting > self._settings.chunks * tasks:
+            raise AssertionError(f"node {self._node} keeps {self.outbox.waiting} chunks for its parent")

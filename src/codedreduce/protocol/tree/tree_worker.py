@@ -152,7 +152,7 @@ class TreeWorker(Machine):
         self.state = WAITING
         self.round = 0
         self._stop("there is another root")
-        self.delivering.drop()
+        self.delivering.outbox.clear()
         self._queued = None
         if self.below is not None:
             self.below.adopt(generation)
@@ -172,7 +172,7 @@ class TreeWorker(Machine):
 
     def _on_peer_found(self, event: PeerFound, now: float) -> None:
         if event.peer == self.parent:
-            self.delivering.connection_is_new()
+            self.delivering.outbox.reset()
             self._has_parent = True
             self.state = JOINING
             self._reload = True
@@ -181,7 +181,7 @@ class TreeWorker(Machine):
 
     def _on_peer_lost(self, event: PeerLost, now: float) -> None:
         if event.peer == self.parent:
-            self.delivering.connection_is_new()
+            self.delivering.outbox.reset()
             self._has_parent = False
             if self._leaving is not None:
                 self._leave(self._leaving)
@@ -211,7 +211,7 @@ class TreeWorker(Machine):
 
     def _on_drained(self, event: Drained, now: float) -> None:
         if event.peer == self.parent:
-            self.delivering.drained()
+            self.delivering.outbox.drained()
         elif self.below is not None:
             self.below.drained(event.peer)
 
@@ -237,7 +237,7 @@ class TreeWorker(Machine):
         self._stop("a new model has arrived")
         self.round = round_
         self._reload = self._has_asked = False
-        self.delivering.drop()
+        self.delivering.outbox.clear()
         self._queued = None
         self._loading.begin(data)
         self.state = LOADING
