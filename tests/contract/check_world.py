@@ -11,6 +11,7 @@ from codedreduce.run.world import RoundResult
 from codedreduce.run.world import World as NodeWorld
 from codedreduce.schemes import Piece, Plan, StripedPlan
 from codedreduce.simulator import Conditions, Gradients, Link, SimulatedCluster, parse_delays
+from tests.simulation.invariants import Invariants
 
 #: Runs a plan for some rounds with these gradients and settings; the vectors the root got.
 World = Callable[[Plan, Gradients, Settings, int], list[np.ndarray]]
@@ -37,7 +38,7 @@ def check_world(world: World, scheme: Scheme, *, parameters: int, chunk: int) ->
 
 def simulated(plan: Plan, gradients: Gradients, settings: Settings, rounds: int) -> list[np.ndarray]:
     delays = parse_delays("stalls:0.05:3s", workers=plan.workers, unit=0.1, seed=1)
-    cluster = SimulatedCluster(plan, settings, Conditions(link=Link(), delays=delays), gradients, checking=True)
+    cluster = SimulatedCluster(plan, settings, Conditions(link=Link(), delays=delays), gradients, observer=Invariants())
     vectors: dict[int, np.ndarray] = {}
     cluster.run(rounds, on_sum=lambda action: vectors.setdefault(action.round, action.vector.copy()))
     return [vectors[round_] for round_ in sorted(vectors)]

@@ -8,6 +8,7 @@ from codedreduce.protocol.core.audits import Auditing
 from codedreduce.schemes import LiveCompensation, Plan, StripedPlan, TreePlan
 from codedreduce.simulator import Recorder, SimulatedCluster
 from codedreduce.simulator.scenario import ENDLESS, Scenario, write_trace
+from tests.simulation.invariants import Invariants
 from tests.simulation.random_scenarios import random_scenario
 
 #: Faults that make a node late; the others only make its messages strange.
@@ -23,7 +24,7 @@ LONG = 5000.0
 
 def check_run(scenario: Scenario) -> Recorder:
     """Run a scenario with every invariant checked at every step."""
-    cluster = scenario.cluster(checking=True)
+    cluster = scenario.cluster(observer=Invariants())
     plan = scenario.plan()
     latest = ENDLESS / 20 if isinstance(plan, StripedPlan) else ENDLESS / 2  # ranks that wait ask each other for ever
     recorder = cluster.run(scenario.rounds, latest=latest)

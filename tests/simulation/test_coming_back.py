@@ -7,6 +7,7 @@ import pytest
 from codedreduce.protocol.core.events import Aggregated
 from codedreduce.simulator import Fault, Recorder
 from codedreduce.simulator.scenario import Scenario
+from tests.simulation.invariants import Invariants
 
 from .check_run import check_run
 
@@ -27,12 +28,12 @@ def sums_of(scenario: Scenario) -> list[tuple[int, bytes]]:
     def keep(action: Aggregated) -> None:
         found.append((action.round, action.vector.tobytes()))
 
-    scenario.cluster(checking=True).run(scenario.rounds, on_sum=keep)
+    scenario.cluster(observer=Invariants()).run(scenario.rounds, on_sum=keep)
     return found
 
 
 def computed_in(scenario: Scenario, round_: int) -> set[int]:
-    recorder = scenario.cluster(recorder=Recorder(timeline={round_}), checking=True).run(scenario.rounds)
+    recorder = scenario.cluster(recorder=Recorder(timeline={round_}), observer=Invariants()).run(scenario.rounds)
     return {interval.node for interval in recorder.intervals if interval.kind == "compute"}
 
 
@@ -46,7 +47,7 @@ def test_a_root_that_died_goes_on_from_its_checkpoint() -> None:
 def test_it_is_of_a_generation_that_its_workers_have_not_seen() -> None:
     faults = tuple(Fault(kind="crash", node=0, round=round_, after=0.3, seconds=5.0) for round_ in (2, 5, 8))
     scenario = changed(faults=faults)
-    cluster = scenario.cluster(checking=True)
+    cluster = scenario.cluster(observer=Invariants())
     recorder = cluster.run(scenario.rounds)
     assert [cluster.machine(node).generation for node in cluster.plan.nodes] == [3] * 21
     assert len([note for _, _, note in recorder.notes if note.kind == "succeeds"]) == 3

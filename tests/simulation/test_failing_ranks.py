@@ -6,6 +6,7 @@ import pytest
 
 from codedreduce.simulator import Fault
 from codedreduce.simulator.scenario import ENDLESS, Scenario
+from tests.simulation.invariants import Invariants
 
 CALM = Scenario(
     tree="6x1", stragglers=0, scheme="striped", samples=144, parameters=60, stripes=6, blocks=4, chunk=5, compute=6.0,
@@ -21,7 +22,7 @@ def changed(**changes: object) -> Scenario:
 @pytest.mark.parametrize("rank", [0, 2, 5])
 def test_others_do_what_a_rank_failed_at(rank: int, reach: int) -> None:
     fault = Fault(kind="fail", node=rank, round=3, after=0.5, seconds=4.0)
-    recorder = changed(faults=(fault,), reach=reach).cluster(checking=True).run(8, latest=ENDLESS / 2)
+    recorder = changed(faults=(fault,), reach=reach).cluster(observer=Invariants()).run(8, latest=ENDLESS / 2)
     assert len(recorder.rounds) == 8
     assert recorder.identical
     failed = [note for _, node, note in recorder.notes if note.kind == "failed" and node == 0]
@@ -35,7 +36,7 @@ def test_others_do_what_a_rank_failed_at(rank: int, reach: int) -> None:
 @pytest.mark.parametrize(("ranks", "reach"), [((0, 1, 2, 3, 4, 5), 0), ((3,), 1)], ids=["all", "nobody else can"])
 def test_what_fails_everywhere_ends_the_run_on_all_ranks(ranks: tuple[int, ...], reach: int) -> None:
     faults = tuple(Fault(kind="fail", node=rank, round=3, after=0.5) for rank in ranks)
-    cluster = changed(faults=faults, reach=reach).cluster(checking=True)
+    cluster = changed(faults=faults, reach=reach).cluster(observer=Invariants())
     recorder = cluster.run(8, latest=ENDLESS / 2)
     assert len(recorder.rounds) == 2
     assert not any(cluster.is_alive(rank) for rank in cluster.plan.computing)

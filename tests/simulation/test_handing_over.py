@@ -6,6 +6,7 @@ import pytest
 
 from codedreduce.simulator import Fault
 from codedreduce.simulator.scenario import ENDLESS, Scenario
+from tests.simulation.invariants import Invariants
 
 CALM = Scenario(
     tree="6x1", stragglers=0, scheme="striped", samples=240, parameters=4000, chunk=100, compute=1.2, rounds=12
@@ -15,7 +16,7 @@ CALM = Scenario(
 def run_with(*faults: Fault, ranks: int = 6, reach: int = 0):
     fields = {field: getattr(CALM, field) for field in CALM.__struct_fields__}
     scenario = Scenario(**{**fields, "tree": f"{ranks}x1", "units": 6, "faults": faults, "reach": reach})
-    cluster = scenario.cluster(checking=True)
+    cluster = scenario.cluster(observer=Invariants())
     recorder = cluster.run(scenario.rounds, latest=1000.0)
     assert len(recorder.rounds) == scenario.rounds
     assert recorder.identical
@@ -55,7 +56,7 @@ def test_when_all_are_told_to_leave_all_do() -> None:
     """There is nobody to hand over to: nobody waits for that."""
     faults = tuple(leaving(rank, 0.05) for rank in range(6))
     fields = {field: getattr(CALM, field) for field in CALM.__struct_fields__}
-    cluster = Scenario(**{**fields, "faults": faults}).cluster(checking=True)
+    cluster = Scenario(**{**fields, "faults": faults}).cluster(observer=Invariants())
     cluster.run(CALM.rounds, latest=20.0)
     assert not any(map(cluster.is_alive, range(6)))
 

@@ -7,6 +7,7 @@ import pytest
 
 from codedreduce.simulator import Fault, Recorder
 from codedreduce.simulator.scenario import ENDLESS, Scenario
+from tests.simulation.invariants import Invariants
 from tests.simulation.random_scenarios import (
     random_audits,
     random_failing_ranks,
@@ -136,7 +137,7 @@ def changed(**changes: object) -> Scenario:
 
 
 def computed_in(scenario: Scenario, node: int, round_: int) -> bool:
-    recorder = scenario.cluster(recorder=Recorder(timeline={round_}), checking=True).run(scenario.rounds)
+    recorder = scenario.cluster(recorder=Recorder(timeline={round_}), observer=Invariants()).run(scenario.rounds)
     return any(interval.node == node and interval.kind == "compute" for interval in recorder.intervals)
 
 
@@ -182,7 +183,7 @@ def test_the_known_dead_are_given_no_head_start() -> None:
 
 def test_a_slow_parent_s_own_unit_is_done_by_a_child() -> None:
     """Late at computing, quick at passing on: one more unit, at any level."""
-    recorder = changed(delays="stalls:0.15:100s", rounds=40, seed=2).cluster(checking=True).run(40)
+    recorder = changed(delays="stalls:0.15:100s", rounds=40, seed=2).cluster(observer=Invariants()).run(40)
     late_parents = [record for record in recorder.rounds if set(record.late) & set(range(1, 5))]
     assert late_parents
     assert recorder.identical

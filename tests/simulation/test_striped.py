@@ -12,6 +12,7 @@ from codedreduce.protocol.core import settings
 from codedreduce.protocol.core.events import Aggregated, Received, Renewed, Transmit
 from codedreduce.simulator import Fault, Gradients, Recorder
 from codedreduce.simulator.scenario import ENDLESS, Scenario
+from tests.simulation.invariants import Invariants
 
 from .check_run import check_run, trace_of
 
@@ -34,7 +35,7 @@ class Watched:
         self.sent: list[tuple[int, Transmit]] = []
         self.renewed: list[tuple[int, int]] = []
         self.most_held: dict[int, int] = {}
-        self.cluster = scenario.cluster(checking=True)
+        self.cluster = scenario.cluster(observer=Invariants())
         for rank in self.cluster.plan.computing:
             self._watch(rank)
         self.recorder = self.cluster.run(scenario.rounds, latest=ENDLESS / 2)
@@ -139,7 +140,7 @@ def test_one_that_is_gone_for_good(kind, after: float) -> None:
 @pytest.mark.parametrize("kind", ["crash", "pause", "cut"])
 def test_who_is_back_takes_part_again(kind) -> None:
     scenario = changed(faults=(Fault(kind=kind, node=3, round=2, after=0.4, seconds=1.5),), rounds=30)
-    recorder = scenario.cluster(recorder=Recorder(timeline=range(31)), checking=True).run(scenario.rounds)
+    recorder = scenario.cluster(recorder=Recorder(timeline=range(31)), observer=Invariants()).run(scenario.rounds)
     computed = {interval.round for interval in recorder.intervals if interval.node == 3 and interval.kind == "compute"}
     assert max(computed) > 20, "it computes again"
     assert recorder.identical

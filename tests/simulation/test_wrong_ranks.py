@@ -15,6 +15,7 @@ from codedreduce.simulator import Fault, Recorder
 from codedreduce.simulator.faults import Kind
 from codedreduce.simulator.scenario import ENDLESS, Scenario
 from codedreduce.simulator.wrong import Wrong
+from tests.simulation.invariants import Invariants
 from tests.simulation.random_scenarios import random_wrong_ranks
 
 from .check_run import check_seed
@@ -58,7 +59,7 @@ class Leaving(Recorder):
 def run(scenario: Scenario) -> set[int]:
     """Run it; in which rounds the wrong rank was named."""
     recorder = Leaving()
-    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    scenario.cluster(recorder=recorder, observer=Invariants()).run(scenario.rounds, latest=ENDLESS / 20)
     named = {note.round for _, _, note in recorder.notes if note.kind == "mistaken" and note.nodes == (WRONG,)}
     assert len(recorder.rounds) == scenario.rounds, [note.reason for _, _, note in recorder.notes][-3:]
     assert not recorder.different, "the sum of an audited round has something in it that is wrong"
@@ -114,7 +115,7 @@ def test_a_leader_that_comes_back_to_a_round_whose_sum_another_has_uses_nothing_
         ),
     )  # fmt: skip
     recorder = Leaving()
-    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    scenario.cluster(recorder=recorder, observer=Invariants()).run(scenario.rounds, latest=ENDLESS / 20)
     assert len(recorder.rounds) == scenario.rounds
     assert 3 not in recorder.different
 
@@ -129,7 +130,7 @@ def test_two_that_differ_wait_for_a_third_that_is_there_and_not_at_the_round(sec
         faults=(away,),
     )  # fmt: skip
     recorder = Leaving()
-    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    scenario.cluster(recorder=recorder, observer=Invariants()).run(scenario.rounds, latest=ENDLESS / 20)
     assert not recorder.troubles
     assert len(recorder.rounds) == scenario.rounds
 
@@ -148,7 +149,7 @@ def test_an_audited_round_of_which_somebody_has_the_sum_ends_for_all() -> None:
         ),
     )  # fmt: skip
     recorder = Leaving()
-    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    scenario.cluster(recorder=recorder, observer=Invariants()).run(scenario.rounds, latest=ENDLESS / 20)
     assert len(recorder.rounds) == scenario.rounds
     assert recorder.identical
 
@@ -170,7 +171,7 @@ def test_a_round_whose_sum_another_had_and_holds_no_more_ends(
         ),
     )  # fmt: skip
     recorder = Leaving()
-    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    scenario.cluster(recorder=recorder, observer=Invariants()).run(scenario.rounds, latest=ENDLESS / 20)
     assert not recorder.different
     if wrong:  # two have computed it, and rank 2 computes nothing of it any more
         assert {rank for rank, _ in recorder.troubles} == {0, 1}
@@ -186,5 +187,5 @@ def test_a_round_in_which_every_rank_was_found_to_be_wrong_ends_the_run() -> Non
         wrongs=(Wrong(node=0, seed=8), Wrong(node=3, seed=8)),
     )  # fmt: skip
     recorder = Leaving()
-    scenario.cluster(recorder=recorder, checking=True).run(scenario.rounds, latest=ENDLESS / 20)
+    scenario.cluster(recorder=recorder, observer=Invariants()).run(scenario.rounds, latest=ENDLESS / 20)
     assert {rank for rank, _ in recorder.troubles} == {0, 1, 2, 3}

@@ -16,6 +16,7 @@ from codedreduce.simulator.network import SMALL_BYTES, Cores, Host, Network
 from codedreduce.simulator.nodes import Nodes
 from codedreduce.simulator.scenario import Scenario
 from codedreduce.units import rate, seconds
+from tests.simulation.invariants import Invariants
 
 
 def test_kernel_orders_by_time_priority_and_sequence() -> None:
@@ -83,7 +84,7 @@ def test_gradients_depend_on_the_model_and_match_the_truth() -> None:
 def test_a_timer_of_a_process_that_is_gone_never_fires_in_its_place() -> None:
     """The one that came back sets a timer of the same name: it has a token of its own."""
     plan, kernel, trace = Scenario(tree="2x1", samples=20).plan(), Kernel(), io.StringIO()
-    nodes = Nodes(plan, Settings(length=4), kernel, Recorder(trace=trace), latency=0.1, checking=True)
+    nodes = Nodes(plan, Settings(length=4), kernel, Recorder(trace=trace), latency=0.1)
     nodes.have_done(dict.fromkeys((Transmit, Compute, Cancel), lambda node, action: None))
     set_timer = nodes._performers[SetTimer]
     set_timer(1, SetTimer(name=Timer.REDUNDANCY, at=5.0))
@@ -241,6 +242,6 @@ def test_what_is_damaged_on_its_way_is_in_the_sum_and_is_written_down(scheme: st
         expected = plan.reference(lambda piece: gradients.of_piece(piece, model))
         right[done.round] = right.get(done.round, True) and done.vector.tobytes() == expected.tobytes()
 
-    recorder = scenario.cluster(gradients=gradients, checking=True).run(4, on_sum=compare)
+    recorder = scenario.cluster(gradients=gradients, observer=Invariants()).run(4, on_sum=compare)
     assert right == {1: True, 2: True, 3: False, 4: False}
     assert {(where[0], where[1]) for where in recorder.damage} == {(3, 2), (4, 2)}

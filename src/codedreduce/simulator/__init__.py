@@ -1,7 +1,7 @@
 """The simulator: the same state machines as in real runs, over virtual time.
 
 `kernel` is the clock. `nodes` runs the machines. `post` and `network` deliver messages. `computations` computes
-`gradients`. `faults` injects faults, and `wrong` flips bits. `oracle` and `obedience` check every step.
+`gradients`. `faults` injects faults, and `wrong` flips bits. `oracle` checks every sum.
 `simulated_cluster` connects all of them. `scenario` describes a run, and `record` keeps its trace.
 """
 

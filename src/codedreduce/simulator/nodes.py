@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from codedreduce.protocol import Machine, Settings, machine_for
 from codedreduce.protocol.core.events import (
+    AnyAction,
     Drained,
     Event,
     HandOver,
@@ -21,7 +22,6 @@ from codedreduce.protocol.core.events import (
 )
 from codedreduce.schemes import Plan, StripedPlan, TreePlan
 from codedreduce.simulator.kernel import Kernel
-from codedreduce.simulator.obedience import Obedience
 from codedreduce.simulator.record import Recorder
 
 #: Message latencies until the others see that a process which has left is gone.
@@ -50,6 +50,10 @@ class SimulatedNode:
     tokens: int = 0  # only grows, also when a new process takes over
 
 
+#: Called after a machine has handled an event: with the node's number, the actions, and all nodes with a process.
+Observer = Callable[[int, Sequence[AnyAction], Mapping[int, SimulatedNode]], None]
+
+
 class Nodes:
     """All nodes of a plan, and everything that the protocol or a fault does to them."""
 
@@ -61,7 +65,7 @@ class Nodes:
         recorder: Recorder,
         *,
         latency: float,
-        checking: bool,
+        observer: Observer | None = None,
         root_computes: bool = False,
     ) -> None:
         self.plan = plan
@@ -74,10 +78,9 @@ class Nodes:
         self._settings = settings
         self._root_computes = root_computes
         self._latency = latency
-        self._checking = checking
+        self._observer = observer
         self._nodes = {number: SimulatedNode(self._machine(number, 1)) for number in self.numbers}
         self._blocked: list[Pairs] = []  # for each partition or one-way cut: where nothing is delivered
-        self._obedience = Obedience() if checking and self._is_striped else None
         self._performers: dict[type, Callable[[int, Any], None]] = {SetTimer: self._set_timer, Note: self.note}
 
     def _machine(self, number: int, process: int) -> Machine:
@@ -108,12 +111,8 @@ class Nodes:
         actions = node.machine.handle(event, now)
         if self.recorder.tracing:
             self.recorder.trace(now, number, event, actions)
-        if self._checking:
-            node.machine.check_invariants()
-            if self._obedience is not None:
-                alive = {one: each for one, each in self._nodes.items() if each.alive}
-                machines = {one: each.machine for one, each in alive.items()}
-                self._obedience.check(number, machines, {one: each.epoch for one, each in alive.items()})
+        if self._observer is not None:
+            self._observer(number, actions, {one: each for one, each in self._nodes.items() if each.alive})
         performers = self._performers
         for action in actions:
             performers[type(action)](number, action)

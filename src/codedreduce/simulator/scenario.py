@@ -16,6 +16,7 @@ from codedreduce.schemes.names import parse_scheme, parse_tree
 from codedreduce.simulator.faults import Fault
 from codedreduce.simulator.gradients import Gradients
 from codedreduce.simulator.network import Host, Link
+from codedreduce.simulator.nodes import Observer
 from codedreduce.simulator.record import Recorder
 from codedreduce.simulator.simulated_cluster import Conditions, SimulatedCluster
 from codedreduce.simulator.wrong import Wrong
@@ -95,7 +96,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         return parse_delays(self.delays, workers=self.workers, unit=self.compute / self.workers, seed=self.seed)
 
     def cluster(
-        self, *, gradients: Gradients | None = None, recorder: Recorder | None = None, checking: bool = False
+        self, *, gradients: Gradients | None = None, recorder: Recorder | None = None, observer: Observer | None = None
     ) -> SimulatedCluster:
         """The simulated cluster of this scenario, ready to run."""
         plan = self.plan()
@@ -123,7 +124,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             audit=audit,
         )  # fmt: skip
         gradients = gradients or Gradients(self.samples, self.parameters, self.seed)
-        return SimulatedCluster(plan, settings, conditions, gradients, recorder=recorder, checking=checking)
+        return SimulatedCluster(plan, settings, conditions, gradients, recorder=recorder, observer=observer)
 
     def _host(self) -> Host | None:
         if not self.cores:

@@ -36,7 +36,7 @@ from codedreduce.simulator.faults import Fault, FaultInjector
 from codedreduce.simulator.gradients import Gradients
 from codedreduce.simulator.kernel import Kernel
 from codedreduce.simulator.network import Cores, Host, Link, Network
-from codedreduce.simulator.nodes import Nodes
+from codedreduce.simulator.nodes import Nodes, Observer
 from codedreduce.simulator.oracle import Oracle
 from codedreduce.simulator.post import Post, Tampering
 from codedreduce.simulator.record import Recorder
@@ -75,7 +75,7 @@ class SimulatedCluster:
         gradients: Gradients,
         *,
         recorder: Recorder | None = None,
-        checking: bool = False,
+        observer: Observer | None = None,
     ) -> None:
         self.plan = plan
         self.recorder = recorder or Recorder()
@@ -85,13 +85,13 @@ class SimulatedCluster:
         tampering = Tampering(settings, latency=latency, seed=conditions.seed)
         self._kernel = kernel
         self._gradients = gradients
-        self._nodes = Nodes(plan, settings, kernel, self.recorder, latency=latency, checking=checking,
+        self._nodes = Nodes(plan, settings, kernel, self.recorder, latency=latency, observer=observer,
             root_computes=conditions.root_computes,
         )  # fmt: skip
         self._wrongs = Wrongs(gradients, conditions.wrongs)
         self._computing = Computations(self._nodes, self._wrongs, conditions.delays, conditions.sample_seconds, cores)
         self._injector = FaultInjector(conditions.faults, self._nodes, self._computing, self.network, tampering)
-        self._oracle = Oracle(plan, gradients, checking=checking)
+        self._oracle = Oracle(plan, gradients)
         self._rounds = 0
         self._round_began = 0.0
         self._sums: Counter[int] = Counter()  # on a ring: how many nodes have the sum of a round
@@ -188,7 +188,7 @@ class SimulatedCluster:
 
     def _aggregated_by_one(self, node: int, action: Aggregated) -> None:
         """One node of a ring has the sum and continues by itself; the round is over when the last node has it."""
-        self._judge(action, node)
+        self._judge(action)
         self._sums[action.round] += 1
         if self._sums[action.round] == len(self._nodes.numbers):
             self._round_over(action.round, action.late, action.residual)
@@ -203,7 +203,7 @@ class SimulatedCluster:
 
         A new leader may be further than the leader before it, or repeat a round.
         """
-        self._judge(action, node)
+        self._judge(action)
         machine = self._nodes.machine(node)
         if isinstance(machine, Rank) and machine.leads:
             self._rounds_over(action.round, action.late)
@@ -293,10 +293,10 @@ class SimulatedCluster:
         self._nodes.finished(node)
         self.recorder.troubles += action.troubles
 
-    def _judge(self, action: Aggregated, node: int = 0) -> None:
+    def _judge(self, action: Aggregated) -> None:
         if self._on_sum is not None:
             self._on_sum(action)
-        self.recorder.judged(action.round, *self._oracle.judge(action, node))
+        self.recorder.judged(action.round, *self._oracle.judge(action))
 
     def _round_over(self, round_: int, late: tuple[int, ...], residual: float = 0.0) -> None:
         seconds = self._kernel.now - self._round_began
