@@ -16,7 +16,7 @@ from codedreduce import Striped
 from codedreduce.errors import UsageError
 from codedreduce.lab import Lab
 from codedreduce.launch.ssh import SshHost, parse_hosts
-from codedreduce.launch.ssh.host_errors import why_not
+from codedreduce.launch.ssh.connection import why_not
 from codedreduce.launch.ssh.hosts import laid_out
 from tests.clusters import Sshd, a_lab, commands_in, launched, needs, start
 from tests.command import codedreduce

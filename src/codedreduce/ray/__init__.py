@@ -9,7 +9,7 @@ it: an actor does not need them.
 
 `launch_on_ray` runs a function or a script on a cluster. `ray_cluster` connects to the cluster. `reservations` makes
 Ray reserve resources; `spots` assigns them to ranks. `actors` is the code of an actor; `starter` is the launcher's
-interface to actors. `there` describes a node to its ranks. `metrics` reports rounds as Ray's metrics.
+interface to actors. `metrics` reports rounds as Ray's metrics.
 """
 
 from __future__ import annotations

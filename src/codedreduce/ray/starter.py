@@ -19,9 +19,8 @@ from typing import IO, Any
 
 from codedreduce.errors import UsageError
 from codedreduce.process.telling import What, Word
-from codedreduce.ray.actors import About, Brought, RankActor, Report
+from codedreduce.ray.actors import About, Brought, RankActor, Report, versions
 from codedreduce.ray.reservations import Reservation
-from codedreduce.ray.there import cannot_be_there, check_versions, local_names
 
 #: Timeouts in seconds: of one wait for answers, for actors to start in their reserved places, and for them to end.
 TURN, UP_WITHIN, END_WITHIN = 0.1, 120.0, 3.0
@@ -308,3 +307,42 @@ class Actors:
         if life.printed >= 0:
             os.close(life.printed)
             life.printed = -1
+
+
+def local_names(rank: int, gpus: Mapping[int, tuple[str, ...]]) -> dict[str, str]:
+    """The variables for a rank's place on its node, as torchrun sets them. `gpus`: Ray's GPUs for each rank there.
+
+    If each rank has one GPU for itself, all ranks see all GPUs, and LOCAL_RANK is the index of a rank's own. Otherwise
+    a rank sees only its own GPUs.
+
+    >>> local_names(5, {2: ("0",), 5: ("3",)})
+    {'LOCAL_RANK': '1', 'LOCAL_WORLD_SIZE': '2', 'CUDA_VISIBLE_DEVICES': '0,3'}
+    >>> local_names(5, {2: ("0",), 5: ("0",)})
+    {'LOCAL_RANK': '0', 'LOCAL_WORLD_SIZE': '1', 'CUDA_VISIBLE_DEVICES': '0'}
+    >>> local_names(5, {2: (), 5: ()})
+    {'LOCAL_RANK': '1', 'LOCAL_WORLD_SIZE': '2'}
+    """
+    ranks, all_of_them = sorted(gpus), [one for other in sorted(gpus) for one in gpus[other]]
+    names = {"LOCAL_RANK": str(ranks.index(rank)), "LOCAL_WORLD_SIZE": str(len(ranks))}
+    if not all_of_them:
+        return names
+    if len(set(all_of_them)) == len(ranks) and all(len(one) == 1 for one in gpus.values()):
+        return {**names, "CUDA_VISIBLE_DEVICES": ",".join(all_of_them)}
+    return {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "CUDA_VISIBLE_DEVICES": ",".join(gpus[rank])}
+
+
+def check_versions(about: About) -> None:
+    """Raise `UsageError` if a node's versions differ from the driver's."""
+    for name, version in versions().items():
+        if about.versions.get(name) != version:
+            raise UsageError(
+                f"node {about.address} ({about.node[:8]}) has {name} {about.versions.get(name)}, but the driver has "
+                f"{version}; install the same version on all nodes"
+            )
+
+
+def cannot_be_there(where: str, error: Exception) -> str:
+    """One line on an actor that cannot run: its node lacks a module, or has an older version."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    why = lines[-1].strip() if lines else type(error).__name__
+    return f"{where} cannot run codedreduce {versions()['codedreduce']}: {why}; install this version on all nodes"
