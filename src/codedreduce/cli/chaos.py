@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Group
 from rich.live import Live
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from codedreduce.cli.terminal.console import make_lasting_console
 from codedreduce.cli.terminal.options import parse_shape
-from codedreduce.cli.terminal.output_files import check_writable, open_to_write
+from codedreduce.cli.terminal.output_files import check_writable, write_json
 from codedreduce.errors import CodedReduceError, UsageError
 from codedreduce.lab import check_available
 from codedreduce.lab.chaos import chaos_run, schedule
@@ -78,8 +77,7 @@ def chaos(
     console = make_lasting_console()
     console.print(_summary(outcome))
     if out is not None:
-        with open_to_write(out) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(outcome), indent=1).decode() + "\n")
+        write_json(out, outcome)
         console.print(f"wrote {out}")
     if not outcome.is_good:
         raise CodedReduceError("the run failed: it lost rounds, left something behind, or its model differs; see above")

@@ -6,7 +6,7 @@
 """
 
 from codedreduce.run.delays import Delays, load_trace, parse_delays
-from codedreduce.simulator.faults import Fault, fail_at
+from codedreduce.simulator.faults import Fault
 from codedreduce.simulator.gradients import Gradients
 from codedreduce.simulator.network import Link
 from codedreduce.simulator.record import Recorder
@@ -20,7 +20,6 @@ __all__ = [
     "Link",
     "Recorder",
     "SimulatedCluster",
-    "fail_at",
     "load_trace",
     "parse_delays",
 ]

@@ -55,15 +55,6 @@ class Fault:
             raise UsageError(f"nodes are numbered from 0; got node {self.node}")
 
 
-def fail_at(node: int, round_: int, kind: Kind = "crash") -> Fault:
-    """A node fails at the start of a round, permanently.
-
-    >>> fail_at(3, 10).kind
-    'crash'
-    """
-    return Fault(kind=kind, node=node, round=round_)
-
-
 class FaultInjector:
     """Begins each fault at its time after the begin of its round, and ends it when its seconds are over."""
 

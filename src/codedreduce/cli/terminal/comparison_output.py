@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from codedreduce.cli.terminal.console import print_whole
-from codedreduce.cli.terminal.output_files import write_results
+from codedreduce.cli.terminal.output_files import write_json
 from codedreduce.comparison.result import Comparison
 from codedreduce.report.comparison import comparison_table, write_comparison
 
@@ -25,7 +25,7 @@ def show_comparison(
         print_whole(console, table)
         try:
             if json is not None:
-                write_results(json, conditions=conditions, seed=seed, results=comparison.results)
+                write_json(json, {"conditions": conditions, "seed": seed, "results": comparison.results})
                 console.print(f"wrote {json}")
         finally:  # write the report even if the JSON file cannot be written
             if report is not None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
-from codedreduce.comparison.result import Result
 from codedreduce.errors import UsageError
 
 
@@ -45,14 +44,6 @@ def check_folder(folder: Path | None) -> None:
     check_writable(folder / "index.html")
 
 
-def open_to_write(path: Path) -> IO[str]:
-    """Open a text file for writing, or raise an error that states the reason."""
-    try:
-        return path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise _cannot_write(path, error) from None
-
-
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Replace `path` once the new file is completely written; the old file stays if that fails."""
     target = path.resolve()  # the target, if it is a link
@@ -79,8 +70,7 @@ def _cannot_write(path: Path, error: OSError) -> UsageError:
     return UsageError(f"cannot write {str(path)!r}: {error.strerror}")
 
 
-def write_results(path: Path, *, conditions: object, seed: int, results: Sequence[Result]) -> None:
-    """Write the results of a comparison and its conditions as JSON."""
-    document = {"conditions": conditions, "seed": seed, "results": results}
+def write_json(path: Path, document: object) -> None:
+    """Write a document as JSON."""
     text = msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
     write_whole(path, lambda file: file.write(text))
