@@ -74,7 +74,7 @@ def check_ranks(cluster: SimulatedCluster, scenario: Scenario, touched: set[int]
         assert len(recorder.rounds) == scenario.rounds, f"waited for a straggler: {notes(recorder)}"
     if len(recorder.rounds) == scenario.rounds:
         check_end(cluster, scenario, lost)
-    elif any(cluster.is_alive(rank) and rank not in touched for rank in cluster.plan.computing):
+    elif any(cluster.nodes.is_alive(rank) and rank not in touched for rank in cluster.plan.computing):
         waiting = [note for _, _, note in recorder.notes if note.kind == "waiting"]
         assert waiting, "a round that cannot end says so"
         assert all(note.nodes for note in waiting), "and names whom it waits for"
@@ -82,14 +82,14 @@ def check_ranks(cluster: SimulatedCluster, scenario: Scenario, touched: set[int]
 
 def check_end(cluster: SimulatedCluster, scenario: Scenario, lost: set[int]) -> None:
     """All ranks that nothing keeps from it have the last sum, and leave; those that were back in time, too."""
-    cluster.wait(cluster.now + LONG)
-    cluster.end(cluster.now + ENDLESS / 10)
+    cluster.kernel.run(latest=cluster.kernel.now + LONG)
+    cluster.end(cluster.kernel.now + ENDLESS / 10)
     for rank in cluster.plan.computing if 2 * len(lost) < cluster.plan.workers else ():
         faults = [fault for fault in scenario.faults if rank in (fault.node, *fault.others) and fault.kind in DISABLING]
         if not faults or all(fault.seconds < ENDLESS for fault in faults):
-            machine = cluster.machine(rank)
+            machine = cluster.nodes.machine(rank)
             assert machine.round == scenario.rounds, f"rank {rank} is left behind in round {machine.round}"
-            assert not cluster.is_alive(rank), f"rank {rank} never leaves"
+            assert not cluster.nodes.is_alive(rank), f"rank {rank} never leaves"
 
 
 def check_gradients(plan: Plan, scenario: Scenario, recorder: Recorder) -> None:
@@ -121,7 +121,7 @@ def unaudited(scenario: Scenario, recorder: Recorder) -> set[int]:
 
 def check_blame(cluster: SimulatedCluster, scenario: Scenario) -> None:
     """Nobody is said to have computed wrongly who has not, in that very round."""
-    slips = {(slip.node, slip.round) for slip in cluster.slips}
+    slips = {(slip.node, slip.round) for slip in cluster.wrongs.slips}
     for _, _, note in cluster.recorder.notes:
         if note.kind == "mistaken":
             assert (note.nodes[0], note.round) in slips, note.reason

@@ -140,7 +140,7 @@ def course(scenario: Scenario, lines: list[str] | None = None, gradients: Gradie
         on_sum=lambda sum_: recorder.sums.add((sum_.round, zlib.crc32(sum_.vector.data), sum_.residual)),
     )  # fmt: skip
     if striped and len(recorder.rounds) == scenario.rounds:
-        cluster.end(cluster.now + ENDLESS / 10)
+        cluster.end(cluster.kernel.now + ENDLESS / 10)
     return recorder
 
 

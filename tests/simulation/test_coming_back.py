@@ -49,7 +49,7 @@ def test_it_is_of_a_generation_that_its_workers_have_not_seen() -> None:
     scenario = changed(faults=faults)
     cluster = scenario.cluster(observer=Invariants())
     recorder = cluster.run(scenario.rounds)
-    assert [cluster.machine(node).generation for node in cluster.plan.nodes] == [3] * 21
+    assert [cluster.nodes.machine(node).generation for node in cluster.plan.nodes] == [3] * 21
     assert len([note for _, _, note in recorder.notes if note.kind == "succeeds"]) == 3
 
 

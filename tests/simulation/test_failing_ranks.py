@@ -39,7 +39,7 @@ def test_what_fails_everywhere_ends_the_run_on_all_ranks(ranks: tuple[int, ...],
     cluster = changed(faults=faults, reach=reach).cluster(observer=Invariants())
     recorder = cluster.run(8, latest=ENDLESS / 2)
     assert len(recorder.rounds) == 2
-    assert not any(cluster.is_alive(rank) for rank in cluster.plan.computing)
+    assert not any(cluster.nodes.is_alive(rank) for rank in cluster.plan.computing)
     named = {rank for rank, _ in recorder.troubles}
     assert named <= set(ranks)
     assert len(named) == min(2, len(ranks))

@@ -34,7 +34,7 @@ def test_no_round_is_longer_than_one_without_it(rank: int, after: float) -> None
     _, without = run_with(ranks=5)
     usual = max(record.seconds for record in without.rounds)
     cluster, recorder = run_with(leaving(rank, after))
-    assert not cluster.is_alive(rank)
+    assert not cluster.nodes.is_alive(rank)
     assert max(record.seconds for record in recorder.rounds) <= 1.01 * usual
     assert all(record.work == pytest.approx(1.0) for record in recorder.rounds)
 
@@ -43,13 +43,13 @@ def test_who_led_does_not_lead_when_it_goes() -> None:
     cluster, recorder = run_with(leaving(0, 0.05))
     kinds = [note.kind for _, _, note in recorder.notes if note.kind in ("leads", "leaving", "left")]
     assert kinds == ["leads", "leaving", "left"]
-    assert [rank for rank in range(1, 6) if cluster.machine(rank).leads] != []
+    assert [rank for rank in range(1, 6) if cluster.nodes.machine(rank).leads] != []
 
 
 def test_all_but_one_leave_at_once() -> None:
     cluster, _ = run_with(*(leaving(rank, 0.05) for rank in range(6) if rank != 3))
-    assert [rank for rank in range(6) if cluster.is_alive(rank)] == [3]
-    assert cluster.machine(3).leads
+    assert [rank for rank in range(6) if cluster.nodes.is_alive(rank)] == [3]
+    assert cluster.nodes.machine(3).leads
 
 
 def test_when_all_are_told_to_leave_all_do() -> None:
@@ -58,9 +58,9 @@ def test_when_all_are_told_to_leave_all_do() -> None:
     fields = {field: getattr(CALM, field) for field in CALM.__struct_fields__}
     cluster = Scenario(**{**fields, "faults": faults}).cluster(observer=Invariants())
     cluster.run(CALM.rounds, latest=20.0)
-    assert not any(map(cluster.is_alive, range(6)))
+    assert not any(map(cluster.nodes.is_alive, range(6)))
 
 
 def test_who_alone_can_read_its_samples_stays_while_it_may() -> None:
     cluster, _ = run_with(leaving(2), reach=1)
-    assert cluster.is_alive(2)
+    assert cluster.nodes.is_alive(2)

@@ -39,11 +39,11 @@ class Watched:
         for rank in self.cluster.plan.computing:
             self._watch(rank)
         self.recorder = self.cluster.run(scenario.rounds, latest=ENDLESS / 2)
-        self.cluster.wait(self.cluster.now + 100.0)
-        self.cluster.end(self.cluster.now + 1000.0)
+        self.cluster.kernel.run(latest=self.cluster.kernel.now + 100.0)
+        self.cluster.end(self.cluster.kernel.now + 1000.0)
 
     def _watch(self, rank: int) -> None:
-        machine = self.cluster.machine(rank)
+        machine = self.cluster.nodes.machine(rank)
         handle = machine.handle
 
         def watching(event, now):
@@ -87,8 +87,8 @@ def all_have(run: Watched, ranks=None) -> None:
 def all_end(run: Watched) -> None:
     """Whatever they missed: all are through with the last round."""
     for rank in run.cluster.plan.computing:
-        assert run.cluster.machine(rank).round == run.scenario.rounds
-        assert not run.cluster.is_alive(rank)
+        assert run.cluster.nodes.machine(rank).round == run.scenario.rounds
+        assert not run.cluster.nodes.is_alive(rank)
 
 
 DELAYS = ["calm", "exponential", "bursty", "sticky", "stalls:0.2:3s", "one:5s", "worker:1:1.0:9s", "worker:4:1.0:2s"]
@@ -240,7 +240,7 @@ def test_a_state_comes_from_several() -> None:
     assert len(givers) >= 2
     assert 0 not in givers, "rank 0 has enough to do"
     assert [rank for rank, _ in run.renewed] == [3]
-    assert not any(run.cluster.machine(rank).states_held for rank in range(6)), "and nobody keeps it"
+    assert not any(run.cluster.nodes.machine(rank).states_held for rank in range(6)), "and nobody keeps it"
 
 
 @pytest.mark.usefixtures("few_are_held")
@@ -291,7 +291,7 @@ def test_what_comes_twice_or_late_changes_nothing(kind) -> None:
 def test_what_a_keeper_holds(scenario: Scenario, vectors: float) -> None:
     """At most a vector of early stripes, and a stripe for each block that travels alone."""
     run = same_bits(scenario)
-    chunks = run.cluster.machine(0).settings.chunks
+    chunks = run.cluster.nodes.machine(0).settings.chunks
     assert 0 < max(run.most_held.values()) <= vectors * chunks
 
 
@@ -344,9 +344,9 @@ def test_another_leads_when_rank_0_is_gone(after: float, round_: int, shape: dic
     alive = [rank for rank in run.cluster.plan.computing if rank]
     all_have(run, alive)
     assert run.renewed == [], "who got what rank 0 kept of the last sum has it for the others"
-    assert all(run.cluster.machine(rank).round == run.scenario.rounds for rank in alive)
+    assert all(run.cluster.nodes.machine(rank).round == run.scenario.rounds for rank in alive)
     assert run.recorder.seconds().max() < 3.5 * max(1.0, 6.0 / len(run.cluster.plan.computing))
-    assert not any(run.cluster.is_alive(rank) for rank in alive)
+    assert not any(run.cluster.nodes.is_alive(rank) for rank in alive)
 
 
 @pytest.mark.parametrize("shape", [{"stripes": 1}, {"stripes": 2}, {"stripes": 1, "reach": 2}], ids=str)
@@ -377,7 +377,7 @@ def test_another_leads_when_rank_0_is_stopped(after: float, shape: dict[str, obj
     assert all(note.nodes == (0,) for note in silent)
     all_have(run, [1, 2, 3, 4, 5])
     assert run.recorder.seconds().max() < 15.0, "the others do not wait for it"
-    assert run.cluster.machine(0).round == 60, "and it is with them in the end"
+    assert run.cluster.nodes.machine(0).round == 60, "and it is with them in the end"
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.5])
@@ -414,8 +414,8 @@ def test_of_two_halves_that_with_the_first_rank_goes_on() -> None:
 def test_rank_0_comes_back_as_one_of_many() -> None:
     run = every_sum_is_right(changed(faults=(Fault(kind="crash", node=0, round=3, after=0.4, seconds=2.0),), rounds=14))
     assert leaders(run) == [1]
-    assert run.cluster.machine(0).leader == 1
-    assert run.cluster.machine(0).round == 14
+    assert run.cluster.nodes.machine(0).leader == 1
+    assert run.cluster.nodes.machine(0).round == 14
     all_end(run)
 
 

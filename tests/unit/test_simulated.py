@@ -103,7 +103,7 @@ def test_a_rank_that_was_lost_in_one_of_two_pauses_that_overlap_is_found_after_b
     )
     cluster = Scenario(tree="3x1", stragglers=0, scheme="striped", samples=24, parameters=12, faults=pauses).cluster()
     cluster.run(6)
-    assert [cluster.machine(rank).reached for rank in range(3)] == [3, 3, 3]
+    assert [cluster.nodes.machine(rank).reached for rank in range(3)] == [3, 3, 3]
 
 
 def test_the_journal_knows_who_was_late_and_by_how_much() -> None:

@@ -1,8 +1,8 @@
 """The simulator: the same state machines as in real runs, over virtual time.
 
 `kernel` is the clock. `nodes` runs the machines. `post` and `network` deliver messages. `computations` computes
-`gradients`. `faults` injects faults, and `wrong` flips bits. `oracle` checks every sum.
-`simulated_cluster` connects all of them. `scenario` describes a run, and `record` keeps its trace.
+`gradients`, where an oracle checks every sum. `faults` injects faults, and `wrong` flips bits. `simulated_cluster`
+connects all of them. `scenario` describes a run, and `record` keeps its trace.
 """
 
 from codedreduce.run.delays import Delays, load_trace, parse_delays

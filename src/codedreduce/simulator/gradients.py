@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from codedreduce.errors import UsageError
+from codedreduce.protocol.core.events import Aggregated
+from codedreduce.schemes import Plan
 from codedreduce.schemes.plan import Piece
 from codedreduce.vectors import Vector
 
@@ -61,3 +63,26 @@ class Gradients:
             while len(self._kept) * self.parameters * 4 > KEPT_BYTES:
                 self._kept.popitem(last=False)
         return kept
+
+
+class Oracle:
+    """Knows the true gradient of every round, and the exact result of a fault-free round."""
+
+    def __init__(self, plan: Plan, gradients: Gradients) -> None:
+        self._plan = plan
+        self._gradients = gradients
+        self._calm: dict[int, bytes] = {}
+
+    def judge(self, action: Aggregated) -> tuple[float, bool]:
+        """The relative error of a gradient, and whether it is bit-identical to that of a fault-free round."""
+        truth = self._gradients.truth(action.round)
+        error = float(np.linalg.norm(action.vector - truth) / np.linalg.norm(truth))
+        return error, action.vector.tobytes() == self._calm_bits(action.round)
+
+    def _calm_bits(self, round_: int) -> bytes:
+        """The bits of a fault-free round; cached, since models repeat."""
+        level = round_ % len(LEVELS)
+        if level not in self._calm:
+            model = self._gradients.model(round_)
+            self._calm[level] = self._plan.reference(lambda piece: self._gradients.of_piece(piece, model)).tobytes()
+        return self._calm[level]

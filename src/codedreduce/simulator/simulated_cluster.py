@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from codedreduce.protocol import Machine, Rank, Settings
+from codedreduce.protocol import Rank, Settings
 from codedreduce.protocol.core.events import (
     Aggregated,
     Begin,
@@ -33,14 +33,13 @@ from codedreduce.run.journal import RoundLog
 from codedreduce.schemes import Plan, StripedPlan, TreePlan
 from codedreduce.simulator.computations import Computations
 from codedreduce.simulator.faults import Fault, FaultInjector
-from codedreduce.simulator.gradients import Gradients
+from codedreduce.simulator.gradients import Gradients, Oracle
 from codedreduce.simulator.kernel import Kernel
 from codedreduce.simulator.network import Cores, Host, Link, Network
 from codedreduce.simulator.nodes import Nodes, Observer
-from codedreduce.simulator.oracle import Oracle
 from codedreduce.simulator.post import Post, Tampering
 from codedreduce.simulator.record import Recorder
-from codedreduce.simulator.wrong import Slip, Wrong, Wrongs
+from codedreduce.simulator.wrong import Wrong, Wrongs
 from codedreduce.vectors import Vector, empty
 
 #: Numbers in the state of a simulated rank.
@@ -79,18 +78,18 @@ class SimulatedCluster:
     ) -> None:
         self.plan = plan
         self.recorder = recorder or Recorder()
-        self.network = Network(kernel := Kernel(), plan.workers + 1, conditions.link)
+        self.kernel = Kernel()
+        self.network = Network(self.kernel, plan.workers + 1, conditions.link)
         latency = conditions.link.latency
         cores = Cores(conditions.host) if conditions.host is not None else None
         tampering = Tampering(settings, latency=latency, seed=conditions.seed)
-        self._kernel = kernel
         self._gradients = gradients
-        self._nodes = Nodes(plan, settings, kernel, self.recorder, latency=latency, observer=observer,
+        self.nodes = Nodes(plan, settings, self.kernel, self.recorder, latency=latency, observer=observer,
             root_computes=conditions.root_computes,
         )  # fmt: skip
-        self._wrongs = Wrongs(gradients, conditions.wrongs)
-        self._computing = Computations(self._nodes, self._wrongs, conditions.delays, conditions.sample_seconds, cores)
-        self._injector = FaultInjector(conditions.faults, self._nodes, self._computing, self.network, tampering)
+        self.wrongs = Wrongs(gradients, conditions.wrongs)
+        self._computing = Computations(self.nodes, self.wrongs, conditions.delays, conditions.sample_seconds, cores)
+        self._injector = FaultInjector(conditions.faults, self.nodes, self._computing, self.network, tampering)
         self._oracle = Oracle(plan, gradients)
         self._rounds = 0
         self._round_began = 0.0
@@ -100,20 +99,15 @@ class SimulatedCluster:
         self._ending = False
         self._begun = False
         self._checkpoint_every = conditions.checkpoint_every
-        self._nodes.have_done(
+        self.nodes.have_done(
             {
-                Transmit: Post(self._nodes, self.network, tampering, cores).transmit,
+                Transmit: Post(self.nodes, self.network, tampering, cores).transmit,
                 Compute: self._computing.start,
                 Cancel: self._computing.stop,
                 Finished: self._finished,
                 **self._leading(),
             }
         )
-
-    @property
-    def slips(self) -> list[Slip]:
-        """The pieces that were computed wrongly so far."""
-        return self._wrongs.slips
 
     def _leading(self) -> dict[type, Callable[..., None]]:
         """The functions for the actions that drive the rounds, by the kind of plan."""
@@ -134,36 +128,36 @@ class SimulatedCluster:
         gc.disable()  # events make no cycles; a search for cycles in 100,000 machines takes half the time
         try:
             self._start()
-            kernel, done = self._kernel, self.recorder.rounds
+            kernel, done = self.kernel, self.recorder.rounds
             while len(done) < rounds and kernel.now <= latest and kernel.step():
                 pass
         finally:
             if enabled:
                 gc.enable()
-        self.recorder.run_over(busiest_bytes=self.network.busiest_bytes(), steps=self._kernel.steps)
+        self.recorder.run_over(busiest_bytes=self.network.busiest_bytes(), steps=self.kernel.steps)
         return self.recorder
 
     def _start(self) -> None:
         """Start all nodes, and begin the first round when they have joined."""
-        present = self._nodes.present()
+        present = self.nodes.present()
         for node in present:
-            self._nodes.dispatch(node, Started())
-            for other in self._nodes.numbers:
+            self.nodes.dispatch(node, Started())
+            for other in self.nodes.numbers:
                 if other not in present:
-                    self._nodes.dispatch(node, PeerLost(peer=other))
+                    self.nodes.dispatch(node, PeerLost(peer=other))
         if isinstance(self.plan, TreePlan):
-            self._kernel.run(lambda: 0 in self._joined)
+            self.kernel.run(lambda: 0 in self._joined)
         elif isinstance(self.plan, StripedPlan):
-            self._kernel.run(lambda: len(self._joined) >= len(present) - 1)
+            self.kernel.run(lambda: len(self._joined) >= len(present) - 1)
         self._begun = True
         self._begin_round(1)
 
     def _begin_round(self, round_: int) -> None:
-        self._round_began = self._kernel.now
+        self._round_began = self.kernel.now
         self._injector.round_begins(round_)
         begin = self._begin(round_)
-        for node in [0] if isinstance(self.plan, TreePlan) else self._nodes.numbers:
-            self._nodes.dispatch(node, begin)
+        for node in [0] if isinstance(self.plan, TreePlan) else self.nodes.numbers:
+            self.nodes.dispatch(node, begin)
 
     def _begin(self, round_: int) -> Begin:
         return Begin(round=round_, model=self._gradients.model(round_))
@@ -172,7 +166,7 @@ class SimulatedCluster:
         """A root may begin; a restarted root continues from its checkpoint."""
         self._joined.add(node)
         if self._begun:
-            self._kernel.at(self._kernel.now, self._begin_round, self._nodes.machine(node).round + 1)
+            self.kernel.at(self.kernel.now, self._begin_round, self.nodes.machine(node).round + 1)
 
     def _aggregated(self, _: int, action: Aggregated) -> None:
         """The root has a sum: the round is over, and the next one begins."""
@@ -182,21 +176,21 @@ class SimulatedCluster:
         if not is_repeated:
             self._round_over(action.round, action.late, action.residual)
         if action.round % self._checkpoint_every == 0:
-            self._nodes.checkpoint = action.round
+            self.nodes.checkpoint = action.round
         if action.round < self._rounds:
-            self._kernel.at(self._kernel.now, self._begin_round, action.round + 1)
+            self.kernel.at(self.kernel.now, self._begin_round, action.round + 1)
 
     def _aggregated_by_one(self, node: int, action: Aggregated) -> None:
         """One node of a ring has the sum and continues by itself; the round is over when the last node has it."""
         self._judge(action)
         self._sums[action.round] += 1
-        if self._sums[action.round] == len(self._nodes.numbers):
+        if self._sums[action.round] == len(self.nodes.numbers):
             self._round_over(action.round, action.late, action.residual)
-            self._round_began = self._kernel.now
+            self._round_began = self.kernel.now
         if action.round < self._rounds:
             if self._sums[action.round] == 1:
                 self._injector.round_begins(action.round + 1)
-            self._kernel.at(self._kernel.now, self._nodes.dispatch, node, self._begin(action.round + 1))
+            self.kernel.at(self.kernel.now, self.nodes.dispatch, node, self._begin(action.round + 1))
 
     def _aggregated_by_rank(self, node: int, action: Aggregated) -> None:
         """A rank has the sum and continues by itself; the round is over when a leader has it.
@@ -204,74 +198,57 @@ class SimulatedCluster:
         A new leader may be further than the leader before it, or repeat a round.
         """
         self._judge(action)
-        machine = self._nodes.machine(node)
+        machine = self.nodes.machine(node)
         if isinstance(machine, Rank) and machine.leads:
             self._rounds_over(action.round, action.late)
         self._begin_at(node, action.round + 1)
 
     def _noted(self, node: int, action: Note) -> None:
         """Take a note; a new leader may have completed rounds that the leader before it had not."""
-        self._nodes.note(node, action)
-        machine = self._nodes.machine(node)
+        self.nodes.note(node, action)
+        machine = self.nodes.machine(node)
         if action.kind == "leads" and isinstance(machine, Rank):
             self._rounds_over(machine.through)
 
     def _rounds_over(self, last: int, late: tuple[int, ...] = ()) -> None:
         for round_ in range(len(self.recorder.rounds) + 1, last + 1):
             self._round_over(round_, late)
-            self._round_began = self._kernel.now
+            self._round_began = self.kernel.now
             if round_ < self._rounds:
                 self._injector.round_begins(round_ + 1)
 
     def _begin_at(self, node: int, round_: int) -> None:
         """Let a rank's script begin a round at once; or leave its loop, if all rounds are done and the run ends."""
         if round_ <= self._rounds:
-            self._kernel.at(self._kernel.now, self._nodes.dispatch, node, self._begin(round_))
+            self.kernel.at(self.kernel.now, self.nodes.dispatch, node, self._begin(round_))
         elif self._ending:
             self._leave(node)
 
     def end(self, latest: float = float("inf")) -> None:
         """Let the scripts of all ranks leave their loops after the last round; run until all live ranks have left."""
         self._ending = True
-        self._nodes.stay()
-        for node in self._nodes.numbers:
-            if self._nodes.machine(node).round == self._rounds and self._nodes.machine(node).state is RankState.RESTING:
+        self.nodes.stay()
+        for node in self.nodes.numbers:
+            if self.nodes.machine(node).round == self._rounds and self.nodes.machine(node).state is RankState.RESTING:
                 self._leave(node)
-        self._kernel.run(lambda: not any(map(self._nodes.is_alive, self._nodes.numbers)), latest=latest)
-
-    def wait(self, until: float) -> None:
-        """Run until a virtual time."""
-        self._kernel.run(latest=until)
-
-    @property
-    def now(self) -> float:
-        """The virtual time."""
-        return self._kernel.now
-
-    def machine(self, node: int) -> Machine:
-        """The machine of a node."""
-        return self._nodes.machine(node)
-
-    def is_alive(self, node: int) -> bool:
-        """Whether a node has a process."""
-        return self._nodes.is_alive(node)
+        self.kernel.run(lambda: not any(map(self.nodes.is_alive, self.nodes.numbers)), latest=latest)
 
     def _leave(self, node: int, _: Ended | None = None) -> None:
-        self._kernel.at(self._kernel.now, self._nodes.dispatch, node, Leave(reason="all rounds are done"))
+        self.kernel.at(self.kernel.now, self.nodes.dispatch, node, Leave(reason="all rounds are done"))
 
     def _rank_joined(self, node: int, action: EveryoneIn) -> None:
         """A rank has joined; a rank that joins later than the others begins by itself."""
         self._joined.add(node)
         if self._begun:
-            self._begin_at(node, self._nodes.machine(node).round + 1)
+            self._begin_at(node, self.nodes.machine(node).round + 1)
 
     def _pack(self, node: int, action: Pack) -> None:
         """Pack the state of a simulated rank: the number of its next round, as a vector of several pieces."""
-        machine = self._nodes.machine(node)
+        machine = self.nodes.machine(node)
         assert isinstance(machine, Rank)
         round_ = machine.through + 1
         packed = StatePacked(round=round_ - 1, state=self._state(round_), digest=f"state {round_}")
-        self._kernel.at(self._kernel.now, self._nodes.dispatch, node, packed)
+        self.kernel.at(self.kernel.now, self.nodes.dispatch, node, packed)
 
     @staticmethod
     def _state(round_: int) -> Vector:
@@ -281,7 +258,7 @@ class SimulatedCluster:
 
     def _renewed(self, node: int, action: Renewed) -> None:
         """A rank has another rank's state and continues from there."""
-        machine = self._nodes.machine(node)
+        machine = self.nodes.machine(node)
         if action.state is None and isinstance(machine, Rank) and machine.leads:
             pass  # no rank could send it another state
         elif action.state is None or action.state.tobytes() != self._state(action.round + 1).tobytes():
@@ -290,7 +267,7 @@ class SimulatedCluster:
 
     def _finished(self, node: int, action: Finished) -> None:
         """A node has left; the root perhaps because no worker could compute a round."""
-        self._nodes.finished(node)
+        self.nodes.finished(node)
         self.recorder.troubles += action.troubles
 
     def _judge(self, action: Aggregated) -> None:
@@ -299,6 +276,6 @@ class SimulatedCluster:
         self.recorder.judged(action.round, *self._oracle.judge(action))
 
     def _round_over(self, round_: int, late: tuple[int, ...], residual: float = 0.0) -> None:
-        seconds = self._kernel.now - self._round_began
+        seconds = self.kernel.now - self._round_began
         work = self._computing.take_samples() / self.plan.samples
         self.recorder.round_over(RoundLog(round=round_, seconds=seconds, late=late, residual=residual, work=work))
