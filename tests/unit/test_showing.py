@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from codedreduce.cli.run import _shown
-from codedreduce.cli.terminal.screen import Screen
+from codedreduce.cli.terminal.console import Screen
 from codedreduce.launch.showing import AlsoInFiles, OnlyFirst
 
 

@@ -19,8 +19,7 @@ from codedreduce.cli.replay import replay
 from codedreduce.cli.run import run
 from codedreduce.cli.secret import secret
 from codedreduce.cli.simulate import simulate
-from codedreduce.cli.terminal.console import WIDEST, complain
-from codedreduce.cli.terminal.screen import open_what_is_closed
+from codedreduce.cli.terminal.console import WIDEST, complain, open_what_is_closed
 from codedreduce.cli.terminal.typer_errors import COMMAND_LINE_ERROR, is_help, typer_error_text
 from codedreduce.cli.train import train
 from codedreduce.errors import CodedReduceError, Interrupted, UsageError

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib.machinery
+import os
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, TextIO, cast
 
@@ -13,7 +16,7 @@ from rich.text import Text
 from codedreduce.cli.lab import InLab, LabName, chosen_lab
 from codedreduce.cli.on_hosts import Hosts, OnHosts, Python, Ssh
 from codedreduce.cli.on_ray import Address, DryRun, On, Resources, SaidOfRay, SpreadOver, Within, launch_on_ray
-from codedreduce.cli.terminal.console import make_console
+from codedreduce.cli.terminal.console import Screen, make_console
 from codedreduce.cli.terminal.options import (
     MOST_PROCESSES,
     MOST_SIMULATED,
@@ -29,13 +32,11 @@ from codedreduce.cli.terminal.options import (
     parse_shape,
     parse_workers,
 )
-from codedreduce.cli.terminal.screen import Screen
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
 from codedreduce.launch.launcher import Launch, launch
 from codedreduce.launch.placement import Placement
 from codedreduce.launch.showing import AlsoInFiles, OnlyFirst, Show
-from codedreduce.process.command import python_command
 from codedreduce.process.secrets import INSECURE_VARIABLE
 from codedreduce.protocol.core.audits import QUARANTINE, Auditing
 from codedreduce.protocol.core.settings import Excess
@@ -149,7 +150,7 @@ def run(
     processes = shape.workers + (0 if is_striped else 1)
     lab = chosen_lab(in_lab, lab_name, processes)
     what = Launch(
-        command=python_command(script, arguments or [], is_module=is_module), count=processes, variables=variables,
+        command=_python_command(script, arguments or [], is_module=is_module), count=processes, variables=variables,
         has_root=not is_striped, at_first=start, port=port, grace=parse_seconds(grace),
         placement=Placement.at(lab, processes) if lab is not None else None,
         times=restarts if restarts is not None else (None if restart else 0),
@@ -165,6 +166,31 @@ def run(
         on_hosts.launch(what, show)
     else:
         launch(what, show)
+
+
+def _python_command(script: str, arguments: Sequence[str], *, is_module: bool = False) -> list[str]:
+    """The command that runs a script, or a module."""
+    if is_module:
+        if not _can_be_found(script):
+            raise UsageError(f"there is no module {script!r} that can be found from {os.getcwd()}")
+        return [sys.executable, "-m", script, *arguments]
+    if not os.path.isfile(script):
+        hint = f"; for a module write -m {script}" if not script.endswith(".py") and _can_be_found(script) else ""
+        raise UsageError(f"there is no script {script!r}{hint}")
+    return [sys.executable, script, *arguments]
+
+
+def _can_be_found(module: str) -> bool:
+    """Whether a module exists, without running any of its code."""
+    path: Sequence[str] | None = [os.getcwd(), *sys.path]
+    for name in module.split("."):
+        if not name or path is None:
+            return False
+        found = importlib.machinery.PathFinder.find_spec(name, path)
+        if found is None:
+            return False
+        path = found.submodule_search_locations
+    return True
 
 
 def _usual_tree(scheme: str, count: int, stragglers: int) -> str:

@@ -2,7 +2,7 @@
 
 Imports nothing of a run.
 
-- `processes`, `command`, `nursery`, `restarts`: starting and restarting processes; `termination`: leaving on request
+- `processes`, `nursery`, `restarts`: starting and restarting processes; `termination`: leaving on request
 - `telling`: reports of a process to its launcher; `error_lines`: errors as one line each
 - `addresses`, `private_folder`, `secrets`, `arithmetic`: properties of this host and its user
 """
