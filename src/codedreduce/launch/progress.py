@@ -21,7 +21,7 @@ class Progress:
         self._admitted: set[int] = set()
         self._trained: dict[int, bool] = {}  # ranks that have left a training, and whether each led it
         self._reached: dict[int, int] = {}  # the last round of each rank that left a training or failed in one
-        self._round = 0
+        self.last_round = 0  # that any process has reported
 
     def hear(self, word: Word) -> None:
         """Take a report of a process."""
@@ -32,7 +32,7 @@ class Progress:
         elif word.what in (What.ENDS, What.FAILS):
             reached = word.step.get("round")
             self._reached[word.rank] = int(reached) if isinstance(reached, int | float) else 0
-            self._round = max(self._round, self._reached[word.rank])
+            self.last_round = max(self.last_round, self._reached[word.rank])
             if word.what is What.ENDS:
                 self._trained[word.rank] = bool(word.step.get("leads"))
 
@@ -66,8 +66,3 @@ class Progress:
     def all_have_trained(self, ranks: Collection[int]) -> bool:
         """Whether all of these processes have left their training."""
         return bool(ranks) and self._trained.keys() >= set(ranks)
-
-    @property
-    def last_round(self) -> int:
-        """The last round that any process has reported; 0 without one."""
-        return self._round

@@ -25,7 +25,7 @@ class Processes:
         self._place = place
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._seen_end: set[int] = set()
-        self._told = ReportPipe()  # reports of commands, apart from their output
+        self.told = ReportPipe()  # reports of commands, apart from their output
 
     @property
     def pids(self) -> dict[int, int]:
@@ -43,9 +43,9 @@ class Processes:
 
         try:
             process = subprocess.Popen(
-                command, env={**environment, PIPE: str(self._told.writes)}, stdout=subprocess.PIPE,
+                command, env={**environment, PIPE: str(self.told.writes)}, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=begin,
-                pass_fds=[self._told.writes],
+                pass_fds=[self.told.writes],
             )  # fmt: skip
         except OSError as error:
             raise UsageError(f"cannot start {command[0]!r}: {error.strerror}") from None
@@ -67,14 +67,9 @@ class Processes:
         """Whether a process does not exist yet: never, since it exists once it was started."""
         return False
 
-    @property
-    def told_at(self) -> int:
-        """A file descriptor that is readable when `take_told` has reports."""
-        return self._told.descriptor
-
     def take_told(self) -> list[Word]:
         """Reports of commands since the last call."""
-        return self._told.take()
+        return self.told.take()
 
     def newly_ended(self) -> list[tuple[int, int]]:
         """Processes that have ended since the last call, with exit codes; negative: the signal that killed it."""
@@ -93,7 +88,7 @@ class Processes:
                 command.kill()
             command.wait()
         self._spawned.clear()
-        self._told.close()
+        self.told.close()
 
 
 def die_with_parent(parent: int | None = None) -> None:

@@ -113,22 +113,17 @@ class Said(NamedTuple):
 
 
 class ReportPipe:
-    """The launcher's end of the pipe."""
+    """The launcher's end of the pipe. `reads` is readable when `take` has reports."""
 
     def __init__(self) -> None:
-        self._reads, self.writes = os.pipe()
-        os.set_blocking(self._reads, False)
+        self.reads, self.writes = os.pipe()
+        os.set_blocking(self.reads, False)
         self._unread = b""
-
-    @property
-    def descriptor(self) -> int:
-        """A file descriptor that is readable when `take` has reports."""
-        return self._reads
 
     def take(self) -> list[Word]:
         """The reports since the last call."""
         with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._reads, 65536):
+            while data := os.read(self.reads, 65536):
                 self._unread += data
         *lines, self._unread = self._unread.split(b"\n")
         found = []
@@ -139,7 +134,7 @@ class ReportPipe:
 
     def close(self) -> None:
         """Close the pipe."""
-        if self._reads >= 0:
-            os.close(self._reads)
+        if self.reads >= 0:
+            os.close(self.reads)
             os.close(self.writes)
-            self._reads = -1
+            self.reads = -1

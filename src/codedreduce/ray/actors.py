@@ -155,7 +155,7 @@ class RankActor:
         assert self._printed is not None
         loop, happened = asyncio.get_running_loop(), asyncio.Event()
         ends = os.pidfd_open(self._processes.pids[0])
-        files = [self._processes.told_at, ends, *([] if self._is_silent else [self._printed.fileno()])]
+        files = [self._processes.told.reads, ends, *([] if self._is_silent else [self._printed.fileno()])]
         for file in files:
             loop.add_reader(file, happened.set)
         try:

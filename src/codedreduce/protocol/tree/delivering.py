@@ -36,7 +36,7 @@ class Delivering:
         self.collecting = below  # None if the task needs nothing from the children
         self.total: Vector | None = None  # what this worker computed; becomes the sum, chunk by chunk
         self._began = 0.0  # when the task could begin
-        self._push = True
+        self.is_pushed = True  # whether the parent expects the sum without asking for it again
         self._next_chunk = 0  # chunks up to here are summed
         self._offered = False
 
@@ -49,18 +49,13 @@ class Delivering:
         self.collecting = None if self._plan.is_delegated(task) else self._below
         self.total = None
         self._began = now
-        self._push = push
+        self.is_pushed = push
         self._offered = False
         self._next_chunk = 0
 
     def can_compute(self, now: float) -> None:
         """The model has arrived: the worker's time counts from now on."""
         self._began = now
-
-    @property
-    def is_pushed(self) -> bool:
-        """Whether the parent expects this task's sum without asking for it again."""
-        return self._push
 
     @property
     def has_summed(self) -> bool:
@@ -99,14 +94,14 @@ class Delivering:
         while self._next_chunk < chunks and (below is None or below.ledger.shares.can_sum(self._next_chunk)):
             if below is not None and len(below.ledger.shares):
                 below.ledger.shares.total(self._next_chunk, self.total[self._settings.chunk_slice(self._next_chunk)])
-            if self._push:
+            if self.is_pushed:
                 self._send_chunk(self._next_chunk, now)
             self._next_chunk += 1
         if not self.is_done:
             return False
         if below is not None:
             below.end(now)
-        if not self._push and not self._offered:
+        if not self.is_pushed and not self._offered:
             self._offer(now)
         return True
 
@@ -120,7 +115,7 @@ class Delivering:
 
     def offer_early(self, now: float) -> None:
         """Offer a pushed sum ahead of its bytes, if all is computed here and below only bytes are missing."""
-        if self._offered or not self._announces or not self._push or self.total is None:
+        if self._offered or not self._announces or not self.is_pushed or self.total is None:
             return
         if self.collecting is None or self.collecting.ledger.only_bytes_are_missing:
             self._offer(now)
