@@ -19,11 +19,10 @@ from types import FrameType
 
 from codedreduce.errors import CodedReduceError, Interrupted, UsageError
 from codedreduce.launch.gpu_sharing import sharing_gpus
-from codedreduce.launch.output import Output
 from codedreduce.launch.placement import Placement, Starter
 from codedreduce.launch.progress import Progress
 from codedreduce.launch.reasons import Reasons, named
-from codedreduce.launch.showing import Show
+from codedreduce.launch.showing import Output, Show
 from codedreduce.process.private_folder import tidy
 from codedreduce.process.restarts import Restarts, ordinal
 from codedreduce.process.secrets import (
