@@ -44,13 +44,13 @@ def check_tiles(plan: Plan) -> None:
     """What a calm round computes covers every sample, and each worker's work is what the plan says it is."""
     covered = np.zeros(plan.samples, dtype=int)
     for node in plan.computing:
-        work = plan.work(node)
-        assert node in work.group
-        calm = tuple(plan.calm_units(node))
-        assert calm == work.units[: len(calm)]
-        assert work.calm_load == sum(samples_in(unit.pieces) for unit in calm) == plan.calm_load(node) > 0
-        assert work.load == sum(samples_in(unit.pieces) for unit in work.units) == plan.load(node)
-        assert len(work.needs) == len(work.units)
+        assert node in plan.group(node)
+        units, calm = tuple(plan.units(node)), tuple(plan.calm_units(node))
+        assert calm == units[: len(calm)]
+        assert plan.calm_load(node) == sum(samples_in(unit.pieces) for unit in calm) > 0
+        assert plan.load(node) == sum(samples_in(unit.pieces) for unit in units)
+        for unit in units:
+            plan.needs(node, unit.task)
         for piece in (piece for unit in calm for piece in unit.pieces):
             for part in piece:
                 assert 0 <= part.start < part.stop <= plan.samples

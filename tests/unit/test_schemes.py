@@ -63,7 +63,7 @@ def test_tolerance_is_checked_level_by_level() -> None:
 
 def test_live_compensation_scales_what_it_has() -> None:
     plan = LiveCompensation(5, wait_for=3, blocks=2).plan(samples=50)
-    assert len(plan.work(1).units[0].pieces) == 2
+    assert len(next(plan.units(1)).pieces) == 2
     assert plan.reference(np.ones((50, 1)), {2, 5}) == pytest.approx(50)
     assert not plan.tolerates({1, 2, 3})
 
@@ -84,13 +84,13 @@ def test_one_node_of_a_million() -> None:
     plan = CodedReduce(tree(10, 6), 1).plan(samples=10**8)
     tracemalloc.start()
     begin = time.process_time()
-    work = plan.work(1_111_110)
+    units, calm_load = list(plan.units(1_111_110)), plan.calm_load(1_111_110)
     elapsed = time.process_time() - begin
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert work.calm_load == 91
-    assert len(work.units) == 2**6
-    assert work.units[0].pieces[0][0].stop == 10**8
+    assert calm_load == 91
+    assert len(units) == 2**6
+    assert units[0].pieces[0][0].stop == 10**8
     assert peak < 1_000_000
     assert elapsed < 5, "milliseconds; seconds would mean that all workers were visited"
 
@@ -135,7 +135,7 @@ def test_one_node_of_a_million() -> None:
             PlanError,
             "worker 1 with capacity 1 of 1001 would get none of 50",
         ),
-        (lambda: MasterWorker(3).plan(samples=9).work(0), PlanError, "the root, node 0, has no data"),
+        (lambda: MasterWorker(3).plan(samples=9).units(0), PlanError, "the root, node 0, has no data"),
     ],
 )
 def test_errors_name_the_values(call, error: type[Exception], message: str) -> None:

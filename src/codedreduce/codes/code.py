@@ -114,10 +114,6 @@ class GradientCode:
         magnitude = np.abs(self.matrix).sum(axis=1)
         return max(float(np.abs(self.decode(known)) @ magnitude) / self.k for known in self.tolerated_sets())
 
-    def error_bound(self, dtype: npt.DTypeLike = np.float32) -> float:
-        """The largest relative error to expect in a decoded sum of independent parts held in `dtype`."""
-        return float(4 * np.finfo(dtype).eps * self.amplification())
-
     def tolerated_sets(self) -> Iterator[frozenset[int]]:
         """Sets with s children missing: all of them if they are few, else runs of neighbours and a fixed sample."""
         everyone = frozenset(range(self.n))

@@ -5,7 +5,7 @@
 selects a scheme when the user names none, and gives the reason.
 """
 
-from codedreduce.schemes.plan import NeededTask, Needs, NodeWork, Piece, Plan, Range, Unit
+from codedreduce.schemes.plan import NeededTask, Needs, Piece, Plan, Range, Unit
 from codedreduce.schemes.ring_plan import RingPlan
 from codedreduce.schemes.scheme import (
     CodedReduce,
@@ -27,7 +27,6 @@ __all__ = [
     "MasterWorker",
     "NeededTask",
     "Needs",
-    "NodeWork",
     "Part",
     "Piece",
     "Plan",

@@ -90,17 +90,48 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class Owned:
+class _Grouped:
+    """The part that is the same where any member of a group of siblings can do its task."""
+
+    tree: Tree
+    stragglers: int
+    samples: int
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The groups of replicas."""
+        return Groups(self.tree, self.stragglers)
+
+    @property
+    def owners(self) -> Tree:
+        """The tree whose nodes own one unit each."""
+        return self.tree
+
+    def group(self, node: int) -> range:
+        """The siblings that can do each other's tasks."""
+        return self.groups.place(node)[1]
+
+    def size(self, task: int) -> int:
+        """The number of samples that a subtree owns."""
+        if task == 0:
+            return self.samples
+        place = self.owners.preorder(task)
+        return self._bound(place + self.owners.subtree_size(task)) - self._bound(place)
+
+    def _bound(self, place: int) -> int:
+        """The first sample of the unit that is at this place in preorder."""
+        return place * self.samples // self.owners.workers
+
+
+@dataclass(frozen=True)
+class Owned(_Grouped):
     """Every worker owns one unit; a task is the units of a subtree, and its name is the worker at the top.
 
     Each member of a group can do the task of any member: its own first, then the others in turn. This is the
     progressive order. If no straggler is tolerated, every group is one worker: uncoded.
     """
 
-    tree: Tree
-    stragglers: int
-    samples: int
-    capacity: tuple[float, ...] | None = None
+    capacity: Sequence[float] | None = None
     blocks: int = 1
 
     def __post_init__(self) -> None:
@@ -112,11 +143,6 @@ class Owned:
                 f"take at least {units} samples or fewer workers"
             )
         _ = self.groups, self._bounds
-
-    @cached_property
-    def groups(self) -> Groups:
-        """The groups of replicas."""
-        return Groups(self.tree, self.stragglers)
 
     @cached_property
     def _bounds(self) -> tuple[int, ...] | None:
@@ -137,10 +163,6 @@ class Owned:
                     "samples; leave it out or take a larger batch"
                 )
         return bounds
-
-    def group(self, node: int) -> range:
-        """The siblings that can do each other's tasks."""
-        return self.groups.place(node)[1]
 
     def order(self, node: int, parent_task: int) -> tuple[int, ...]:
         """The tasks of the group, the node's own first, then in turn."""
@@ -168,15 +190,8 @@ class Owned:
         """The owner's index within its group, at each level."""
         return tuple(owner - self.groups.place(owner)[1].start for owner in self.tree.ancestors(task))
 
-    def size(self, task: int) -> int:
-        """The number of samples that a subtree owns."""
-        if task == 0:
-            return self.samples
-        place = self.tree.preorder(task)
-        return self._bound(place + self.tree.subtree_size(task)) - self._bound(place)
-
     def _bound(self, place: int) -> int:
-        return place * self.samples // self.tree.workers if self._bounds is None else self._bounds[place]
+        return super()._bound(place) if self._bounds is None else self._bounds[place]
 
     def _unit(self, owner: int) -> tuple[Piece, ...]:
         if owner == 0:
@@ -189,16 +204,12 @@ class Owned:
 
 
 @dataclass(frozen=True)
-class Replicated:
+class Replicated(_Grouped):
     """Every group owns one unit, and each of its members computes it at once: eager repetition.
 
     With each group collapsed into one node, the tree has 1/r of its nodes. A task is the units of a subtree of this
     smaller tree, and its name is the node at the top.
     """
-
-    tree: Tree
-    stragglers: int
-    samples: int
 
     def __post_init__(self) -> None:
         if not self.tree.is_complete:
@@ -206,56 +217,37 @@ class Replicated:
                 f"the eager order needs all leaves on the last level, but this tree ({self.tree}) has leaves above it; "
                 "use the progressive order or another number of workers"
             )
-        if self.samples < self.collapsed.workers:
+        if self.samples < self.owners.workers:
             raise PlanError(
-                f"{self.samples} samples cannot be cut into {self.collapsed.workers} units, one for each group of "
-                f"{self.tree.workers} workers; take at least {self.collapsed.workers} samples or fewer workers"
+                f"{self.samples} samples cannot be cut into {self.owners.workers} units, one for each group of "
+                f"{self.tree.workers} workers; take at least {self.owners.workers} samples or fewer workers"
             )
 
     @cached_property
-    def groups(self) -> Groups:
-        """The groups of replicas."""
-        return Groups(self.tree, self.stragglers)
-
-    @cached_property
-    def collapsed(self) -> Tree:
+    def owners(self) -> Tree:
         """The tree with every group as one node."""
         sizes = tuple(accumulate(self.groups.counts, lambda size, count: size * count, initial=1))
         return Tree(sizes, sizes[:-1])
 
-    def group(self, node: int) -> range:
-        """The siblings that compute the same unit."""
-        return self.groups.place(node)[1]
-
     def order(self, node: int, parent_task: int) -> tuple[int, ...]:
         """The one task of the group."""
-        return (self.collapsed.children(parent_task)[self.groups.place(node)[0]],)
+        return (self.owners.children(parent_task)[self.groups.place(node)[0]],)
 
     def pieces(self, node: int, task: int) -> tuple[Piece, ...]:
         """The group's unit."""
         if task == 0:
             return ()
-        place = self.collapsed.preorder(task)
+        place = self.owners.preorder(task)
         return ((Range(self._bound(place), self._bound(place + 1)),),)
-
-    def size(self, task: int) -> int:
-        """The number of samples that a subtree of groups owns."""
-        if task == 0:
-            return self.samples
-        place = self.collapsed.preorder(task)
-        return self._bound(place + self.collapsed.subtree_size(task)) - self._bound(place)
-
-    def _bound(self, place: int) -> int:
-        return place * self.samples // self.collapsed.workers
 
     def needs(self, node: int, task: int) -> Needs:
         """One copy of each group's task."""
-        pairs = zip(self.collapsed.children(task), self.groups.under(node), strict=True)
+        pairs = zip(self.owners.children(task), self.groups.under(node), strict=True)
         return Needs(tuple(NeededTask(below, tuple(members)) for below, members in pairs))
 
     def path(self, task: int) -> tuple[int, ...]:
         """One share at each level."""
-        return (0,) * self.collapsed.level(task)
+        return (0,) * self.owners.level(task)
 
 
 def check_capacity(capacity: Sequence[float], workers: int) -> None:

@@ -79,18 +79,6 @@ class Unit:
         return samples_in(self.pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeWork:
-    """The part of a plan that concerns one worker."""
-
-    node: int
-    group: range
-    units: tuple[Unit, ...]
-    needs: tuple[Needs, ...]
-    calm_load: int
-    load: int
-
-
 class Copies(NamedTuple):
     """The number of workers that hold a sample: the minimum over all samples, the mean, the maximum."""
 
@@ -181,18 +169,6 @@ class Plan(ABC):
     @abstractmethod
     def reference(self, gradients: Gradients, stragglers: Collection[int] = ()) -> Array:
         """The sum that the root gets, evaluated directly."""
-
-    def work(self, node: int) -> NodeWork:
-        """The part of the plan that concerns one worker."""
-        units = tuple(self.units(node))
-        return NodeWork(
-            node=node,
-            group=self.group(node),
-            units=units,
-            needs=tuple(self.needs(node, unit.task) for unit in units),
-            calm_load=self.calm_load(node),
-            load=sum(unit.samples for unit in units),
-        )
 
     def calm_load(self, node: int) -> int:
         """The number of samples that a worker computes in a fault-free round."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -51,7 +51,8 @@ class Scheme(ABC):
     @property
     def expression(self) -> str:
         """A text of all that determines the bits of its sums. Runs with equal texts can resume each other."""
-        return str(self)
+        further = {name: getattr(self, name, None) for name in ("capacity", "blocks", "seed")}
+        return str(self) + "".join(f", {name}={value}" for name, value in further.items() if value is not None)
 
     def __str__(self) -> str:
         return f"{self.label} over {self.workers} workers"
@@ -74,14 +75,15 @@ class TreeScheme(Scheme):
         def order(self) -> Order:
             """Whether workers do redundant work at once or only while it is needed."""
 
-        @property
-        def bit_identical(self) -> bool:
-            """Whether the root's sum is bit-identical for any stragglers."""
-
     def plan(self, *, samples: int) -> TreePlan:
         """Lay the scheme over a batch of this many samples."""
         self._check_samples(samples)
         return TreePlan(self, samples, self._allocate(samples))
+
+    @property
+    def bit_identical(self) -> bool:
+        """Whether the root's sum is bit-identical for any stragglers: a code with real weights adds other numbers."""
+        return getattr(self, "code", "repetition") == "repetition"
 
     @abstractmethod
     def _allocate(self, samples: int) -> Allocation: ...
@@ -104,19 +106,11 @@ def _check_workers(workers: int) -> None:
 
 
 @dataclass(frozen=True)
-class MasterWorker(TreeScheme):
-    """Uncoded master-worker, or parameter server: every worker sends to the root, and the root waits for all.
-
-    >>> MasterWorker(4).plan(samples=100).work(2).units
-    (Unit(task=2, path=(0,), pieces=((Range(start=25, stop=50, weight=1.0),),)),)
-    """
+class _OneLevel(TreeScheme):
+    """A scheme in which every worker is a child of the root."""
 
     workers: int
-    capacity: tuple[float, ...] | None = None
-    stragglers: ClassVar[int] = 0
     order: ClassVar[Order] = "eager"
-    bit_identical: ClassVar[bool] = True
-    name: ClassVar[str] = "master-worker"
 
     def __post_init__(self) -> None:
         _check_workers(self.workers)
@@ -126,44 +120,40 @@ class MasterWorker(TreeScheme):
         """The tree with every worker as a child of the root."""
         return Tree.regular(fanout=self.workers, depth=1)
 
+
+@dataclass(frozen=True)
+class MasterWorker(_OneLevel):
+    """Uncoded master-worker, or parameter server: every worker sends to the root, and the root waits for all.
+
+    >>> list(MasterWorker(4).plan(samples=100).units(2))
+    [Unit(task=2, path=(0,), pieces=((Range(start=25, stop=50, weight=1.0),),))]
+    """
+
+    capacity: tuple[float, ...] | None = None
+    stragglers: ClassVar[int] = 0
+    name: ClassVar[str] = "master-worker"
+
     def _allocate(self, samples: int) -> Allocation:
         return Owned(self.tree, 0, samples, self.capacity)
 
-    @property
-    def expression(self) -> str:
-        """With the capacities."""
-        return str(self) + _shares(self.capacity)
-
 
 @dataclass(frozen=True)
-class GradientCoding(TreeScheme):
+class GradientCoding(_OneLevel):
     """Gradient coding (Tandon et al. 2017): redundant data under one root, which needs any N - S workers.
 
     >>> GradientCoding(4, 1, code="cyclic").plan(samples=100).load(3)
     50
     """
 
-    workers: int
     stragglers: int
     code: CodeName = "repetition"
     seed: int | None = None
-    order: ClassVar[Order] = "eager"
     name: ClassVar[str] = "gradient-coding"
 
     def __post_init__(self) -> None:
-        _check_workers(self.workers)
+        super().__post_init__()
         _check_tolerance(self.stragglers, self.workers)
         _check_code(self.code)
-
-    @cached_property
-    def tree(self) -> Tree:
-        """The tree with every worker as a child of the root."""
-        return Tree.regular(fanout=self.workers, depth=1)
-
-    @property
-    def bit_identical(self) -> bool:
-        """Only repetition adds the same numbers for any stragglers."""
-        return self.code == "repetition"
 
     def _allocate(self, samples: int) -> Allocation:
         return _eager(self.tree, self.stragglers, samples, self.code, self.seed)
@@ -173,29 +163,22 @@ class GradientCoding(TreeScheme):
         """With S, and the code if it is not repetition."""
         return f"{self.name} S={self.stragglers}" + ("" if self.code == "repetition" else f" ({self.code})")
 
-    @property
-    def expression(self) -> str:
-        """With the seed of the code."""
-        return str(self) + _drawn(self.seed)
-
 
 @dataclass(frozen=True)
-class LiveCompensation(TreeScheme):
+class LiveCompensation(_OneLevel):
     """Live Gradient Compensation (Xu et al. 2021): take the first K workers, and the others one step late.
 
     Workers compute block by block. The root continues when K workers are done, and scales its sum to the whole
     batch. A late worker delivers the blocks that it finished in the next round, one step old. Not exact.
     """
 
-    workers: int
     wait_for: int
     blocks: int = 4
-    order: ClassVar[Order] = "eager"
     bit_identical: ClassVar[bool] = False
     name: ClassVar[str] = "live-compensation"
 
     def __post_init__(self) -> None:
-        _check_workers(self.workers)
+        super().__post_init__()
         if not 1 <= self.wait_for <= self.workers:
             raise SchemeError(f"wait_for must be 1 to {self.workers}, the number of workers, got {self.wait_for}")
         if self.blocks < 1:
@@ -205,11 +188,6 @@ class LiveCompensation(TreeScheme):
     def stragglers(self) -> int:
         """The number of workers that the root does not wait for."""
         return self.workers - self.wait_for
-
-    @cached_property
-    def tree(self) -> Tree:
-        """The tree with every worker as a child of the root."""
-        return Tree.regular(fanout=self.workers, depth=1)
 
     def _allocate(self, samples: int) -> Allocation:
         return Owned(self.tree, 0, samples, blocks=self.blocks)
@@ -227,11 +205,6 @@ class LiveCompensation(TreeScheme):
     def label(self) -> str:
         """With K."""
         return f"{self.name} K={self.wait_for}"
-
-    @property
-    def expression(self) -> str:
-        """With the blocks, which late workers deliver one by one."""
-        return f"{self}, blocks={self.blocks}"
 
 
 @dataclass(frozen=True)
@@ -251,54 +224,33 @@ class CodedReduce(TreeScheme):
 
     tree: Tree
     stragglers: int = 1
+    _: KW_ONLY
     code: CodeName = "repetition"
     order: Order = "progressive"
-    capacity: tuple[float, ...] | None = None
+    capacity: Sequence[float] | None = None
     seed: int | None = None
     name: ClassVar[str] = "coded-reduce"
 
-    def __init__(
-        self,
-        tree: Tree,
-        stragglers: int = 1,
-        *,
-        code: CodeName = "repetition",
-        order: Order = "progressive",
-        capacity: Sequence[float] | None = None,
-        seed: int | None = None,
-    ) -> None:
-        values = {
-            "tree": tree,
-            "stragglers": stragglers,
-            "code": code,
-            "order": order,
-            "capacity": None if capacity is None else tuple(map(float, capacity)),
-            "seed": seed,
-        }
-        for field, value in values.items():
-            object.__setattr__(self, field, value)
-        _check_tolerance(stragglers, tree.fanout)
-        _check_code(code)
-        if order not in ("progressive", "eager"):
-            raise SchemeError(f"order must be 'progressive' or 'eager', got {order!r}")
-        if order == "progressive" and code != "repetition":
+    def __post_init__(self) -> None:
+        if self.capacity is not None:
+            object.__setattr__(self, "capacity", tuple(map(float, self.capacity)))
+        _check_tolerance(self.stragglers, self.tree.fanout)
+        _check_code(self.code)
+        if self.order not in ("progressive", "eager"):
+            raise SchemeError(f"order must be 'progressive' or 'eager', got {self.order!r}")
+        if self.order == "progressive" and self.code != "repetition":
             raise SchemeError(
-                f"the progressive order shares whole tasks among replicas: code={code!r} needs order='eager'"
+                f"the progressive order shares whole tasks among replicas: code={self.code!r} needs order='eager'"
             )
-        if order == "eager" and capacity is not None:
+        if self.order == "eager" and self.capacity is not None:
             raise SchemeError("in the eager order replicas compute the same, so capacity= needs order='progressive'")
         if self.capacity is not None:
-            check_capacity(self.capacity, tree.workers)
+            check_capacity(self.capacity, self.workers)
 
     @property
     def workers(self) -> int:
         """N."""
         return self.tree.workers
-
-    @property
-    def bit_identical(self) -> bool:
-        """Only repetition adds the same numbers for any stragglers."""
-        return self.code == "repetition"
 
     def _allocate(self, samples: int) -> Allocation:
         if self.order == "progressive":
@@ -314,17 +266,12 @@ class CodedReduce(TreeScheme):
     def __str__(self) -> str:
         return f"{self.label} over a tree {self.tree}"
 
-    @property
-    def expression(self) -> str:
-        """With the capacities, and the seed of the code."""
-        return str(self) + _shares(self.capacity) + _drawn(self.seed)
-
 
 @dataclass(frozen=True)
 class RingAllReduce(Scheme):
     """Ring all-reduce (Patarasuk, Yuan 2009): every worker sends to a neighbour, and all wait for all.
 
-    >>> RingAllReduce(3).plan(samples=10).work(3).units[0].pieces
+    >>> RingAllReduce(3).plan(samples=10).unit(3).pieces
     ((Range(start=6, stop=10, weight=1.0),),)
     """
 
@@ -445,11 +392,3 @@ def _check_tolerance(stragglers: int, children: int) -> None:
 def _check_code(code: str) -> None:
     if code not in ("repetition", "cyclic"):
         raise SchemeError(f"code must be 'repetition' or 'cyclic', got {code!r}")
-
-
-def _shares(capacity: tuple[float, ...] | None) -> str:
-    return "" if capacity is None else f", capacity={capacity}"
-
-
-def _drawn(seed: int | None) -> str:
-    return "" if seed is None else f", seed={seed}"
