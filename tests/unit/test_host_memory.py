@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from codedreduce.memory.memory import HostMemory
+from codedreduce.memory.memory import Memory
 from codedreduce.vectors import Vector
 
 
-def gathered(memory: HostMemory, number: int) -> Vector:
+def gathered(memory: Memory, number: int) -> Vector:
     return memory.gathered([np.full(100, number, np.float32)], 100, np.float32)
 
 
 def test_a_vector_that_somebody_has_is_not_written_into() -> None:
-    memory = HostMemory()
+    memory = Memory()
     vectors = [gathered(memory, number) for number in range(5)]
     assert [vector[0] for vector in vectors] == [0, 1, 2, 3, 4]
     kept = vectors[4][10:20]
@@ -24,7 +24,7 @@ def test_a_vector_that_somebody_has_is_not_written_into() -> None:
 
 
 def test_one_that_nobody_has_any_more_is_written_into_again() -> None:
-    memory = HostMemory()
+    memory = Memory()
     places = set()
     for number in range(5):
         vector = gathered(memory, number)

@@ -18,66 +18,31 @@ from codedreduce.protocol import Settings
 from codedreduce.vectors import Vector, convert, empty
 
 
-class SlotShape(Protocol):
-    """What a slot contains, and where its chunks lie."""
+class SlotShape:
+    """What a slot contains, and where its chunks lie: plain numbers, or with `wire` the bytes of packed numbers."""
 
-    dtype: np.dtype[Any]
-    length: int
-
-    def slice(self, index: int) -> slice:
-        """Where a chunk lies in a slot."""
+    def __init__(self, settings: Settings, dtype: npt.DTypeLike) -> None:
+        is_packed = settings.wire is not None
+        self.dtype: np.dtype[Any] = np.dtype(np.uint8 if is_packed else dtype)
+        self.length = settings.bytes if is_packed else settings.length
+        self.slice = settings.byte_slice if is_packed else settings.chunk_slice
+        self._settings = settings
+        self._wide = np.dtype(dtype)
 
     def whole(self, found: Vector) -> Vector:
         """The contents of a slot, as a vector."""
+        return self._unpacked(found, self._settings.exact)
 
     def chunk(self, found: Vector, index: int) -> Vector:
         """The contents of a chunk's range, as a chunk."""
+        return self._unpacked(found, self._settings.exact_in(index))
 
-
-class AsTheyAre:
-    """A slot of plain numbers."""
-
-    def __init__(self, settings: Settings, dtype: npt.DTypeLike = np.float32) -> None:
-        self.dtype = np.dtype(dtype)
-        self.length = settings.length
-        self.slice = settings.chunk_slice
-
-    def whole(self, found: Vector) -> Vector:
-        """The slot itself."""
-        return found
-
-    def chunk(self, found: Vector, index: int) -> Vector:
-        """The range itself."""
-        return found
-
-
-class AsTheyTravel:
-    """A slot of bytes: packed numbers."""
-
-    def __init__(self, settings: Settings, narrow: npt.DTypeLike, wide: npt.DTypeLike) -> None:
-        self.dtype = np.dtype(np.uint8)
-        self.length = settings.bytes
-        self.slice = settings.byte_slice
-        self._settings = settings
-        self._narrow, self._wide = np.dtype(narrow), np.dtype(wide)
-
-    def whole(self, found: Vector) -> Vector:
-        """The slot, as a packed vector."""
-        return self._packed(found, self._settings.exact)
-
-    def chunk(self, found: Vector, index: int) -> Vector:
-        """The range, as a packed chunk."""
-        return self._packed(found, self._settings.exact_in(index))
-
-    def _packed(self, found: Vector, exact: int) -> Vector:
-        packed: Any = Packed(found, exact, self._narrow, self._wide)
+    def _unpacked(self, found: Vector, exact: int) -> Vector:
+        if self._settings.wire is None:
+            return found
+        packed: Any = Packed(found, exact, np.dtype(self._settings.wire), self._wide)
         vector: Vector = packed
         return vector
-
-
-def shape_of(settings: Settings, dtype: npt.DTypeLike) -> SlotShape:
-    """How the vectors of a run, of numbers of this type, lie in shared memory."""
-    return AsTheyAre(settings, dtype) if settings.wire is None else AsTheyTravel(settings, settings.wire, dtype)
 
 
 def _references(vectors: list[Vector], place: int) -> int:
@@ -121,29 +86,8 @@ class SharedMemory(Protocol):
         """Close it."""
 
 
-class Memory(Protocol):
-    """Allocates a node's vectors."""
-
-    def shared(
-        self, run: str, node: int, *, slots: int, chunks: int, length: int, dtype: npt.DTypeLike
-    ) -> SharedMemory:
-        """Memory that other processes read; in some slots only single chunks are ever used."""
-
-    def empty(self, length: int, dtype: npt.DTypeLike) -> Vector:
-        """A new vector in this process's own memory."""
-
-    def working(self, length: int, dtype: npt.DTypeLike) -> Vector:
-        """A new vector that is computed, and then packed elsewhere."""
-
-    def gathered(self, chunks: Iterable[Vector], length: int, dtype: npt.DTypeLike) -> Vector:
-        """Chunks concatenated in this process's own memory; they have been read completely when this returns."""
-
-    def from_host(self, data: npt.NDArray[Any]) -> Vector:
-        """Numbers that arrived as bytes."""
-
-
-class HostMemory:
-    """Host memory: NumPy arrays."""
+class Memory:
+    """Allocates a node's vectors: NumPy arrays in host memory. A subclass allocates them on a device."""
 
     def __init__(self) -> None:
         self._taken: list[Vector] = []
@@ -151,7 +95,7 @@ class HostMemory:
     def shared(
         self, run: str, node: int, *, slots: int, chunks: int, length: int, dtype: npt.DTypeLike
     ) -> SharedMemory:
-        """Memory from the kernel, for every process that may open it."""
+        """Memory that other processes read; in some slots only single chunks are ever used."""
         return Arena(run, node, slots=slots, length=length, dtype=dtype)
 
     def empty(self, length: int, dtype: npt.DTypeLike) -> Vector:
@@ -160,10 +104,10 @@ class HostMemory:
 
     def working(self, length: int, dtype: npt.DTypeLike) -> Vector:
         """A new vector that is computed, and then packed elsewhere."""
-        return empty(length, dtype)
+        return self.empty(length, dtype)
 
     def gathered(self, chunks: Iterable[Vector], length: int, dtype: npt.DTypeLike) -> Vector:
-        """Chunks, concatenated."""
+        """Chunks concatenated in this process's own memory; they have been read completely when this returns."""
         vector = self._free(length, dtype)
         start = 0
         for chunk in chunks:
@@ -183,5 +127,5 @@ class HostMemory:
         return vector
 
     def from_host(self, data: npt.NDArray[Any]) -> Vector:
-        """The same numbers: they are in host memory already."""
+        """Numbers that arrived as bytes."""
         return np.asarray(data)

@@ -20,7 +20,7 @@ import numpy as np
 from codedreduce.errors import WireError
 from codedreduce.memory.arena import Reference
 from codedreduce.memory.lending import Lending
-from codedreduce.memory.memory import HostMemory, Memory, SharedMemory, shape_of
+from codedreduce.memory.memory import Memory, SharedMemory, SlotShape
 from codedreduce.packed import Packed, raw_of
 from codedreduce.protocol.core.events import Gathered
 from codedreduce.protocol.rank.sums import OWN_SUM_BUFFERS, SumBuffers
@@ -38,12 +38,12 @@ class Buffers:
     """
 
     def __init__(self, run: Run, node: int, memory: Memory | None = None) -> None:
-        self._memory = memory if memory is not None else HostMemory()
+        self._memory = memory if memory is not None else Memory()
         self._settings = run.settings
         self._length = run.settings.length
         self._dtype = run.dtype
         self._wire = run.wire
-        self._shape = shape_of(run.settings, run.dtype)
+        self._shape = SlotShape(run.settings, run.dtype)
         self._arena: SharedMemory | None = None
         self._lending: Lending | None = None
         self._spare: Vector | None = None
@@ -53,7 +53,7 @@ class Buffers:
             held = settings.rounds_held(settings.reducers(run.plan))
             parts = Lending.parts_for(len(run.plan.own(node)))
             self._arena = self._shared(run, node, parts + held)
-            self._lending = Lending(self._arena, settings, held, parts, self._shape)
+            self._lending = Lending(self._arena, held, parts, self._shape)
         elif run.shares_memory:
             stragglers = run.plan.scheme.stragglers if isinstance(run.plan, TreePlan) else 0
             # a group's other partial sums, the parent's unit, and repeated work

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from codedreduce.memory.memory import HostMemory, Memory
+from codedreduce.memory.memory import Memory
 from codedreduce.run.agreement import Dtype
 from codedreduce.schemes import Piece, Plan
 from codedreduce.vectors import Vector
@@ -83,7 +83,7 @@ class Alone:
     def __init__(
         self, plan: Plan, gradient: Gradient, length: int, dtype: Dtype, after: int = 0, memory: Memory | None = None
     ) -> None:
-        self._memory = memory if memory is not None else HostMemory()
+        self._memory = memory if memory is not None else Memory()
         self._plan = plan
         self._gradient = gradient
         self._length = length

@@ -27,10 +27,11 @@ log = logging.getLogger("codedreduce")
 SAID = "CODEDREDUCE_DEVICE_MEMORY"
 
 
-class DeviceMemory:
+class DeviceMemory(Memory):
     """The memory of a GPU."""
 
     def __init__(self, device: torch.device) -> None:
+        super().__init__()
         self.device = device
 
     def shared(self, run: str, node: int, *, slots: int, chunks: int, length: int, dtype: npt.DTypeLike) -> DeviceArena:
@@ -41,10 +42,6 @@ class DeviceMemory:
         """Return room for a vector that only this process reads."""
         found: Vector = torch.empty(length, dtype=dtype_of(dtype), device=self.device)  # type: ignore[assignment]
         return found
-
-    def working(self, length: int, dtype: npt.DTypeLike) -> Vector:
-        """Return room for a vector that is computed, and then packed elsewhere."""
-        return self.empty(length, dtype)
 
     def gathered(self, chunks: Iterable[Vector], length: int, dtype: npt.DTypeLike) -> Vector:
         """Return the concatenated chunks, after all of them were read."""

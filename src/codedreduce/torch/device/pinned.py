@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from codedreduce.memory.arena import Arena
-from codedreduce.memory.memory import HostMemory
+from codedreduce.memory.memory import Memory
 from codedreduce.packed import Packed
 from codedreduce.torch.device import cuda
 from codedreduce.torch.device.tensors import after_the_rest, dtype_of
@@ -61,7 +61,7 @@ class PinnedArena(Arena):
         super().close()
 
 
-class PinnedMemory(HostMemory):
+class PinnedMemory(Memory):
     """Host memory for vectors that are computed and used on a device.
 
     Numbers that travel as a narrower type are narrowed and widened on the device, so that fewer bytes are copied.
