@@ -6,13 +6,19 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import torch
 from torch import nn
 
 from codedreduce.errors import UsageError
-from codedreduce.torch.live_table import StepLike, TellsSteps
+from codedreduce.torch.live_table import TellsSteps
+
+if TYPE_CHECKING:
+    from codedreduce.torch.cluster import Cluster
+    from codedreduce.torch.rounds.step import Step
+
+P = ParamSpec("P")
 
 #: Wrappers that sum gradients among processes or devices themselves, by the name of their class.
 WRAPPERS = {
@@ -139,40 +145,27 @@ class Loops:
             )
 
 
-class _HasLoops(Protocol):
-    loops: Loops
-
-    @property
-    def is_root(self) -> bool:
-        """Whether this rank is the leader."""
-
-
-P = ParamSpec("P")
-H = TypeVar("H", bound=_HasLoops)
-S = TypeVar("S", bound=StepLike)
-
-
 def noticing_loops(
-    train: Callable[Concatenate[H, P], Iterator[S]],
-) -> Callable[Concatenate[H, P], Iterator[S]]:
+    train: Callable[Concatenate[Cluster, P], Iterator[Step]],
+) -> Callable[Concatenate[Cluster, P], Iterator[Step]]:
     """Decorate a method that yields steps: check its arguments, record whether it is iterated, report its steps."""
 
     known = list(inspect.signature(train).parameters)
 
     @functools.wraps(train)
-    def noticing(owner: H, /, *args: P.args, **named: P.kwargs) -> Iterator[S]:
+    def noticing(cluster: Cluster, /, *args: P.args, **named: P.kwargs) -> Iterator[Step]:
         check_names(named, known)
-        return owner.loops.over(_telling(owner, train(owner, *args, **named)))
+        return cluster.loops.over(_telling(cluster, train(cluster, *args, **named)))
 
     return noticing
 
 
-def _telling(owner: _HasLoops, steps: Iterator[S]) -> Iterator[S]:
+def _telling(cluster: Cluster, steps: Iterator[Step]) -> Iterator[Step]:
     """Yield the same steps, and report them to the launcher for its live table."""
     tells = TellsSteps()
     try:
         for step in steps:
-            tells.over(step, leads=owner.is_root)
+            tells.over(step, leads=cluster.is_root)
             yield step
         tells.rest()
     finally:

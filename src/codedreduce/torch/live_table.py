@@ -9,13 +9,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from codedreduce.process.telling import STEPS, What, Word, own_rank, tell
+from codedreduce.torch.rounds.step import Step
 
 #: The number of rounds in the table, and the fewest seconds between two reports: no reader is faster.
 ROWS = 8
@@ -25,39 +26,15 @@ TOLD_EVERY = 0.1
 HEADS = ("round", "loss", "seconds", "late ranks", "saved so far")
 
 
-class StepLike(Protocol):
-    """The fields of a step (`cluster.Step`) that are reported."""
-
-    @property
-    def round(self) -> int:
-        """The round, counted from 1."""
-
-    @property
-    def loss(self) -> float:
-        """The mean loss of its batch."""
-
-    @property
-    def seconds(self) -> float:
-        """Its duration."""
-
-    @property
-    def late(self) -> tuple[int, ...]:
-        """The ranks that other ranks replaced."""
-
-    @property
-    def saved(self) -> float:
-        """The seconds saved so far."""
-
-
 class TellsSteps:
     """Reports steps to the launcher, if it requests that: some steps, and always the last."""
 
     def __init__(self) -> None:
         self._wants = os.environ.get(STEPS) == "1"
         self._last = float("-inf")
-        self._untold: StepLike | None = None
+        self._untold: Step | None = None
 
-    def over(self, step: StepLike, *, leads: bool) -> None:
+    def over(self, step: Step, *, leads: bool) -> None:
         """Report a step, if this rank is the leader and the last report is not too recent."""
         if not self._wants or not leads:
             return

@@ -70,17 +70,13 @@ BatchSource = Callable[[Order, Callable[[], bool]], Any]
 
 
 class _Loaded(NamedTuple):
-    """The result of an order: a batch as bytes, the error that it raised, or neither if its round is over."""
+    """The result of an order: a batch (as bytes until it is here), the error that it raised, or neither if its round
+    is over.
+    """
 
     name: Name
-    batch: bytes | None = None
+    batch: Any = None
     error: Exception | None = None
-
-
-class _Failed(NamedTuple):
-    """An error in place of a batch."""
-
-    error: Exception
 
 
 class _Loading:
@@ -125,7 +121,7 @@ class Loader:
         self._ordering = rounds.start  # the round that is being ordered, and its remaining orders
         self._left: deque[Order] = deque()
         self._coming: set[Name] = set()
-        self._here: dict[Name, Any] = {}
+        self._here: dict[Name, _Loaded] = {}
         self._context = multiprocessing.get_context(multiprocessing.get_start_method(allow_none=True) or FORK)
         self._now: Any = self._context.RawValue("q", rounds.start)
         self._iterator: Iterator[_Loaded] | None = None
@@ -200,9 +196,9 @@ class Loader:
                 return STOPPED
             self._receive()
         found = self._here.pop(order.name)
-        if isinstance(found, _Failed):
+        if found.error is not None:
             raise found.error
-        return found
+        return found.batch
 
     def _go_on_to(self, round_: int) -> None:
         if round_ > self._now.value:
@@ -238,7 +234,8 @@ class Loader:
         assert self._iterator is not None
         try:
             loaded = next(self._iterator)
-            batch = unpacked(loaded.batch) if loaded.batch is not None else None
+            if loaded.batch is not None:
+                loaded = loaded._replace(batch=unpacked(loaded.batch))
         except StopIteration:
             self._iterator = None
         except Exception as error:
@@ -246,9 +243,8 @@ class Loader:
                 self._lose(error)
         else:
             self._coming.discard(loaded.name)
-            if loaded.name.round < self._now.value:  # its round is over
-                return
-            self._here[loaded.name] = _Failed(loaded.error) if loaded.error is not None else batch
+            if loaded.name.round >= self._now.value:  # else its round is over
+                self._here[loaded.name] = loaded
 
     def _lose(self, error: Exception) -> None:
         """Continue without loading processes: one was killed, maybe for lack of memory."""

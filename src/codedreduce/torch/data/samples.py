@@ -55,19 +55,12 @@ class Reading:
     def __call__(self, order: Order) -> Any:
         """Return the batch, on the CPU."""
         seed_everything(self.seed, order.round, order.places.start, READING)
-        return self.collate(self._samples(order))
-
-    def collate(self, samples: Sequence[Any]) -> Any:
-        """Collate samples into a batch."""
-        return collated(samples, self.collate_fn)
-
-    def _samples(self, order: Order) -> list[Any]:
-        found = []
+        samples = []
         for place, index in zip(order.places, order.indices, strict=True):
             if self.draws:
                 seed_everything(self.seed, order.round, place, ONE_SAMPLE)
-            found.append(read_sample(self.dataset, index))
-        return found
+            samples.append(read_sample(self.dataset, index))
+        return collated(samples, self.collate_fn)
 
 
 def read_sample(dataset: Any, index: int) -> Any:

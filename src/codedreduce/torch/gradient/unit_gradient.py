@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from codedreduce.torch.data.prefetch import STOPPED, BatchSource, read_here
 from codedreduce.torch.data.samples import Order
 from codedreduce.torch.device.pacing import Pacing
 from codedreduce.torch.gradient.staging import StagedGradients
-from codedreduce.torch.model.layout import AnyVector, Layout
+from codedreduce.torch.model.layout import AnyVector, Layout, gradients_kept
 from codedreduce.torch.model.seeding import random_state_kept, seed_everything
 from codedreduce.torch.training.training import Training
 
@@ -40,39 +39,19 @@ class UnitGradient:
         self._layout = layout
         self._loaded: weakref.ref[Any] = weakref.ref(self)  # the model that was written to the parameters last
         self.should_stop: Callable[[], bool] = lambda: False
-        self._staged = StagedGradients(layout)
+        self.length = layout.length
+        self.staged = StagedGradients(layout)
         self._ahead = Pacing(layout.device)
 
-    @property
-    def length(self) -> int:
-        """The number of numbers that it writes."""
-        return self._layout.length
-
     def __call__(
-        self, piece: Piece, model: np.ndarray[Any, Any], round_: int, out: AnyVector, node: int
+        self, piece: Piece, model: np.ndarray[Any, Any], round_: int, out: AnyVector, node: int, *, add: bool = False
     ) -> bool:  # fmt: skip
-        """Write the gradient sum of a piece, and its loss, into `out`; return False if it had to stop."""
+        """Write the gradient sum of a piece, and its loss, into `out`, or add it; return False if it had to stop."""
         totals = self._compute(piece, model, round_)
         if totals is None:
             return False
-        self._staged.write(out, totals)
+        (self.staged.add if add else self.staged.write)(out, totals)
         return True
-
-    def add(self, piece: Piece, model: np.ndarray[Any, Any], round_: int, out: AnyVector, node: int) -> bool:
-        """Add the gradient sum of a piece, and its loss, to `out`; return False if it had to stop."""
-        totals = self._compute(piece, model, round_)
-        if totals is None:
-            return False
-        self._staged.add(out, totals)
-        return True
-
-    def settle(self, out: AnyVector) -> None:
-        """Complete all writes and additions to `out`."""
-        self._staged.settle(out)
-
-    def is_finite(self, out: AnyVector) -> bool:
-        """Whether all numbers in `out`, which was settled, are finite."""
-        return self._staged.is_finite(out)
 
     def _compute(self, piece: Piece, model: np.ndarray[Any, Any], round_: int) -> torch.Tensor | None:
         """Set the parameters' gradients for a piece; return its loss and other sums, or None if it had to stop."""
@@ -80,7 +59,8 @@ class UnitGradient:
             self._layout.write_model(model)
             self._loaded = weakref.ref(model)
         self._layout.forget_gradients()
-        with _left_alone([one for one in (ref() for ref in self._training.rehearsal.outside) if one is not None]):
+        outside = [one for one in (ref() for ref in self._training.rehearsal.outside) if one is not None]
+        with gradients_kept(outside):  # they would cover only this process's samples
             return self._compute_here(piece, round_)
 
     def _compute_here(self, piece: Piece, round_: int) -> torch.Tensor | None:
@@ -93,7 +73,7 @@ class UnitGradient:
                 return None
             seed_everything(self._training.seed, round_, order.places.start)
             with layout.statistics.watched():
-                with layout.gradients_kept():  # losses may run backward passes, to make adversarial samples
+                with gradients_kept(layout.parameters):  # losses may run backward passes, to make adversarial samples
                     given = self._training.evaluate(batch, len(order.indices), round_)
                 if given.form != layout.form:
                     raise UsageError(f"losses() returned {given.form} in round {round_}, and {layout.form} at first")
@@ -118,19 +98,6 @@ class UnitGradient:
         for part in piece:
             for order in self._training.orders(part, round_, self._planned):
                 yield order, float(part.weight)
-
-
-@contextlib.contextmanager
-def _left_alone(outside: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Leave `.grad` of tensors outside of the model unchanged: it would cover only this process's samples."""
-    kept = [one.grad for one in outside]
-    for one in outside:
-        one.grad = None
-    try:
-        yield
-    finally:
-        for one, was in zip(outside, kept, strict=True):
-            one.grad = was
 
 
 class GradientBesideScript(UnitGradient):

@@ -118,17 +118,6 @@ class Layout:
         for one in self.parameters:
             one.grad = None
 
-    @contextlib.contextmanager
-    def gradients_kept(self) -> Iterator[None]:
-        """Restore gradients at the end: a backward pass in here starts with none, and leaves none."""
-        kept = [one.grad for one in self.parameters]
-        self.forget_gradients()
-        try:
-            yield
-        finally:
-            for one, was in zip(self.parameters, kept, strict=True):
-                one.grad = was
-
     @torch.no_grad()
     def read_gradients(self, vector: AnyVector, totals: torch.Tensor) -> None:
         """Write to a vector the gradients (zero where there is none), the flags, and the other sums."""
@@ -189,6 +178,19 @@ class Layout:
         self.statistics.remember(beside[first : first + self.statistics.length].astype(np.float64))
         metrics = (beside[first + self.statistics.length :].astype(np.float64) / samples).tolist()
         return Means(float(loss), dict(zip(self.form.metrics, metrics, strict=False)), float(weight))
+
+
+@contextlib.contextmanager
+def gradients_kept(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Restore `.grad` of these tensors at the end: a backward pass in here starts with none, and leaves none."""
+    kept = [one.grad for one in tensors]
+    for one in tensors:
+        one.grad = None
+    try:
+        yield
+    finally:
+        for one, was in zip(tensors, kept, strict=True):
+            one.grad = was
 
 
 def as_tensor(vector: AnyVector) -> torch.Tensor:

@@ -55,18 +55,17 @@ class RequestedGradient:
 
     def settle(self, out: AnyVector) -> None:
         """Complete all writes and additions to `out`."""
-        self._last.settle(out[: self._last.length])
+        self._last.staged.settle(out[: self._last.length])
 
     def is_finite(self, out: AnyVector) -> bool:
         """Whether all numbers in `out`, which was settled, are finite."""
-        return self._last.is_finite(out[: self._last.length])
+        return self._last.staged.is_finite(out[: self._last.length])
 
     def _compute(self, piece: Piece, model: Vector, out: AnyVector, node: int, *, add: bool) -> bool:
         request = self._asked(model)
         gradient = self._last = self._gradients[request.training]
-        compute = gradient.add if add else gradient
         with _held_still(self._others[request.training]):
-            if not compute(piece, model, request.step, out[: gradient.length], node):
+            if not gradient(piece, model, request.step, out[: gradient.length], node, add=add):
                 return False
         if not add:
             out[gradient.length :] = 0

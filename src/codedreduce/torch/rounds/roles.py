@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,27 +30,16 @@ from codedreduce.torch.rounds.requests import Request
 from codedreduce.torch.rounds.run_trainings import RunTrainings
 from codedreduce.torch.rounds.shared_run import SharedRun
 from codedreduce.torch.training.compilation import compile_in_turn
-from codedreduce.training.checkpoints import Saving
-from codedreduce.training.kept import Kept
 from codedreduce.vectors import Vector
-
-log = logging.getLogger("codedreduce")
 
 #: Called with a world that was entered; it puts its own cleanup on the stack.
 Watch = Callable[[contextlib.ExitStack, World], None]
 
 
-def kept_by(run: SharedRun, saving: Saving, *, is_first: bool) -> Kept:
-    """Return the checkpoints of a run."""
-    if is_first and not any(one.state for one in run.trainings):
-        log.warning("checkpoints have only the model: list the optimizer in train(..., state=[...])")
-    return Kept(saving, run.trainings.kept_as(), run.replica, run.journal, ".pt", is_first=is_first)
-
-
 class InOneProcess:
     """A process alone, which computes the whole plan."""
 
-    is_replicated = True
+    is_replicated = is_first = True
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -71,15 +59,12 @@ class InOneProcess:
         self._watch(stack, world)
         return world, lambda: nothing
 
-    def keep(self, run: SharedRun, saving: Saving) -> Kept | None:
-        """Return the checkpoints."""
-        return kept_by(run, saving, is_first=True)
-
 
 class _InCluster:
     """The common part of all processes of a cluster."""
 
     def __init__(self, membership: Membership, watch: Watch) -> None:
+        self.is_first = membership.rank == 0
         self._membership = membership
         self._watch = watch
         self._trainings = trainings_of(membership.meeting.run)
@@ -136,10 +121,6 @@ class OnRank(_InCluster):
         self._watch(stack, node)
         return node, lambda: trainings.read_models() if node.compares_next else nothing
 
-    def keep(self, run: SharedRun, saving: Saving) -> Kept | None:
-        """Return the checkpoints, in case this rank becomes the leader."""
-        return kept_by(run, saving, is_first=self._membership.rank == 0)
-
 
 class AtRoot(_InCluster):
     """The root of a tree: the only process that steps; it sends the model."""
@@ -167,10 +148,6 @@ class AtRoot(_InCluster):
             return vector
 
         return world, read_model
-
-    def keep(self, run: SharedRun, saving: Saving) -> Kept | None:
-        """Return the checkpoints."""
-        return kept_by(run, saving, is_first=True)
 
 
 class AtWorker(_InCluster):

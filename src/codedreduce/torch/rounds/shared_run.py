@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import sys
 import time
@@ -41,10 +42,11 @@ from codedreduce.torch.rounds.run_trainings import RunTraining, RunTrainings
 from codedreduce.torch.rounds.step import Number, Step
 from codedreduce.torch.rounds.untracked_changes import UntrackedChanges
 from codedreduce.torch.training.training import check_samples_are_apart
-from codedreduce.training.checkpoints import Saving
 from codedreduce.training.kept import Kept
 from codedreduce.training.rounds import Round
 from codedreduce.vectors import Vector, is_finite
+
+log = logging.getLogger("codedreduce")
 
 
 class ProcessRole(Protocol):
@@ -52,18 +54,17 @@ class ProcessRole(Protocol):
 
     `is_replicated`: every process runs the script, so random generators are seeded alike before a loop body, and
     several trainings can share a run. Otherwise only the root runs it, and sends the step of a round after the model.
+    `is_first`: it writes the checkpoints from the start, and not only if it becomes the leader.
     """
 
     is_replicated: bool
+    is_first: bool
 
     def pieces(self, plan: Plan) -> Sequence[Piece]:
         """Return what this process computes in a fault-free round; its samples can be loaded ahead."""
 
     def enter(self, stack: contextlib.ExitStack, run: SharedRun) -> tuple[World, Callable[[], Vector]]:
         """Enter the run after the rounds that are over; return the world, and the function that reads the model."""
-
-    def keep(self, run: SharedRun, saving: Saving) -> Kept | None:
-        """Return the checkpoints, if this process may have to write them."""
 
 
 class SharedRun:
@@ -127,13 +128,16 @@ class SharedRun:
             one.source = folder.enter_context(one.training.loading(pieces, after, self.trainings.planned))
 
     def _resume(self, folder: contextlib.ExitStack) -> None:
-        kept = next((one for one in self.trainings if one.saving is not None), None)
-        if kept is None or kept.saving is None:
+        saved = next((one for one in self.trainings if one.saving is not None), None)
+        if saved is None or saved.saving is None:
             return
-        self._kept = self._role.keep(self, kept.saving)
-        if self._kept is not None:
-            after = folder.enter_context(self._kept).resume()
-            self.requests.begin_after(kept.number, kept.training.after(after))
+        is_first = self._role.is_first
+        if is_first and not any(one.state for one in self.trainings):
+            log.warning("checkpoints have only the model: list the optimizer in train(..., state=[...])")
+        subject = self.trainings.kept_as()
+        self._kept = Kept(saved.saving, subject, self.replica, self.journal, ".pt", is_first=is_first)
+        after = folder.enter_context(self._kept).resume()
+        self.requests.begin_after(saved.number, saved.training.after(after))
 
     @property
     def length(self) -> int:

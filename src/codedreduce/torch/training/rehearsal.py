@@ -25,6 +25,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from codedreduce.errors import UsageError
 from codedreduce.torch.model.batch_norm import RunningStatistics, normalising
+from codedreduce.torch.model.layout import gradients_kept
 from codedreduce.torch.model.loss_output import Form, LossOutput
 from codedreduce.torch.model.seeding import drawn, drawn_beside_torch, random_state_kept, seed_everything
 from codedreduce.torch.training.compilation import without_compiling
@@ -262,14 +263,12 @@ def _backward(model: torch.nn.Module, given: LossOutput, times: float = 1.0) -> 
         return {}
     named = dict(model.named_parameters())
     leaves = list({id(one): one for one in (*named.values(), *_leaves(given.losses))}.values())
-    kept = [one.grad for one in leaves]
-    for one in leaves:
-        one.grad = None
     try:
-        total = given.losses.sum()
-        total.backward(torch.full_like(total, times))  # type: ignore[no-untyped-call]
-        found = {name: one.grad for name, one in named.items()}
-        return {name: one.to_dense() for name, one in found.items() if one is not None}
+        with gradients_kept(leaves):
+            total = given.losses.sum()
+            total.backward(torch.full_like(total, times))  # type: ignore[no-untyped-call]
+            found = {name: one.grad for name, one in named.items()}
+            return {name: one.to_dense() for name, one in found.items() if one is not None}
     except RuntimeError as error:
         if "second time" not in str(error):
             raise
@@ -277,9 +276,6 @@ def _backward(model: torch.nn.Module, given: LossOutput, times: float = 1.0) -> 
             "losses() calls .backward() on the losses that it returns, or on a part of them. Leave that out and return "
             "the losses: .grad of every parameter is set before the loop body"
         ) from error
-    finally:
-        for one, was in zip(leaves, kept, strict=True):
-            one.grad = was
 
 
 def _check_is_linear(once: _Gradients, scaled: _Gradients) -> None:
