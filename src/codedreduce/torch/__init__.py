@@ -12,9 +12,8 @@
 
 Start it with `codedreduce run`, torchrun, mpiexec or srun. See docs/pytorch.md.
 
-`cluster` is the interface for scripts, `argument_checks` checks its arguments, `epochs` groups steps by epoch.
-`broadcast` copies an object from one rank to all; `launch_function` starts processes from a notebook, `live_table`
-shows rounds there. The rooms, lowest first:
+`cluster` is the interface for scripts, `argument_checks` checks its arguments. `broadcast` copies an object from one
+rank to all; `launch_function` starts processes from a notebook, `live_table` shows rounds there. Lowest first:
 
 - `device/`: vectors that stay on a GPU
 - `model/`: a model as a vector
@@ -29,9 +28,8 @@ from codedreduce._extras import require
 require("torch", extra="torch")
 
 from codedreduce.torch.cluster import Cluster, join  # noqa: E402
-from codedreduce.torch.epochs import by_epoch  # noqa: E402
 from codedreduce.torch.launch_function import launch  # noqa: E402
-from codedreduce.torch.rounds.step import Step  # noqa: E402
+from codedreduce.torch.rounds.step import Step, by_epoch  # noqa: E402
 from codedreduce.training.batches import batch_indices  # noqa: E402
 from codedreduce.training.samplers import Sequential, Shuffled, Weighted, WithReplacement  # noqa: E402
 

@@ -115,7 +115,7 @@ class Cluster:
         self._running: SharedRun | None = None
         self._world: World | None = None
         self._led_last: bool | None = None  # whether this rank was the leader at the end of the last run
-        self._left_alone: str | None = None  # why this rank may not leave its loop by itself
+        self._node: Node | None = None  # of the last run
 
     @property
     def rank(self) -> int:
@@ -148,9 +148,10 @@ class Cluster:
         if self._running is not None:
             with contextlib.suppress(*(() if kind is None else (UsageError,))):  # the first error matters more
                 self._running.close(kind, error, trace)
-        if self._left_alone is not None and kind is None:
-            raise UsageError(self._left_alone)
         if kind is None:
+            left_alone = self._node.left_alone if self._node is not None else None
+            if left_alone is not None:
+                raise UsageError(left_alone)
             self.loops.check()
 
     @noticing_loops
@@ -258,18 +259,17 @@ class Cluster:
             made, self._made = made if run_training in made else [run_training], []
             if self._running is None or self._running.is_over:
                 trainings = RunTrainings(made)
-                role = role_of(trainings, self._membership, self._watch, self._look_how_it_left)
+                role = role_of(trainings, self._membership)
                 if isinstance(role, AtWorker):
                     role.serve(trainings)
                     return
-                self._running = SharedRun(role, trainings, self._journal())
+                self._node = None
+                journal = Journal(listening(on_note=self._on_note), remember=REMEMBERED)
+                self._running = SharedRun(role, trainings, journal, self._watch)
             else:
                 self._running.join(made)
         assert run_training.run is not None
         yield from run_training.run.steps(run_training)
-
-    def _journal(self) -> Journal:
-        return Journal(listening(on_note=self._on_note), remember=REMEMBERED)
 
     def _saving(self, checkpoint: str | Path | None, every: int | str, resume: bool) -> Saving | None:
         """Where and when checkpoints are written. A process that replaces a failed one resumes from them."""
@@ -279,23 +279,17 @@ class Cluster:
         return replace(saving, resume=resume or bool(membership.restarted), run=membership.meeting.run)
 
     def _watch(self, stack: contextlib.ExitStack, world: World) -> None:
-        """Take the leader from this world, until it is left."""
+        """Take the leader from this world until it is left, and keep the last: scripts save after the loop."""
         self._world = world
-        stack.callback(self._part_from, world)
-        stack.callback(self._forget_world)
 
-    def _part_from(self, world: World) -> None:
-        """Record how many members the run has, and its generation, when a training or its part so far ends."""
-        if self._membership is not None and isinstance(world, Node):
-            trainings_of(self._membership.meeting.run).part(world.reached, world.generation)
+        def leave() -> None:
+            self._world, self._led_last = None, leads(world)
+            if self._membership is not None and isinstance(world, Node):
+                trainings_of(self._membership.meeting.run).part(world.reached, world.generation)
 
-    def _forget_world(self) -> None:
-        """Keep, after the end of the run, whether this rank was its last leader: scripts save after the loop."""
-        self._led_last = self._world is not None and leads(self._world)
-        self._world = None
-
-    def _look_how_it_left(self, node: Node) -> None:
-        self._left_alone = node.left_alone
+        if isinstance(world, Node):
+            self._node = world
+        stack.callback(leave)
 
 
 def _planned(scheme: Scheme, training: Training) -> Plan:

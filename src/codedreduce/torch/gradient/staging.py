@@ -1,4 +1,4 @@
-"""Gradients on their way to a vector: summed on the device that computes them, and copied once."""
+"""Gradients on their way to a vector: summed on the device that computes them, and copied once; one pass at a time."""
 
 from __future__ import annotations
 
@@ -63,3 +63,23 @@ class StagedGradients:
             self._room = torch.empty(self._layout.length, dtype=as_tensor(out).dtype, device=device)
         self._is_staged = True
         return self._room
+
+
+class Pacing:
+    """Keeps the host one pass ahead of a device: after a new pass is queued, it waits for the one before it.
+
+    More queued passes would be wasted when another rank has done the work.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_used = device.type == "cuda"
+        self._last: torch.cuda.Event | None = None
+
+    def queued(self) -> None:
+        """Record that a pass was queued, and wait for the pass before it, so that the caller can check for a stop."""
+        if not self._is_used:
+            return
+        before, self._last = self._last, torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._last.record()
+        if before is not None:
+            before.synchronize()

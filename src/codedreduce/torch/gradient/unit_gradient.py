@@ -14,8 +14,7 @@ from codedreduce.errors import UsageError
 from codedreduce.schemes.plan import Piece
 from codedreduce.torch.data.prefetch import STOPPED, BatchSource, read_here
 from codedreduce.torch.data.samples import Order
-from codedreduce.torch.device.pacing import Pacing
-from codedreduce.torch.gradient.staging import StagedGradients
+from codedreduce.torch.gradient.staging import Pacing, StagedGradients
 from codedreduce.torch.model.layout import AnyVector, Layout, gradients_kept
 from codedreduce.torch.model.seeding import random_state_kept, seed_everything
 from codedreduce.torch.training.training import Training

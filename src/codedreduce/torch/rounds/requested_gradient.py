@@ -10,8 +10,7 @@ import torch
 from codedreduce.schemes.plan import Piece
 from codedreduce.torch.gradient.unit_gradient import UnitGradient
 from codedreduce.torch.model.layout import AnyVector
-from codedreduce.torch.rounds.request_marks import RequestMarks
-from codedreduce.torch.rounds.requests import Request
+from codedreduce.torch.rounds.requests import Request, RequestMarks
 from codedreduce.vectors import Vector
 
 

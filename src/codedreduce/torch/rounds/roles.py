@@ -1,4 +1,11 @@
-"""The roles of a process in a run of trainings: alone, a rank, or the root or a worker of a tree."""
+"""The roles of a process in a run of trainings: alone, a rank, or the root or a worker of a tree.
+
+`is_replicated`: every process runs the script, so random generators are seeded alike before a loop body, and several
+trainings can share a run. Otherwise only the root runs it, and sends the step of a round after the model. `is_first`:
+the process writes the checkpoints from the start, and not only if it becomes the leader. `pieces` are what the process
+computes in a fault-free round; its samples can be loaded ahead. `enter` enters the run after the rounds that are over;
+it returns the world, and the function that reads the model.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +31,18 @@ from codedreduce.torch.device.device_memory import memory_alone, memory_for
 from codedreduce.torch.gradient.torch_arithmetic import arithmetic
 from codedreduce.torch.gradient.unit_gradient import GradientBesideScript, UnitGradient
 from codedreduce.torch.model.seeding import random_state_kept
-from codedreduce.torch.rounds.request_marks import DIGITS, read_step, write_step
 from codedreduce.torch.rounds.requested_gradient import RequestedGradient
-from codedreduce.torch.rounds.requests import Request
+from codedreduce.torch.rounds.requests import DIGITS, Request, read_step, write_step
 from codedreduce.torch.rounds.run_trainings import RunTrainings
 from codedreduce.torch.rounds.shared_run import SharedRun
 from codedreduce.torch.training.compilation import compile_in_turn
 from codedreduce.vectors import Vector
-
-#: Called with a world that was entered; it puts its own cleanup on the stack.
-Watch = Callable[[contextlib.ExitStack, World], None]
 
 
 class InOneProcess:
     """A process alone, which computes the whole plan."""
 
     is_replicated = is_first = True
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
 
     def pieces(self, plan: Plan) -> Sequence[Piece]:
         """Return all pieces of a round."""
@@ -56,17 +56,15 @@ class InOneProcess:
             torch.set_num_threads(1)  # for results bit-identical to ranks, which on one host have a core each
         memory = memory_alone(trainings.device)
         world = Alone(trainings.plan, run.gradient(), run.length, trainings.dtype, run.requests.round, memory)
-        self._watch(stack, world)
         return world, lambda: nothing
 
 
 class _InCluster:
     """The common part of all processes of a cluster."""
 
-    def __init__(self, membership: Membership, watch: Watch) -> None:
+    def __init__(self, membership: Membership) -> None:
         self.is_first = membership.rank == 0
         self._membership = membership
-        self._watch = watch
         self._trainings = trainings_of(membership.meeting.run)
         self._trainings.begin()
 
@@ -98,10 +96,6 @@ class OnRank(_InCluster):
 
     is_replicated = True
 
-    def __init__(self, membership: Membership, watch: Watch, left: Callable[[Node], None]) -> None:
-        super().__init__(membership, watch)
-        self._left = left
-
     def enter(self, stack: contextlib.ExitStack, run: SharedRun) -> tuple[World, Callable[[], Vector]]:
         """Connect to the other ranks. The function that reads the models serves only to compare them."""
         self._share_cores()
@@ -115,10 +109,8 @@ class OnRank(_InCluster):
             injection=self._injection(trainings), journal=run.journal, step=run.step,
             memory=memory_for(trainings.device, of_run),
         )  # fmt: skip
-        stack.callback(self._left, node)
         stack.enter_context(node)
         node.wait_for_all()
-        self._watch(stack, node)
         return node, lambda: trainings.read_models() if node.compares_next else nothing
 
 
@@ -138,7 +130,6 @@ class AtRoot(_InCluster):
         layout, training = trainings[0].layout, trainings[0].training
         beside = GradientBesideScript(training, layout, one_core=of_run.meeting.same_machine)
         world = stack.enter_context(root_of(of_run, run.journal, _told_by_root(trainings, beside), run.step))
-        self._watch(stack, world)
         vector = np.zeros(run.length, dtype=trainings.dtype)
 
         def read_model() -> Vector:
@@ -174,12 +165,14 @@ def _told_by_root(trainings: RunTrainings, gradient: UnitGradient) -> RequestedG
     return RequestedGradient([gradient], [trainings[0].training.model], lambda model: Request(0, read_step(model)))
 
 
-def role_of(trainings: RunTrainings, membership: Membership | None, watch: Watch, left: Callable[[Node], None]) -> (
-    InOneProcess | OnRank | AtRoot | AtWorker
-):  # fmt: skip
+#: The roles in which a process yields steps to its script.
+Role = InOneProcess | OnRank | AtRoot
+
+
+def role_of(trainings: RunTrainings, membership: Membership | None) -> Role | AtWorker:
     """Return the role of this process in the run of these trainings."""
     if membership is None:
-        return InOneProcess(watch)
+        return InOneProcess()
     if isinstance(trainings.plan, StripedPlan):
-        return OnRank(membership, watch, left)
-    return AtWorker(membership, watch) if membership.rank else AtRoot(membership, watch)
+        return OnRank(membership)
+    return AtWorker(membership) if membership.rank else AtRoot(membership)

@@ -14,9 +14,8 @@ from codedreduce.run.agreement import APART
 from codedreduce.schemes import Plan, StripedPlan
 from codedreduce.torch.data.prefetch import BatchSource
 from codedreduce.torch.model.layout import Layout
+from codedreduce.torch.rounds.loop_body import Stepping, UntrackedChanges
 from codedreduce.torch.rounds.model_replica import TorchReplica
-from codedreduce.torch.rounds.optimizer_steps import Stepping
-from codedreduce.torch.rounds.untracked_changes import UntrackedChanges
 from codedreduce.torch.training.training import Training
 from codedreduce.training.checkpoints import Saving
 

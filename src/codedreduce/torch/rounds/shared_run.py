@@ -19,7 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,54 +28,40 @@ from codedreduce.errors import CodedReduceError, Diverged, Outlived, UsageError
 from codedreduce.run.failures import REFUSE
 from codedreduce.run.journal import Journal
 from codedreduce.run.world import Over, RoundResult, World, leads
-from codedreduce.schemes import Plan
-from codedreduce.schemes.plan import Piece
 from codedreduce.torch.gradient.unit_gradient import UnitGradient
 from codedreduce.torch.model.layout import Means
 from codedreduce.torch.model.seeding import BETWEEN_ROUNDS, random_state_kept, seed_everything
+from codedreduce.torch.rounds.loop_body import UntrackedChanges
 from codedreduce.torch.rounds.loop_exit import is_unwinding
 from codedreduce.torch.rounds.model_replica import WholeReplica
-from codedreduce.torch.rounds.request_marks import DIGITS, RequestMarks
 from codedreduce.torch.rounds.requested_gradient import RequestedGradient
-from codedreduce.torch.rounds.requests import Request, Requests
+from codedreduce.torch.rounds.requests import DIGITS, Request, RequestMarks, Requests
 from codedreduce.torch.rounds.run_trainings import RunTraining, RunTrainings
 from codedreduce.torch.rounds.step import Number, Step
-from codedreduce.torch.rounds.untracked_changes import UntrackedChanges
 from codedreduce.torch.training.training import check_samples_are_apart
 from codedreduce.training.kept import Kept
 from codedreduce.training.rounds import Round
 from codedreduce.vectors import Vector, is_finite
 
+if TYPE_CHECKING:
+    from codedreduce.torch.rounds.roles import Role
+
 log = logging.getLogger("codedreduce")
-
-
-class ProcessRole(Protocol):
-    """The role of this process in a run: alone, a rank, or the root of a tree.
-
-    `is_replicated`: every process runs the script, so random generators are seeded alike before a loop body, and
-    several trainings can share a run. Otherwise only the root runs it, and sends the step of a round after the model.
-    `is_first`: it writes the checkpoints from the start, and not only if it becomes the leader.
-    """
-
-    is_replicated: bool
-    is_first: bool
-
-    def pieces(self, plan: Plan) -> Sequence[Piece]:
-        """Return what this process computes in a fault-free round; its samples can be loaded ahead."""
-
-    def enter(self, stack: contextlib.ExitStack, run: SharedRun) -> tuple[World, Callable[[], Vector]]:
-        """Enter the run after the rounds that are over; return the world, and the function that reads the model."""
 
 
 class SharedRun:
     """The trainings of one run, from the first requested round to the last."""
 
-    def __init__(self, role: ProcessRole, trainings: list[RunTraining], journal: Journal) -> None:
+    def __init__(
+        self, role: Role, trainings: list[RunTraining], journal: Journal,
+        watch: Callable[[contextlib.ExitStack, World], None],
+    ) -> None:  # fmt: skip
         self.trainings = RunTrainings()
         self.journal = journal
         self.requests = Requests()
         self.replica = WholeReplica(self.requests)
         self._role = role
+        self._watch = watch  # called with each world that is entered; it puts its own cleanup on the stack
         self._kept: Kept | None = None
         self._in_bodies: list[tuple[RunTraining, int]] = []  # the steps with an open loop body, in this order
         self._to_keep: Step | None = None  # the step to save after its loop body
@@ -177,6 +163,7 @@ class SharedRun:
         for one in self.trainings:
             self._stack.enter_context(one.stepping)
         self._world, self._read_model = self._role.enter(self._stack, self)
+        self._watch(self._stack, self._world)
         return self._world
 
     def close(self, kind: Any = None, error: Any = None, trace: Any = None, *, is_between_steps: bool = True) -> None:

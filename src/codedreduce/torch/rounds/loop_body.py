@@ -1,6 +1,13 @@
-"""Detects optimizers that step without gradients (after `zero_grad()`), or with those of only one of several rounds.
+"""Detects mistakes in a loop body: optimizers that step without the gradients, and changes that others do not receive.
 
 Plain scripts begin with `zero_grad()`, and accumulate gradients without it. Here each round sets `.grad` again.
+
+In stripes the body runs on every rank, so its changes happen everywhere. Over a tree it runs at the root only, and the
+root sends only the parameters that were trainable at the start. So changes of which parameters are trainable, and of
+buffers or frozen parameters, are refused. Changes outside of the model cannot be seen.
+
+A body that evaluates, often on one rank only, leaves the model in evaluation mode. Plain scripts reset it when their
+next epoch begins. The next round's gradients are computed before that, so the mode is reset here.
 """
 
 from __future__ import annotations
@@ -15,8 +22,17 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from codedreduce.errors import UsageError
+from codedreduce.torch.model.batch_norm import normalising
 
 log = logging.getLogger("codedreduce")
+
+#: The id of a tensor, and its number of in-place writes.
+_Written = tuple[int, int]
+
+_INSTEAD = (
+    "over a tree workers do not receive this change. Train in stripes (codedreduce run -n, or cr.join(Striped(n))), "
+    "where the body runs on every rank"
+)
 
 
 class Stepping:
@@ -140,3 +156,61 @@ def _values(parameter: torch.nn.Parameter) -> torch.Tensor:
     gradient = parameter.grad
     assert gradient is not None
     return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
+class UntrackedChanges:
+    """Compares the model before and after a loop body. `reaches_all=False`: other processes do not run the body."""
+
+    def __init__(self, model: torch.nn.Module, *, reaches_all: bool) -> None:
+        self._model = model
+        self._reaches_all = reaches_all
+
+    def begins(self) -> None:
+        """Record the model before the loop body."""
+        self._was_training = [one.training for one in self._model.modules()]
+        if not self._reaches_all:
+            self._trainable = self._which_are_trainable()
+            self._fixed = self._what_is_fixed()
+
+    def ended(self, round_: int) -> None:
+        """After the loop body, restore training mode, and refuse changes that workers would not receive."""
+        if self._was_training[0] and not self._model.training:
+            for module, was_training in zip(self._model.modules(), self._was_training, strict=False):
+                module.training = was_training
+        if self._reaches_all:
+            return
+        now = self._which_are_trainable()
+        for name, was_trainable in self._trainable.items():
+            if now.get(name) != was_trainable:
+                raise UsageError(
+                    f"round {round_}: the loop body has {'frozen' if was_trainable else 'unfrozen'} {name!r}; "
+                    + _INSTEAD
+                )
+        there = self._named()
+        for name, was in self._fixed.items():
+            if name not in there or _written(there[name]) != was:
+                raise UsageError(
+                    f"round {round_}: the loop body has changed {name!r}, which is not trained; {_INSTEAD}. Or let "
+                    "losses(model, batch, step) compute it from step.round"
+                )
+
+    def _which_are_trainable(self) -> dict[str, bool]:
+        return {name: one.requires_grad for name, one in self._model.named_parameters()}
+
+    def _named(self) -> dict[str, torch.Tensor]:
+        return {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+
+    def _what_is_fixed(self) -> dict[str, _Written]:
+        """Return buffers and frozen parameters, except running statistics, which the root updates and uses alone."""
+        running = {
+            id(one) for _, module in normalising(self._model) for _, one in module.named_buffers(recurse=False)
+        }  # fmt: skip
+        return {
+            name: _written(one)
+            for name, one in self._named().items()
+            if not one.requires_grad and id(one) not in running and not one.is_inference()
+        }
+
+
+def _written(tensor: torch.Tensor) -> _Written:
+    return id(tensor), -1 if tensor.is_inference() else tensor._version
