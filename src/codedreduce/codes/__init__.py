@@ -2,7 +2,6 @@
 
 from codedreduce.codes.code import Approximation, GradientCode
 from codedreduce.codes.cyclic import cyclic
-from codedreduce.codes.repetition import repetition
-from codedreduce.codes.uncoded import uncoded
+from codedreduce.codes.repetition import repetition, uncoded
 
 __all__ = ["Approximation", "GradientCode", "cyclic", "repetition", "uncoded"]

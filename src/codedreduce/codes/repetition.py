@@ -74,3 +74,13 @@ class RepetitionCode(GradientCode):
             else:
                 weights[first] = 1.0
         return Approximation(weights, math.sqrt(lost / self.k))
+
+
+@lru_cache(maxsize=64)
+def uncoded(n: int) -> GradientCode:
+    """No redundancy, B = I and s = 0: every child has a part of its own, and every child is needed.
+
+    >>> uncoded(2).decode({0, 1})
+    array([1., 1.])
+    """
+    return RepetitionCode.of(groups_of(n, 0), s=0, name="uncoded")

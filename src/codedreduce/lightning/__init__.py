@@ -7,8 +7,8 @@
 
 Start it with `codedreduce run`, torchrun, mpiexec or srun. See docs/pytorch.md.
 
-`strategy` is passed to the `Trainer`, `round_loader` replaces its loader, `logged` collects what a training step logs,
-`fit_state` has the counters of its loops, `refused` checks for what is not supported.
+`strategy` is passed to the `Trainer` and replaces its loader, `logged` collects what a training step logs, `fit_state`
+has the counters of its loops, `refused` checks for what is not supported.
 """
 
 from codedreduce._extras import require

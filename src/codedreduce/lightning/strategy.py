@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,6 @@ from codedreduce.errors import UsageError
 from codedreduce.lightning.fit_state import FitState, save_where
 from codedreduce.lightning.logged import Logged
 from codedreduce.lightning.refused import check, refuse_metrics
-from codedreduce.lightning.round_loader import RoundLoader, SummedBatch
 from codedreduce.schemes import Scheme, Striped
 from codedreduce.torch.broadcast import share
 from codedreduce.torch.data.data_loader import Counted, Counting, LoaderSource, read_loader
@@ -36,6 +35,39 @@ from codedreduce.training.samplers import Sampler
 
 #: The number of rounds of a training without a limit.
 MANY = 2**31 - 1
+
+
+class SummedBatch:
+    """Takes the place of a batch: the result of all ranks for it. Hooks receive it as `batch`."""
+
+    def __init__(self, step: cr.Step, samples: int) -> None:
+        self.step = step
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        """Yield an empty tensor, by which Lightning sees the number of samples of the batch."""
+        yield torch.empty(self.samples, 0)
+
+    def __repr__(self) -> str:
+        return f"SummedBatch({self.step})"
+
+
+class RoundLoader:
+    """Loads nothing: each of its batches is a round. It has the length of an epoch, and continues with the next one."""
+
+    def __init__(self, take: Callable[[], SummedBatch], dataset: Any, length: int) -> None:
+        self.dataset = dataset
+        self._take = take
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[SummedBatch]:
+        return self
+
+    def __next__(self) -> SummedBatch:
+        return self._take()
 
 
 class CodedReduceStrategy(Strategy):

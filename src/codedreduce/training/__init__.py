@@ -1,7 +1,7 @@
 """Training on the root: objectives in NumPy, optimizers, data, and the loop.
 
 `rounds` is the loop; `loop` runs a job in its world. `gradient` computes an objective of `objectives` over samples.
-`optimizers` take steps; `replica` packs the state of a rank. `batches`, `samplers` and `permutation` draw the samples
+`optimizers` take steps, and pack the state of a rank. `batches`, `samplers` and `permutation` draw the samples
 of a round; `data` and `files` read them. `checkpoints` writes files; `kept` decides when.
 """
 

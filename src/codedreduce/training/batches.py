@@ -58,20 +58,21 @@ class Batches:
         self._batch_size = batch_size
         self._seed = seed
         self._drop_last = drop_last
-        self._sampler = _checked(sampler, samples)
-        is_whole = isinstance(self._sampler, Sampler) and self._sampler.has_epochs and drop_last
-        if batch_size < 1 or (is_whole and batch_size > samples):
+        drawn = _checked(sampler, samples)
+        self._sampler = drawn if isinstance(drawn, Sampler) else None
+        self._function = None if isinstance(drawn, Sampler) else drawn
+        self._has_epochs = self._sampler is not None and self._sampler.has_epochs
+        if batch_size < 1 or (self._has_epochs and drop_last and batch_size > samples):
             raise UsageError(f"a batch has 1 to {samples} samples, as many as the dataset has; got {batch_size}")
         self._chunk = lru_cache(KEPT)(self._pick)
         self._given = lru_cache(2)(self._ask)
-        self._tried = self._try() if not isinstance(self._sampler, Sampler) else ""
+        self._tried = self._try() if self._function is not None else ""
 
     def __str__(self) -> str:
         """A text that describes how batches are drawn; it differs if they are drawn differently."""
-        if not isinstance(self._sampler, Sampler):
-            return f"by {_name(self._sampler)}, digest {self._tried}"
-        kept = self._sampler.has_epochs and not self._drop_last
-        return f"{self._sampler}{', the last batch kept' if kept else ''}"
+        if self._function is not None:
+            return f"by {_name(self._function)}, digest {self._tried}"
+        return f"{self._sampler}{', the last batch kept' if self._has_epochs and not self._drop_last else ''}"
 
     def size(self, round_: int) -> int:
         """The number of samples in a round's batch. Rounds are counted from 1."""
@@ -97,7 +98,7 @@ class Batches:
         """The samples of a round's batch, or of its places start..stop-1."""
         at = self._at(round_)
         stop = at.size if stop is None else min(stop, at.size)
-        if not isinstance(self._sampler, Sampler):
+        if self._function is not None:
             return self._given(round_)[start:stop]
         first, end = at.first + start, at.first + stop
         if first >= end:
@@ -108,10 +109,6 @@ class Batches:
         return found[first - offset : end - offset]
 
     @property
-    def _has_epochs(self) -> bool:
-        return isinstance(self._sampler, Sampler) and self._sampler.has_epochs
-
-    @property
     def _of_epoch(self) -> int:
         """Batches in an epoch, where there are epochs."""
         return self._samples // self._batch_size if self._drop_last else -(-self._samples // self._batch_size)
@@ -119,28 +116,27 @@ class Batches:
     def _at(self, round_: int) -> _Batch:
         if round_ < 1:
             raise UsageError(f"rounds are counted from 1, got {round_}")
-        if not isinstance(self._sampler, Sampler):
-            return _Batch(0, (round_ - 1) * self._batch_size, len(self._given(round_)))
         if not self._has_epochs:
-            return _Batch(0, (round_ - 1) * self._batch_size, self._batch_size)
+            size = self._batch_size if self._function is None else len(self._given(round_))
+            return _Batch(0, (round_ - 1) * self._batch_size, size)
         epoch, batch = divmod(round_ - 1, self._of_epoch)
         first = batch * self._batch_size
         return _Batch(epoch, first, min(self._batch_size, self._samples - first))
 
     def _pick(self, epoch: int, chunk: int) -> Indices:
         """The samples at consecutive places, up to the end of an epoch."""
-        assert isinstance(self._sampler, Sampler)
+        assert self._sampler is not None
         first, end = chunk * TOGETHER, (chunk + 1) * TOGETHER
-        if self._sampler.has_epochs:
+        if self._has_epochs:
             end = min(end, self._samples)
         return self._sampler.pick(self._samples, self._seed, epoch, np.arange(first, end, dtype=np.intp))
 
     # -- a user's function
 
     def _ask(self, round_: int) -> Indices:
-        assert not isinstance(self._sampler, Sampler)
-        name = _name(self._sampler)
-        found = np.asarray(self._sampler(self._seed, round_))
+        assert self._function is not None
+        name = _name(self._function)
+        found = np.asarray(self._function(self._seed, round_))
         if found.ndim != 1 or found.dtype.kind not in "iu" or not 1 <= len(found) <= self._batch_size:
             raise UsageError(
                 f"sampler={name} must return the numbers of 1 to {self._batch_size} samples (batch_size); for round "
@@ -160,8 +156,8 @@ class Batches:
         for round_, one, other in zip(rounds, found, reversed(again), strict=True):
             if not np.array_equal(one, other):
                 raise UsageError(
-                    f"sampler={_name(self._sampler)} returned other samples for round {round_} in a second call; every "
-                    "process calls it, so the samples must depend on the seed and the round only: draw them from "
+                    f"sampler={_name(self._function)} returned other samples for round {round_} in a second call; "
+                    "every process calls it, so the samples must depend on the seed and the round only: draw them from "
                     "np.random.default_rng([seed, round])"
                 )
         return digest(np.concatenate(found)).hex()[:8]

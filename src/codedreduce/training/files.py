@@ -35,6 +35,7 @@ def open_data(path: str | Path) -> Source:
     return CsvFile(path) if path.suffix == ".csv" else LibsvmFile(path)
 
 
+@dataclass(frozen=True)
 class _File(Source):
     """A file, with checks of its values."""
 
@@ -54,15 +55,12 @@ class _File(Source):
     def _read(self, ranges: Sequence[range]) -> tuple[Array, Array]: ...
 
 
-@dataclass(frozen=True)
 class NpzFile(_File):
     """An archive with x (samples x features) and y.
 
     An uncompressed x of float32 (`np.savez`) is mapped and read in place. Any other x is unpacked and converted once,
     at the first access to a row.
     """
-
-    path: Path
 
     def shape(self) -> Shape:
         """Read from the header of x."""
@@ -171,11 +169,8 @@ class _Lines(NamedTuple):
     stamp: tuple[int, int]
 
 
-@dataclass(frozen=True)
 class CsvFile(_TextFile):
     """Numbers separated by commas, the label in the last column; a first line without any number is skipped."""
-
-    path: Path
 
     def _is_header(self, line: str) -> bool:
         return not any(map(_is_number, line.split(",")))
@@ -197,11 +192,8 @@ class CsvFile(_TextFile):
             raise UsageError(f"{self.path.name}: sample {number} is not all numbers: {line.strip()[:60]!r}") from None
 
 
-@dataclass(frozen=True)
 class LibsvmFile(_TextFile):
     """`label index:value ...` lines, indices from 1, the format of GISETTE; labels -1 and +1 become 0 and 1."""
-
-    path: Path
 
     def _features(self, line: str, known: int) -> int:
         last = line.split()[-1]

@@ -37,8 +37,7 @@ from codedreduce.training.data import Shape, Source
 from codedreduce.training.gradient import BatchGradient
 from codedreduce.training.kept import Kept
 from codedreduce.training.objectives import Objective
-from codedreduce.training.optimizers import SGD, Optimizer
-from codedreduce.training.replica import ModelReplica
+from codedreduce.training.optimizers import SGD, ModelReplica, Optimizer
 from codedreduce.training.rounds import rounds
 from codedreduce.training.samplers import Shuffled
 from codedreduce.vectors import Vector, is_finite

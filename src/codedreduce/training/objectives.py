@@ -32,8 +32,15 @@ def _total(losses: Array, weights: Array | None) -> float:
     return float(losses.sum(dtype=np.float64) if weights is None else losses @ weights)
 
 
+class _Linear:
+    """A model with one parameter for each feature."""
+
+    def parameters(self, features: int) -> int:
+        return features
+
+
 @dataclass(frozen=True)
-class LinearRegression:
+class LinearRegression(_Linear):
     """loss_i = (x_i w - y_i)^2 / 2.
 
     >>> gradient = np.empty(2, np.float32)
@@ -41,10 +48,6 @@ class LinearRegression:
     >>> LinearRegression().evaluate(np.zeros(2, np.float32), x, y, None, gradient), gradient.tolist()
     (2.5, [-1.0, -2.0])
     """
-
-    def parameters(self, features: int) -> int:
-        """One for each feature."""
-        return features
 
     def evaluate(self, model: Array, x: Array, y: Array, weights: Array | None, gradient: Array) -> float:
         """gradient = x' (x w - y)."""
@@ -54,12 +57,8 @@ class LinearRegression:
 
 
 @dataclass(frozen=True)
-class LogisticRegression:
+class LogisticRegression(_Linear):
     """loss_i = log(1 + exp(-z_i)) for z_i = x_i w and label 1, log(1 + exp(z_i)) for label 0."""
-
-    def parameters(self, features: int) -> int:
-        """One for each feature."""
-        return features
 
     def evaluate(self, model: Array, x: Array, y: Array, weights: Array | None, gradient: Array) -> float:
         """gradient = x' (sigmoid(x w) - y)."""

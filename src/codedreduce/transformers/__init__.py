@@ -7,8 +7,8 @@
 
 Start it with `codedreduce run`, torchrun, mpiexec or srun. See docs/pytorch.md.
 
-`trainer` is the interface for scripts, `round_batches` replaces its loader, `losses` sums over items, `trainer_state`
-has its counters, `arguments` sets its rank.
+`trainer` is the interface for scripts and replaces its loader, `losses` sums over items, `trainer_state` has its
+counters, `arguments` sets its rank.
 """
 
 from codedreduce._extras import require

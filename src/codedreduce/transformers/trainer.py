@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +26,38 @@ from codedreduce.training.samplers import Sampler
 from codedreduce.transformers.arguments import TrainingArguments as OwnArguments
 from codedreduce.transformers.arguments import adopt, lead
 from codedreduce.transformers.losses import ItemLosses
-from codedreduce.transformers.round_batches import RoundBatches, SummedInputs
 from codedreduce.transformers.trainer_state import TrainerProgress
+
+
+class SummedInputs(dict[str, Any]):
+    """Takes the place of inputs, and is empty: the result of all ranks for a batch.
+
+    With gradient accumulation, a round counts as several inputs; each has its part of the loss.
+    """
+
+    def __init__(self, step: cr.Step, parts: int) -> None:
+        super().__init__()
+        self.step = step
+        self.loss = step.loss / parts
+
+
+class RoundBatches:
+    """Loads nothing: `take` returns the next round of this epoch, or None at its end."""
+
+    def __init__(self, take: Callable[[bool], cr.Step | None], dataset: Any, rounds: int, parts: int) -> None:
+        self.dataset = dataset
+        self.rounds = rounds
+        self._parts = parts
+        self._take = take
+
+    def __len__(self) -> int:
+        return self.rounds * self._parts
+
+    def __iter__(self) -> Iterator[SummedInputs]:
+        has_begun = False
+        while (step := self._take(has_begun)) is not None:
+            has_begun = True
+            yield from [SummedInputs(step, self._parts)] * self._parts
 
 
 class _Counts(TrainerCallback):

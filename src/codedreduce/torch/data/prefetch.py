@@ -21,15 +21,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-import numpy as np
 import torch
 from torch import multiprocessing
 from torch.utils.data import DataLoader
 
 from codedreduce.errors import UsageError
 from codedreduce.process.processes import die_with_parent
-from codedreduce.schemes import Plan
-from codedreduce.schemes.plan import Piece
 from codedreduce.torch.data.batch_bytes import packed, unpacked
 from codedreduce.torch.data.samples import Name, Order, Reading
 
@@ -281,20 +278,3 @@ def loading(
 def read_here(reading: Reading) -> BatchSource:
     """Return a source that reads batches in this process."""
     return lambda order, should_stop: reading(order)
-
-
-def pieces_alone(plan: Plan) -> list[Piece]:
-    """Return what a process alone computes in a round, in this order."""
-    pieces: list[Piece] = []
-
-    def note(piece: Piece) -> np.ndarray[Any, Any]:
-        pieces.append(piece)
-        return np.zeros(1)
-
-    plan.reference(note)
-    return pieces
-
-
-def pieces_of(plan: Plan, node: int) -> list[Piece]:
-    """Return what a rank computes in a fault-free round."""
-    return [piece for unit in plan.calm_units(node) for piece in unit.pieces]

@@ -26,7 +26,6 @@ from codedreduce.run.trainings import trainings_of
 from codedreduce.run.world import Alone, World
 from codedreduce.schemes import Plan, StripedPlan
 from codedreduce.schemes.plan import Piece
-from codedreduce.torch.data.prefetch import pieces_alone, pieces_of
 from codedreduce.torch.device.device_memory import memory_alone, memory_for
 from codedreduce.torch.gradient.torch_arithmetic import arithmetic
 from codedreduce.torch.gradient.unit_gradient import GradientBesideScript, UnitGradient
@@ -45,8 +44,15 @@ class InOneProcess:
     is_replicated = is_first = True
 
     def pieces(self, plan: Plan) -> Sequence[Piece]:
-        """Return all pieces of a round."""
-        return pieces_alone(plan)
+        """Return all pieces of a round, in this order."""
+        pieces: list[Piece] = []
+
+        def note(piece: Piece) -> Vector:
+            pieces.append(piece)
+            return np.zeros(1)
+
+        plan.reference(note)
+        return pieces
 
     def enter(self, stack: contextlib.ExitStack, run: SharedRun) -> tuple[World, Callable[[], Vector]]:
         """Return a world without other processes."""
@@ -70,7 +76,7 @@ class _InCluster:
 
     def pieces(self, plan: Plan) -> Sequence[Piece]:
         """Return this process's own part of a round."""
-        return pieces_of(plan, self._membership.rank)
+        return [piece for unit in plan.calm_units(self._membership.rank) for piece in unit.pieces]
 
     def _run(self, trainings: RunTrainings, length: int, subject: str, after: int = 0) -> Run:
         membership, first = self._membership, trainings[0]
