@@ -162,9 +162,8 @@ def test_partial_sums_are_not_decoded_as_whole_ones() -> None:
     plan = CodedReduce(Tree.regular(fanout=3, depth=1), 1, code="cyclic", order="eager").plan(samples=60)
     shares = Shares(plan, 0, Settings(length=1))
     shares.start(0)
-    parts = plan.allocation
     values = {
-        child: float(sum(len(p) * p.weight for piece in parts.pieces(child, child) for p in piece))
+        child: float(sum(len(p) * p.weight for piece in plan.pieces(child, child) for p in piece))
         for child in (1, 2, 3)
     }
     share = shares.find(1)

@@ -1,8 +1,8 @@
 """Schemes, and the plans that assign the computation to nodes.
 
-`scheme` defines the schemes. `allocation` and `coded` assign samples to workers. `plan` is the interface of the result;
-`tree_plan`, `ring_plan` and `striped` implement it. `names` parses schemes from text. `choice`
-selects a scheme when the user names none, and gives the reason.
+`scheme` defines the schemes. `plan` is the interface of plans; `tree_plan` (with `allocation` and `coded`), `ring_plan`
+and `striped` implement it. `names` parses schemes from text. `choice` selects a scheme when the user names none, and
+gives the reason.
 """
 
 from codedreduce.schemes.plan import NeededTask, Needs, Piece, Plan, Range, Unit

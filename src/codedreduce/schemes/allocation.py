@@ -1,13 +1,7 @@
-"""Three ways to lay a batch over a tree.
+"""Two ways to lay a batch over a tree with groups of siblings that can do the same tasks.
 
-All three answer the same questions about a node and a task, in time proportional to the depth of the tree:
-
-- `order(node, parent_task)`: the node's tasks, in order, while its parent works on `parent_task`;
-- `pieces(node, task)`: the node's own computation;
-- `needs(node, task)`: what it must receive from its children.
-
-The name of a task is an integer; the root's is 0. Ranges are integers throughout: unit i of m is
-floor(i d / m) .. floor((i+1) d / m), so units tile the batch and differ from d/m by less than one sample.
+Ranges are integers throughout: unit i of m is floor(i d / m) .. floor((i+1) d / m), so units tile the batch and differ
+from d/m by less than one sample.
 """
 
 from __future__ import annotations
@@ -17,34 +11,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from codedreduce.codes.repetition import split_evenly
 from codedreduce.errors import PlanError, SchemeError
 from codedreduce.schemes.plan import NeededTask, Needs, Piece, Range
+from codedreduce.schemes.tree_plan import TreePlan
 from codedreduce.topology import Tree
 
-
-class Allocation(Protocol):
-    """A way to lay a batch over a tree."""
-
-    def group(self, node: int) -> range:
-        """The siblings that can do the node's task, including itself."""
-
-    def order(self, node: int, parent_task: int) -> tuple[int, ...]:
-        """The node's tasks, in order, while its parent works on `parent_task`."""
-
-    def pieces(self, node: int, task: int) -> tuple[Piece, ...]:
-        """The node's own computation for a task."""
-
-    def needs(self, node: int, task: int) -> Needs:
-        """What the node must receive from its children for a task."""
-
-    def path(self, task: int) -> tuple[int, ...]:
-        """The share index of a task at each level."""
-
-    def size(self, task: int) -> int:
-        """The number of samples in a task."""
+if TYPE_CHECKING:
+    from codedreduce.schemes.scheme import TreeScheme
 
 
 @dataclass(frozen=True)
@@ -89,18 +65,17 @@ class Groups:
         raise AssertionError(f"node {node} is in no group")  # groups tile the children
 
 
-@dataclass(frozen=True)
-class _Grouped:
-    """The part that is the same where any member of a group of siblings can do its task."""
+class _Grouped(TreePlan):
+    """The part that is the same for both: any member of a group can do its task, also without `stragglers` siblings."""
 
-    tree: Tree
-    stragglers: int
-    samples: int
+    def __init__(self, scheme: TreeScheme, samples: int, stragglers: int) -> None:
+        super().__init__(scheme, samples)
+        self._stragglers = stragglers
 
     @cached_property
     def groups(self) -> Groups:
         """The groups of replicas."""
-        return Groups(self.tree, self.stragglers)
+        return Groups(self.tree, self._stragglers)
 
     @property
     def owners(self) -> Tree:
@@ -123,7 +98,6 @@ class _Grouped:
         return place * self.samples // self.owners.workers
 
 
-@dataclass(frozen=True)
 class Owned(_Grouped):
     """Every worker owns one unit; a task is the units of a subtree, and its name is the worker at the top.
 
@@ -131,13 +105,16 @@ class Owned(_Grouped):
     progressive order. If no straggler is tolerated, every group is one worker: uncoded.
     """
 
-    capacity: Sequence[float] | None = None
-    blocks: int = 1
-
-    def __post_init__(self) -> None:
-        units = self.tree.workers * self.blocks
-        if self.samples < units:
-            each = f", each in {self.blocks} blocks" if self.blocks > 1 else ""
+    def __init__(
+        self, scheme: TreeScheme, samples: int, stragglers: int, capacity: Sequence[float] | None = None,
+        blocks: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__(scheme, samples, stragglers)
+        self._capacity = capacity
+        self._blocks = blocks
+        units = self.tree.workers * blocks
+        if samples < units:
+            each = f", each in {blocks} blocks" if blocks > 1 else ""
             raise PlanError(
                 f"{self.samples} samples cannot be shared by {self.tree.workers} workers{each}; "
                 f"take at least {units} samples or fewer workers"
@@ -147,15 +124,15 @@ class Owned(_Grouped):
     @cached_property
     def _bounds(self) -> tuple[int, ...] | None:
         """The start of each unit, in preorder, if there are capacities."""
-        if self.capacity is None:
+        if self._capacity is None:
             return None
-        check_capacity(self.capacity, self.tree.workers)
+        check_capacity(self._capacity, self.tree.workers)
         in_order: list[Fraction] = [Fraction(0)] * self.tree.workers
-        for worker, capacity in enumerate(self.capacity, start=1):
+        for worker, capacity in enumerate(self._capacity, start=1):
             in_order[self.tree.preorder(worker)] = Fraction(capacity)
         total = sum(in_order)
         bounds = tuple(int(part * self.samples / total) for part in accumulate(in_order, initial=Fraction(0)))
-        for worker, capacity in enumerate(self.capacity, start=1):
+        for worker, capacity in enumerate(self._capacity, start=1):
             place = self.tree.preorder(worker)
             if bounds[place] == bounds[place + 1]:
                 raise PlanError(
@@ -199,11 +176,10 @@ class Owned(_Grouped):
         place = self.tree.preorder(owner)
         start, stop = self._bound(place), self._bound(place + 1)
         return tuple(
-            (Range(start + part.start, start + part.stop),) for part in split_evenly(stop - start, self.blocks)
+            (Range(start + part.start, start + part.stop),) for part in split_evenly(stop - start, self._blocks)
         )
 
 
-@dataclass(frozen=True)
 class Replicated(_Grouped):
     """Every group owns one unit, and each of its members computes it at once: eager repetition.
 
@@ -211,7 +187,8 @@ class Replicated(_Grouped):
     smaller tree, and its name is the node at the top.
     """
 
-    def __post_init__(self) -> None:
+    def __init__(self, scheme: TreeScheme, samples: int, stragglers: int) -> None:
+        super().__init__(scheme, samples, stragglers)
         if not self.tree.is_complete:
             raise SchemeError(
                 f"the eager order needs all leaves on the last level, but this tree ({self.tree}) has leaves above it; "

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from codedreduce.codes import GradientCode
 from codedreduce.codes.repetition import split_evenly
 from codedreduce.errors import PlanError, SchemeError
 from codedreduce.schemes.plan import NeededTask, Needs, Piece, Range, samples_in
-from codedreduce.topology import Tree
+from codedreduce.schemes.tree_plan import TreePlan
+
+if TYPE_CHECKING:
+    from codedreduce.schemes.scheme import TreeScheme
 
 
-@dataclass(frozen=True)
-class Coded:
+class Coded(TreePlan):
     """A parent computes its part of its task and cuts the rest by the rows of a code; weights multiply down the tree.
 
     Each worker has a single task, which has the number of the worker.
     """
 
-    tree: Tree
-    stragglers: int
-    samples: int
-    code: Callable[[int, int], GradientCode]
-    _splits: dict[int, tuple[Piece, Piece]] = field(default_factory=dict, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, scheme: TreeScheme, samples: int, code: Callable[[int, int], GradientCode]) -> None:
+        super().__init__(scheme, samples)
+        self._stragglers = scheme.stragglers
+        self._code = code
+        self._splits: dict[int, tuple[Piece, Piece]] = {}
         least = min(below // inner for inner, below in zip(self.tree.inner, self.tree.sizes[1:], strict=True))
-        if least <= self.stragglers:
+        if least <= self._stragglers:
             raise SchemeError(
-                f"tolerating {self.stragglers} stragglers takes at least {self.stragglers + 1} children under each "
+                f"tolerating {self._stragglers} stragglers takes at least {self._stragglers + 1} children under each "
                 f"parent; this tree ({self.tree}) has a parent with {least}"
             )
-        units = -int(-self._weight(0) * (self.stragglers + 1) // 1)
+        units = -int(-self._weight(0) * (self._stragglers + 1) // 1)
         if self.samples < units:
             raise PlanError(
                 f"{self.samples} samples cannot be cut into the {units} parts of a cyclic code over "
@@ -58,7 +58,7 @@ class Coded:
         if not children:
             return Needs()
         shares = tuple(NeededTask(child, (child,)) for child in children)
-        return Needs(shares, self.code(len(children), self.stragglers))
+        return Needs(shares, self._code(len(children), self._stragglers))
 
     def path(self, task: int) -> tuple[int, ...]:
         """One share at each level."""
@@ -72,13 +72,13 @@ class Coded:
         """The capacity of a subtree, in loads of one worker: 1 for its top, and the children's weights over s+1."""
         children = self.tree.children(node)
         below = self._equal_weight(self.tree.level(node) + 1) * len(children) if children else Fraction(0)
-        return (1 if node else 0) + below / (self.stragglers + 1)
+        return (1 if node else 0) + below / (self._stragglers + 1)
 
     def _equal_weight(self, level: int) -> Fraction:
         """The weight of a subtree of a level, if each of its parents has the average number of children."""
         weight = Fraction(1)
         for above in range(self.tree.depth - 1, level - 1, -1):
-            weight = 1 + weight * Fraction(self.tree.sizes[above + 1], self.tree.sizes[above]) / (self.stragglers + 1)
+            weight = 1 + weight * Fraction(self.tree.sizes[above + 1], self.tree.sizes[above]) / (self._stragglers + 1)
         return weight
 
     def _split(self, node: int) -> tuple[Piece, Piece]:
@@ -97,7 +97,7 @@ class Coded:
         parent = self.tree.parent(node)
         rest = self._split(parent)[1]
         siblings = self.tree.children(parent)
-        code = self.code(len(siblings), self.stragglers)
+        code = self._code(len(siblings), self._stragglers)
         bounds = split_evenly(samples_in((rest,)), code.k)
         return tuple(
             Range(part.start, part.stop, part.weight * weight)

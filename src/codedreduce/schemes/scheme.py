@@ -12,7 +12,7 @@ import numpy as np
 
 from codedreduce.codes import cyclic
 from codedreduce.errors import PlanError, SchemeError
-from codedreduce.schemes.allocation import Allocation, Owned, Replicated, check_capacity
+from codedreduce.schemes.allocation import Owned, Replicated, check_capacity
 from codedreduce.schemes.coded import Coded
 from codedreduce.schemes.plan import Array, Plan, samples_in
 from codedreduce.schemes.ring_plan import RingPlan
@@ -78,7 +78,7 @@ class TreeScheme(Scheme):
     def plan(self, *, samples: int) -> TreePlan:
         """Lay the scheme over a batch of this many samples."""
         self._check_samples(samples)
-        return TreePlan(self, samples, self._allocate(samples))
+        return self._allocate(samples)
 
     @property
     def bit_identical(self) -> bool:
@@ -86,7 +86,7 @@ class TreeScheme(Scheme):
         return getattr(self, "code", "repetition") == "repetition"
 
     @abstractmethod
-    def _allocate(self, samples: int) -> Allocation: ...
+    def _allocate(self, samples: int) -> TreePlan: ...
 
     def suffices(self, plan: TreePlan, parent: int, silent: set[int]) -> bool:
         """Whether a parent can do its task without its silent children."""
@@ -133,8 +133,8 @@ class MasterWorker(_OneLevel):
     stragglers: ClassVar[int] = 0
     name: ClassVar[str] = "master-worker"
 
-    def _allocate(self, samples: int) -> Allocation:
-        return Owned(self.tree, 0, samples, self.capacity)
+    def _allocate(self, samples: int) -> TreePlan:
+        return Owned(self, samples, 0, self.capacity)
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,8 @@ class GradientCoding(_OneLevel):
         _check_tolerance(self.stragglers, self.workers)
         _check_code(self.code)
 
-    def _allocate(self, samples: int) -> Allocation:
-        return _eager(self.tree, self.stragglers, samples, self.code, self.seed)
+    def _allocate(self, samples: int) -> TreePlan:
+        return _eager(self, samples, self.code, self.seed)
 
     @property
     def label(self) -> str:
@@ -189,8 +189,8 @@ class LiveCompensation(_OneLevel):
         """The number of workers that the root does not wait for."""
         return self.workers - self.wait_for
 
-    def _allocate(self, samples: int) -> Allocation:
-        return Owned(self.tree, 0, samples, blocks=self.blocks)
+    def _allocate(self, samples: int) -> TreePlan:
+        return Owned(self, samples, 0, blocks=self.blocks)
 
     def suffices(self, plan: TreePlan, parent: int, silent: set[int]) -> bool:
         """Whether K workers are left."""
@@ -252,10 +252,10 @@ class CodedReduce(TreeScheme):
         """N."""
         return self.tree.workers
 
-    def _allocate(self, samples: int) -> Allocation:
+    def _allocate(self, samples: int) -> TreePlan:
         if self.order == "progressive":
-            return Owned(self.tree, self.stragglers, samples, self.capacity)
-        return _eager(self.tree, self.stragglers, samples, self.code, self.seed)
+            return Owned(self, samples, self.stragglers, self.capacity)
+        return _eager(self, samples, self.code, self.seed)
 
     @property
     def label(self) -> str:
@@ -374,12 +374,12 @@ class Striped(Scheme):
         return f"{self.label} over {self.ranks} ranks"
 
 
-def _eager(tree: Tree, stragglers: int, samples: int, code: CodeName, seed: int | None) -> Allocation:
-    if stragglers == 0:
-        return Owned(tree, 0, samples)
+def _eager(scheme: TreeScheme, samples: int, code: CodeName, seed: int | None) -> TreePlan:
+    if scheme.stragglers == 0:
+        return Owned(scheme, samples, 0)
     if code == "repetition":
-        return Replicated(tree, stragglers, samples)
-    return Coded(tree, stragglers, samples, lambda n, s: cyclic(n, s, seed))
+        return Replicated(scheme, samples, scheme.stragglers)
+    return Coded(scheme, samples, lambda n, s: cyclic(n, s, seed))
 
 
 def _check_tolerance(stragglers: int, children: int) -> None:

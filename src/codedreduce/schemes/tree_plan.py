@@ -1,15 +1,15 @@
-"""A plan over a tree."""
+"""A plan over a tree; `allocation` and `coded` have the three ways to lay a batch over one."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from codedreduce.errors import PlanError, TooManyStragglers
-from codedreduce.schemes.allocation import Allocation
-from codedreduce.schemes.plan import Array, Gradients, Needs, Plan, Unit, evaluate
+from codedreduce.schemes.plan import Array, Gradients, Piece, Plan, Unit, evaluate
 from codedreduce.topology import Tree
 from codedreduce.vectors import combine, empty_like
 
@@ -18,26 +18,34 @@ if TYPE_CHECKING:
 
 
 class TreePlan(Plan):
-    """For each node of a tree: its tasks in their order, its computation, and what it waits for."""
+    """For each node of a tree: its tasks in their order, its computation, and what it waits for.
+
+    A way to lay a batch over a tree answers the questions about a node and a task (`group`, `order`, `pieces`, `needs`)
+    in time proportional to the depth of the tree. The name of a task is an integer; the root's is 0.
+    """
 
     scheme: TreeScheme
-
-    def __init__(self, scheme: TreeScheme, samples: int, allocation: Allocation) -> None:
-        super().__init__(scheme, samples)
-        self.allocation = allocation
 
     @property
     def tree(self) -> Tree:
         """The tree the plan is laid over."""
         return self.scheme.tree
 
-    def group(self, node: int) -> range:
-        """The siblings that can do the node's task, including itself."""
-        return self.allocation.group(node)
-
+    @abstractmethod
     def order(self, node: int, parent_task: int) -> tuple[int, ...]:
         """The tasks of a worker, in order, while its parent works on `parent_task`."""
-        return self.allocation.order(node, parent_task)
+
+    @abstractmethod
+    def pieces(self, node: int, task: int) -> tuple[Piece, ...]:
+        """The node's own computation for a task."""
+
+    @abstractmethod
+    def path(self, task: int) -> tuple[int, ...]:
+        """The share index of a task at each level."""
+
+    @abstractmethod
+    def size(self, task: int) -> int:
+        """The number of samples in a task."""
 
     @property
     def has_redundancy(self) -> bool:
@@ -68,8 +76,8 @@ class TreePlan(Plan):
         """The computation of a worker itself for a task, or in place of its parent."""
         if self.is_delegated(task):
             owner = task - self.workers
-            return Unit(task, self.allocation.path(owner), self.allocation.pieces(self.tree.parent(node), owner))
-        return Unit(task, self.allocation.path(task), self.allocation.pieces(node, task))
+            return Unit(task, self.path(owner), self.pieces(self.tree.parent(node), owner))
+        return Unit(task, self.path(task), self.pieces(node, task))
 
     def delegated(self, task: int) -> int:
         """The name of the owner's own unit of a task, when a child of the owner computes that unit instead.
@@ -78,14 +86,6 @@ class TreePlan(Plan):
         compute it: in the progressive order every child also holds the samples that its parent may have to compute.
         """
         return self.workers + task
-
-    def needs(self, node: int, task: int) -> Needs:
-        """What a node must receive for a task before it can send."""
-        return self.allocation.needs(node, task)
-
-    def size(self, task: int) -> int:
-        """The number of samples in a task."""
-        return self.allocation.size(task)
 
     def tasks(self, node: int) -> Iterator[int]:
         """Every task that a node may have to do, in the order in which it would do them."""
@@ -140,7 +140,7 @@ class TreePlan(Plan):
         return self.scheme.scale(self, self._value(0, 0, gradients, silent), silent)
 
     def _value(self, node: int, task: int, gradients: Gradients, silent: set[int]) -> Array:
-        terms = [evaluate(gradients, piece) for piece in self.allocation.pieces(node, task)]
+        terms = [evaluate(gradients, piece) for piece in self.pieces(node, task)]
         weights = [1.0] * len(terms)
         needs = self.needs(node, task)
         providers = [next((one for one in share.providers if one not in silent), None) for share in needs.shares]
