@@ -81,7 +81,7 @@ def test_progressive_loads(shape: tuple[int, int, int, int]) -> None:
             if n % (s + 1) == 0:
                 assert replicas == (s + 1) ** tree.level(node)
             assert abs(plan.load(node) - Fraction(replicas * d, tree.workers)) < replicas
-            assert len({unit.path for unit in plan.units(node)}) == replicas
+            assert len({unit.task for unit in plan.units(node)}) == replicas
     if L == 1 and n % (s + 1) == 0:
         eager = CodedReduce(tree, s, order="eager").plan(samples=d)
         assert abs(plan.load(1) - eager.load(1)) <= s + 1

@@ -163,10 +163,6 @@ class Owned(_Grouped):
         pairs = zip(self.groups.under(task), self.groups.under(node), strict=True)
         return Needs(tuple(NeededTask(owner, tuple(members)) for owners, members in pairs for owner in owners))
 
-    def path(self, task: int) -> tuple[int, ...]:
-        """The owner's index within its group, at each level."""
-        return tuple(owner - self.groups.place(owner)[1].start for owner in self.tree.ancestors(task))
-
     def _bound(self, place: int) -> int:
         return super()._bound(place) if self._bounds is None else self._bounds[place]
 
@@ -221,10 +217,6 @@ class Replicated(_Grouped):
         """One copy of each group's task."""
         pairs = zip(self.owners.children(task), self.groups.under(node), strict=True)
         return Needs(tuple(NeededTask(below, tuple(members)) for below, members in pairs))
-
-    def path(self, task: int) -> tuple[int, ...]:
-        """One share at each level."""
-        return (0,) * self.owners.level(task)
 
 
 def check_capacity(capacity: Sequence[float], workers: int) -> None:

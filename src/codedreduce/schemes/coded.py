@@ -60,10 +60,6 @@ class Coded(TreePlan):
         shares = tuple(NeededTask(child, (child,)) for child in children)
         return Needs(shares, self._code(len(children), self._stragglers))
 
-    def path(self, task: int) -> tuple[int, ...]:
-        """One share at each level."""
-        return (0,) * self.tree.level(task)
-
     def size(self, task: int) -> int:
         """The number of samples in a task."""
         return samples_in((self.task(task),))

@@ -67,10 +67,9 @@ Gradients = Array | Callable[[Piece], Array]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One task of a node: its name, its path (share index at each level), and the pieces that the node computes."""
+    """One task of a node: its name, and the pieces that the node computes."""
 
     task: int
-    path: tuple[int, ...]
     pieces: tuple[Piece, ...]
 
     @property

@@ -44,7 +44,7 @@ class RingPlan(Plan):
     def unit(self, node: int) -> Unit:
         """The computation of a worker: the node-th of N equal ranges."""
         start, stop = ((place * self.samples) // self.workers for place in (node - 1, node))
-        return Unit(node, (0,), ((Range(start, stop),),))
+        return Unit(node, ((Range(start, stop),),))
 
     def needs(self, node: int, task: int) -> Needs:
         """Every worker receives from the one before it."""

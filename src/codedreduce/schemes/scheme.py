@@ -126,7 +126,7 @@ class MasterWorker(_OneLevel):
     """Uncoded master-worker, or parameter server: every worker sends to the root, and the root waits for all.
 
     >>> list(MasterWorker(4).plan(samples=100).units(2))
-    [Unit(task=2, path=(0,), pieces=((Range(start=25, stop=50, weight=1.0),),))]
+    [Unit(task=2, pieces=((Range(start=25, stop=50, weight=1.0),),))]
     """
 
     capacity: tuple[float, ...] | None = None

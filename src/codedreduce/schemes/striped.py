@@ -123,7 +123,7 @@ class StripedPlan(Plan):
             raise PlanError(f"there is no unit {number} in this plan: they are 0..{len(self.all_units) - 1}")
         start, stop = ((place * self.samples) // len(self.all_units) for place in (number, number + 1))
         blocks = split_evenly(stop - start, self.blocks)
-        return Unit(number, (0,), tuple((Range(start + one.start, start + one.stop),) for one in blocks))
+        return Unit(number, tuple((Range(start + one.start, start + one.stop),) for one in blocks))
 
     def held(self, node: int) -> Iterator[Unit]:
         """The units of all ranks in the rank's group: its own, and those it may have to compute."""

@@ -40,10 +40,6 @@ class TreePlan(Plan):
         """The node's own computation for a task."""
 
     @abstractmethod
-    def path(self, task: int) -> tuple[int, ...]:
-        """The share index of a task at each level."""
-
-    @abstractmethod
     def size(self, task: int) -> int:
         """The number of samples in a task."""
 
@@ -76,8 +72,8 @@ class TreePlan(Plan):
         """The computation of a worker itself for a task, or in place of its parent."""
         if self.is_delegated(task):
             owner = task - self.workers
-            return Unit(task, self.path(owner), self.pieces(self.tree.parent(node), owner))
-        return Unit(task, self.path(task), self.pieces(node, task))
+            return Unit(task, self.pieces(self.tree.parent(node), owner))
+        return Unit(task, self.pieces(node, task))
 
     def delegated(self, task: int) -> int:
         """The name of the owner's own unit of a task, when a child of the owner computes that unit instead.
