@@ -46,13 +46,18 @@ def _call(name: str, *arguments: Any) -> None:
         raise CudaError(errno.ENOMEM, f"{name}: {_runtime().cudaGetErrorString(code).decode()}")
 
 
-def allocate(size: int, device: torch.device) -> int:
-    """Allocate memory that other processes can open; return its address."""
+def _address(name: str, device: torch.device, *arguments: Any) -> int:
+    """The address that a call on a device writes to its first argument."""
     pointer = ctypes.c_void_p()
     with torch.cuda.device(device):
-        _call("cudaMalloc", ctypes.byref(pointer), ctypes.c_size_t(size))
+        _call(name, ctypes.byref(pointer), *arguments)
     assert pointer.value is not None
     return pointer.value
+
+
+def allocate(size: int, device: torch.device) -> int:
+    """Allocate memory that other processes can open; return its address."""
+    return _address("cudaMalloc", device, ctypes.c_size_t(size))
 
 
 def free(address: int) -> None:
@@ -69,12 +74,7 @@ def handle_of(address: int) -> bytes:
 
 def open_handle(handle: bytes, device: torch.device) -> int:
     """Open another process's memory; return its address in this process."""
-    found, pointer = _Handle(), ctypes.c_void_p()
-    ctypes.memmove(ctypes.byref(found), handle, HANDLE)
-    with torch.cuda.device(device):
-        _call("cudaIpcOpenMemHandle", ctypes.byref(pointer), found, ctypes.c_uint(_LAZY_PEER_ACCESS))
-    assert pointer.value is not None
-    return pointer.value
+    return _address("cudaIpcOpenMemHandle", device, _Handle.from_buffer_copy(handle), ctypes.c_uint(_LAZY_PEER_ACCESS))
 
 
 def close_handle(address: int) -> None:

@@ -106,7 +106,9 @@ class RunningStatistics:
     @torch.no_grad()
     def remember(self, totals: np.ndarray[Any, Any]) -> None:
         """Update the running statistics of the layers with the sums over a batch."""
-        for layer, part in zip(self._layers, _split(totals, self._sizes), strict=True):
+        ends = np.cumsum(self._sizes)
+        for layer, size, end in zip(self._layers, self._sizes, ends, strict=True):
+            part = totals[end - size : end]
             if part[-1] == 0:  # the layer was not used, or not in training mode
                 continue
             tracked = cast(torch.Tensor, layer.num_batches_tracked)
@@ -116,7 +118,3 @@ class RunningStatistics:
             for running, now in ((layer.running_mean, mean), (layer.running_var, variance)):
                 buffer = cast(torch.Tensor, running)
                 buffer.lerp_(torch.from_numpy(now).to(buffer), momentum)
-
-
-def _split(totals: np.ndarray[Any, Any], sizes: Sequence[int]) -> list[np.ndarray[Any, Any]]:
-    return np.split(totals, np.cumsum(sizes)[:-1]) if sizes else []

@@ -29,20 +29,11 @@ class RequestedGradient:
         self._asked = asked
         self._marks = marks
         self._last = gradients[0]  # the one that was used last
+        self.should_stop: Callable[[], bool] = lambda: False  # called before every micro-batch
         self._others = [
             [one for other in models for one in other.parameters() if id(one) not in {id(p) for p in mine.parameters()}]
             for mine in models
         ]
-
-    @property
-    def should_stop(self) -> Callable[[], bool]:
-        """The check whether to stop, called before every micro-batch."""
-        return self._gradients[0].should_stop
-
-    @should_stop.setter
-    def should_stop(self, asks: Callable[[], bool]) -> None:
-        for one in self._gradients:
-            one.should_stop = asks
 
     def __call__(self, piece: Piece, model: Vector, round_: int, out: AnyVector, node: int) -> bool:
         """Write the gradient sum of a piece for the round's request; return False if it had to stop."""
@@ -63,6 +54,7 @@ class RequestedGradient:
     def _compute(self, piece: Piece, model: Vector, out: AnyVector, node: int, *, add: bool) -> bool:
         request = self._asked(model)
         gradient = self._last = self._gradients[request.training]
+        gradient.should_stop = self.should_stop
         with _held_still(self._others[request.training]):
             if not gradient(piece, model, request.step, out[: gradient.length], node, add=add):
                 return False
