@@ -1,6 +1,6 @@
 """Schemes, and the plans that assign the computation to nodes.
 
-`scheme` defines the schemes. `plan` is the interface of plans; `tree_plan` (with `allocation` and `coded`), `ring_plan`
+`scheme` defines the schemes. `plan` is the interface of plans; `tree_plan` (with `allocation`), `ring_plan`
 and `striped` implement it. `names` parses schemes from text. `choice` selects a scheme when the user names none, and
 gives the reason.
 """

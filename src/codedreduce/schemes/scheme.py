@@ -12,8 +12,7 @@ import numpy as np
 
 from codedreduce.codes import cyclic
 from codedreduce.errors import PlanError, SchemeError
-from codedreduce.schemes.allocation import Owned, Replicated, check_capacity
-from codedreduce.schemes.coded import Coded
+from codedreduce.schemes.allocation import Coded, Owned, Replicated, check_capacity
 from codedreduce.schemes.plan import Array, Plan, samples_in
 from codedreduce.schemes.ring_plan import RingPlan
 from codedreduce.schemes.striped import StripedPlan

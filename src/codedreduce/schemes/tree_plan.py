@@ -1,4 +1,4 @@
-"""A plan over a tree; `allocation` and `coded` have the three ways to lay a batch over one."""
+"""A plan over a tree; `allocation` has the three ways to lay a batch over one."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ import torch
 from codedreduce.errors import MemoryGone, WireError
 from codedreduce.memory.arena import STAMP, Reference, fence, open_file, shown_as
 from codedreduce.torch.device import cuda
+from codedreduce.torch.device.tensors import as_vector
 from codedreduce.vectors import Vector
 
 #: In a reference, the number of bits for the place in a region; the bits above are the region's number.
@@ -155,8 +156,7 @@ class DeviceArena:
         return self._tensor(region.address + within, reference.size // self.dtype.itemsize)
 
     def _tensor(self, address: int, count: int) -> Vector:
-        found: Vector = cuda.tensor_at(address, count, self.dtype.str, self._device)  # type: ignore[assignment]
-        return found
+        return as_vector(cuda.tensor_at(address, count, self.dtype.str, self._device))
 
     def _region_of(self, chunk: Vector) -> tuple[OpenedArena, Region] | None:
         if not isinstance(chunk, torch.Tensor):  # a state, which is bytes

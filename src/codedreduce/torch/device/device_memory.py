@@ -17,7 +17,7 @@ from codedreduce.schemes import StripedPlan
 from codedreduce.torch.device import cuda
 from codedreduce.torch.device.device_arena import DeviceArena
 from codedreduce.torch.device.pinned import PinnedMemory
-from codedreduce.torch.device.tensors import after_the_rest, dtype_of
+from codedreduce.torch.device.tensors import after_the_rest, as_vector, dtype_of
 from codedreduce.vectors import Vector, convert
 
 log = logging.getLogger("codedreduce")
@@ -40,8 +40,7 @@ class DeviceMemory(Memory):
 
     def empty(self, length: int, dtype: npt.DTypeLike) -> Vector:
         """Return room for a vector that only this process reads."""
-        found: Vector = torch.empty(length, dtype=dtype_of(dtype), device=self.device)  # type: ignore[assignment]
-        return found
+        return as_vector(torch.empty(length, dtype=dtype_of(dtype), device=self.device))
 
     def gathered(self, chunks: Iterable[Vector], length: int, dtype: npt.DTypeLike) -> Vector:
         """Return the concatenated chunks, after all of them were read."""
@@ -51,13 +50,11 @@ class DeviceMemory(Memory):
             for chunk in chunks:
                 convert(chunk, out[start : start + len(chunk)])
                 start += len(chunk)
-        found: Vector = out
-        return found
+        return as_vector(out)
 
     def from_host(self, data: npt.NDArray[Any]) -> Vector:
         """Copy received numbers to the device."""
-        found: Vector = torch.from_numpy(np.array(data)).to(self.device)  # type: ignore[assignment]
-        return found
+        return as_vector(torch.from_numpy(np.array(data)).to(self.device))
 
 
 def memory_alone(device: torch.device | None) -> Memory | None:

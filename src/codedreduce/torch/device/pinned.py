@@ -15,7 +15,7 @@ from codedreduce.memory.arena import Arena
 from codedreduce.memory.memory import Memory
 from codedreduce.packed import Packed
 from codedreduce.torch.device import cuda
-from codedreduce.torch.device.tensors import after_the_rest, dtype_of
+from codedreduce.torch.device.tensors import after_the_rest, as_vector, dtype_of
 from codedreduce.vectors import Vector, convert
 
 log = logging.getLogger("codedreduce")
@@ -78,8 +78,7 @@ class PinnedMemory(Memory):
 
     def working(self, length: int, dtype: npt.DTypeLike) -> Vector:
         """Return room on the device for a vector that is computed, and then packed elsewhere."""
-        found: Vector = torch.empty(length, dtype=dtype_of(dtype), device=self._device)  # type: ignore[assignment]
-        return found
+        return as_vector(torch.empty(length, dtype=dtype_of(dtype), device=self._device))
 
     def gathered(self, chunks: Iterable[Vector], length: int, dtype: npt.DTypeLike) -> Vector:
         """Return the concatenated chunks on the device: each is copied while the next is read."""
@@ -93,8 +92,7 @@ class PinnedMemory(Memory):
                 Packed(landed, sum(one.exact for one in packed), packed[0].narrow, dtype).give(out)
             else:
                 self._copy(chunks, out)
-        found: Vector = out
-        return found
+        return as_vector(out)
 
     def _copy(self, chunks: Iterable[Vector], out: torch.Tensor) -> None:
         if len(self._room) != len(out) or self._room.dtype != out.dtype:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -59,9 +58,7 @@ class Stepping:
         self._hook = register_optimizer_step_pre_hook(self._look)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._hook.remove()
 
     def given(self, round_: int, parameters: Sequence[torch.nn.Parameter]) -> None:
