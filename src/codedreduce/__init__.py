@@ -2,7 +2,7 @@
 
 The layers, each importing only from those before it:
 
-    codes, topology     gradient codes; trees and rings
+    codes, topology     gradient codes; trees
     schemes             a scheme with workers and samples is a plan: which rank computes what, what each parent needs
     protocol            state machines without I/O: root, worker, ring node, rank
     memory, process     shared memory; processes of this host

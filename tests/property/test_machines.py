@@ -69,7 +69,7 @@ class GoingOn(RuleBasedStateMachine):
         self.seen = self.heard = len(self.talk.done)
         self.sums: dict[tuple[int, ...], bytes] = {}
         self.workers = set(machine.plan.computing)
-        parents = [machine.plan.ring.previous(machine.node)] if isinstance(machine, RingNode) else []
+        parents = [machine.plan.previous(machine.node)] if isinstance(machine, RingNode) else []
         if isinstance(machine, Rank):
             parents = self.talk.others or [STRANGER]
         elif not isinstance(machine, RingNode) and machine.node:

@@ -21,7 +21,7 @@ def neighbours_of(talk: Talk) -> list[int]:
     """Those that a machine listens to, one of each kind."""
     machine = talk.machine
     if isinstance(machine, RingNode):
-        return [machine.plan.ring.previous(machine.node)]
+        return [machine.plan.previous(machine.node)]
     if isinstance(machine, Rank):
         return talk.others[:2]
     return [*talk.children[:1], *([talk.parent] if machine.node else [])]

@@ -7,7 +7,6 @@ import pytest
 import codedreduce
 from codedreduce import errors
 from codedreduce._extras import require
-from codedreduce.topology import Ring
 
 
 def test_public_names() -> None:
@@ -51,11 +50,11 @@ def test_a_broken_package_is_not_called_missing(tmp_path, monkeypatch) -> None:
 
 
 def test_ring_neighbours() -> None:
-    ring = Ring(5)
+    ring = codedreduce.RingAllReduce(5).plan(samples=5)
     for node in range(1, 6):
         assert ring.previous(ring.next(node)) == node
-    with pytest.raises(errors.TreeError, match="got 0"):
-        Ring(0)
+    with pytest.raises(errors.SchemeError, match="got 0"):
+        codedreduce.RingAllReduce(0)
 
 
 def test_nothing_depends_on_the_time_of_day() -> None:

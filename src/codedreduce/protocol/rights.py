@@ -55,8 +55,8 @@ def rights_at(node: int, plan: Plan) -> Rights:
     """The messages that the neighbours of a node may send to it."""
     if isinstance(plan, RingPlan):
         return Rights(
-            above={plan.ring.next(node): frozenset()},
-            below={plan.ring.previous(node): said_by(RingNode, PREVIOUS)},
+            above={plan.next(node): frozenset()},
+            below={plan.previous(node): said_by(RingNode, PREVIOUS)},
         )
     if isinstance(plan, StripedPlan):
         kinds = said_by(Rank, LEADER, FOLLOWER, PEER)

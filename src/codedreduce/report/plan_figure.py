@@ -151,7 +151,7 @@ def _draw_ring(ax: Axes, plan: RingPlan) -> None:
     scale = min(1.0, 18 / plan.workers)
     for node, place in places.items():
         ax.annotate(
-            "", places[plan.ring.next(node)], place,
+            "", places[plan.next(node)], place,
             arrowprops={"arrowstyle": "-|>", "color": MUTED, "shrinkA": 15 * scale, "shrinkB": 15 * scale, "lw": 1.4},
         )  # fmt: skip
         _dot(ax, place, str(node), group_colour(node - 1), 620 * scale**2, max(3.0, 9 * scale))

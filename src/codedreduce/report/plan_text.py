@@ -85,7 +85,7 @@ def _ring(plan: Plan) -> Text:
     for node in range(1, min(plan.workers, SHOWN_WHOLE) + 1):
         part = plan.unit(node).pieces[0][0]
         text.append(f"● {node}", style=f"bold {group_colour(node - 1)}")
-        text.append(f"  {len(part)} samples: [{part.start}, {part.stop}), sends to {plan.ring.next(node)}\n")
+        text.append(f"  {len(part)} samples: [{part.start}, {part.stop}), sends to {plan.next(node)}\n")
     if plan.workers > SHOWN_WHOLE:
         text.append(f"... and so on to {plan.workers}\n", style="dim")
     return text

@@ -10,7 +10,6 @@ import numpy as np
 from codedreduce.codes.repetition import split_evenly
 from codedreduce.errors import PlanError, TooManyStragglers
 from codedreduce.schemes.plan import Array, Gradients, NeededTask, Needs, Plan, Range, Unit, evaluate
-from codedreduce.topology import Ring
 
 if TYPE_CHECKING:
     from codedreduce.schemes.scheme import RingAllReduce
@@ -21,15 +20,23 @@ class RingPlan(Plan):
 
     In each of steps 0..N-2 a worker adds its part to a segment and passes the segment on. In the next N-1 steps the
     finished segments go round. Segment c starts at worker c+1 and is finished at worker c.
+
+    >>> from codedreduce import RingAllReduce
+    >>> plan = RingAllReduce(4).plan(samples=4)
+    >>> plan.next(4), plan.previous(1)
+    (1, 4)
     """
 
     scheme: RingAllReduce
     first_node: ClassVar[int] = 1
 
-    @property
-    def ring(self) -> Ring:
-        """The ring the plan is laid over."""
-        return self.scheme.ring
+    def next(self, node: int) -> int:
+        """The worker that receives from `node`."""
+        return node % self.workers + 1
+
+    def previous(self, node: int) -> int:
+        """The worker that sends to `node`."""
+        return (node - 2) % self.workers + 1
 
     def group(self, node: int) -> range:
         """Only the node itself: no worker can do the task of another."""
@@ -48,7 +55,7 @@ class RingPlan(Plan):
 
     def needs(self, node: int, task: int) -> Needs:
         """Every worker receives from the one before it."""
-        return Needs((NeededTask(task, (self.ring.previous(node),)),))
+        return Needs((NeededTask(task, (self.previous(node),)),))
 
     def segments(self, length: int) -> tuple[range, ...]:
         """The segments of a vector; workers c+1, c+2, ..., c (as 1..N) reduce segment c in this order."""

@@ -17,7 +17,7 @@ from codedreduce.schemes.plan import Array, Plan, samples_in
 from codedreduce.schemes.ring_plan import RingPlan
 from codedreduce.schemes.striped import StripedPlan
 from codedreduce.schemes.tree_plan import TreePlan
-from codedreduce.topology import Ring, Tree
+from codedreduce.topology import Tree
 
 CodeName = Literal["repetition", "cyclic"]
 Order = Literal["progressive", "eager"]
@@ -279,11 +279,6 @@ class RingAllReduce(Scheme):
 
     def __post_init__(self) -> None:
         _check_workers(self.workers)
-
-    @property
-    def ring(self) -> Ring:
-        """The ring of all workers."""
-        return Ring(self.workers)
 
     def plan(self, *, samples: int) -> RingPlan:
         """Lay the ring over a batch."""

@@ -1,6 +1,5 @@
-"""Topologies: which nodes exchange messages."""
+"""Trees of workers: which nodes exchange messages."""
 
-from codedreduce.topology.ring import Ring
 from codedreduce.topology.tree import Tree
 
-__all__ = ["Ring", "Tree"]
+__all__ = ["Tree"]

@@ -112,7 +112,7 @@ def _places(run: Run) -> tuple[str, ...]:
 def neighbours(plan: Plan, node: int) -> tuple[tuple[int, ...], bool]:
     """The nodes that a node connects to, if any, and whether others connect to it."""
     if isinstance(plan, RingPlan):
-        return (plan.ring.next(node),), True
+        return (plan.next(node),), True
     if isinstance(plan, StripedPlan):
         return tuple(other for other in plan.computing if other != node), True
     assert isinstance(plan, TreePlan)

@@ -69,7 +69,7 @@ class RingNode(Machine):
         self.generation = settings.generation
         self.state: RingState = WAITING
         self.round = settings.after
-        self.next = plan.ring.next(node)
+        self.next = plan.next(node)
         self.out = Outbox(self._actions, self.next, self._window(plan, settings))
         self.workers = plan.workers
         self._pieces = plan.unit(node).pieces
@@ -86,7 +86,7 @@ class RingNode(Machine):
         return max(settings.window, min(MOST_IN_FLIGHT, settings.window * settings.chunk // longest))
 
     def _role_of(self, sender: int) -> From:
-        return PREVIOUS if sender == self.plan.ring.previous(self.node) else STRANGER
+        return PREVIOUS if sender == self.plan.previous(self.node) else STRANGER
 
     def _fits(self, message: AnyMessage, data: Vector) -> bool:
         assert isinstance(message, RingChunk)
