@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -52,19 +52,17 @@ class TellsSteps:
 
 
 class Watch:
-    """Receives reports of steps, and shows the latest."""
+    """Receives reports of steps, and calls `draw` to show the latest: nowhere, unless it is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, draw: Callable[[Watch], None] = lambda watch: None) -> None:
+        self._draw = draw
         self._rows: deque[dict[str, Any]] = deque(maxlen=ROWS)
 
     def hear(self, word: Word) -> None:
         """Take reports of steps from a process's messages."""
         if word.what is What.STEPS:
             self._rows.append(dict(word.step))
-            self.draw()
-
-    def draw(self) -> None:
-        """Show the current table; this base class has no place for it."""
+            self._draw(self)
 
     def write(self, text: str) -> None:
         """Show the output of a process."""
@@ -95,19 +93,18 @@ class Watch:
         return table
 
 
-class InNotebook(Watch):
+class InNotebook:
     """Shows the table below the cell, and updates it in place."""
 
     def __init__(self, display: Any) -> None:
-        super().__init__()
         self._display = display
         self._handle: Any = None
 
-    def draw(self) -> None:
+    def __call__(self, watch: Watch) -> None:
         """Show an HTML table, which has aligned columns in any font, with plain text as a fallback."""
         console = Console(file=io.StringIO(), record=True, width=100, force_jupyter=False, force_terminal=False)
-        console.print(self.table())
-        shown = {"text/html": _html(self.rows()), "text/plain": console.export_text()}
+        console.print(watch.table())
+        shown = {"text/html": _html(watch.rows()), "text/plain": console.export_text()}
         if self._handle is None:
             self._handle = self._display(shown, raw=True, display_id=True)
         else:
@@ -126,28 +123,16 @@ def _html(rows: list[tuple[str, ...]]) -> str:
     return f'<table style="margin-left:0;{numerals}">' + "".join(lines) + "</table>"
 
 
-class OnTerminal(Watch):
-    """Shows the table at the foot of the terminal, below the output of processes."""
-
-    def __init__(self, live: Live) -> None:
-        super().__init__()
-        self._live = live
-
-    def draw(self) -> None:
-        """Update the table in place."""
-        self._live.update(self.table())
-
-
 @contextlib.contextmanager
 def watching(live: bool) -> Iterator[Watch]:
     """Yield the live table for this environment: a notebook, a terminal, or none."""
     display = _notebooks_display() if live else None
     console = Console()
     if display is not None:
-        yield InNotebook(display)
+        yield Watch(InNotebook(display))
     elif live and console.is_terminal:
-        with Live(console=console, refresh_per_second=10) as shown:
-            yield OnTerminal(shown)
+        with Live(console=console, refresh_per_second=10) as shown:  # at the foot, below the output of processes
+            yield Watch(lambda watch: shown.update(watch.table()))
     else:
         yield Watch()
 
