@@ -108,7 +108,7 @@ class OnRank(_InCluster):
         trainings, nothing = run.trainings, np.zeros(1)
         for one in trainings:
             round_ = run.requests.steps[one.number] + 1
-            compile_in_turn(one.training, one.layout, self.pieces(trainings.plan), round_, trainings.planned)
+            compile_in_turn(one.training, one.layout, self.pieces(trainings.plan), round_, trainings.plan.samples)
         of_run = self._run(trainings, run.length, run.subject, run.requests.round)
         node = Node(
             of_run, self._membership.rank, gradient=run.gradient(), replica=run.replica,

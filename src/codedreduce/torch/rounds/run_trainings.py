@@ -120,11 +120,6 @@ class RunTrainings(list[RunTraining]):
         return max(self, key=lambda one: one.training.planned).plan
 
     @property
-    def planned(self) -> int:
-        """The item count of the plan."""
-        return max(one.training.planned for one in self)
-
-    @property
     def length(self) -> int:
         """The length of a vector that suffices for each of them."""
         return max(one.layout.length for one in self)

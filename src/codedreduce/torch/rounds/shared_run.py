@@ -110,8 +110,8 @@ class SharedRun:
     def _load_ahead(self, trainings: Sequence[RunTraining], folder: contextlib.ExitStack) -> None:
         """Start the processes that load samples, where `num_workers` is set; at first, before there are threads."""
         for one in trainings:
-            pieces, after = self._role.pieces(self.trainings.plan), self.requests.steps[one.number]
-            one.source = folder.enter_context(one.training.loading(pieces, after, self.trainings.planned))
+            plan, after = self.trainings.plan, self.requests.steps[one.number]
+            one.source = folder.enter_context(one.training.loading(self._role.pieces(plan), after, plan.samples))
 
     def _resume(self, folder: contextlib.ExitStack) -> None:
         saved = next((one for one in self.trainings if one.saving is not None), None)
@@ -132,8 +132,9 @@ class SharedRun:
 
     def gradient(self) -> RequestedGradient:
         """Return the gradient function of its rounds, where every process has the models."""
+        planned = self.trainings.plan.samples
         gradients = [
-            UnitGradient(one.training, one.layout, given_model=False, source=one.source, planned=self.trainings.planned)
+            UnitGradient(one.training, one.layout, given_model=False, source=one.source, planned=planned)
             for one in self.trainings
         ]
         return RequestedGradient(
