@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -107,7 +106,9 @@ class Cluster:
 
     def __init__(self, membership: Membership | None, scheme: Scheme, on_note: OnNote) -> None:
         self._membership = membership
-        self._scheme = scheme
+        self.rank = membership.rank if membership else 0  # rank 0 is the first leader, or the root of a tree
+        self.size = membership.size if membership else 1  # the number of processes in the run
+        self.scheme = scheme  # which rank computes which units, and which ranks step
         self._on_note = on_note
         self.loops = Loops()
         self._made: list[weakref.ref[RunTraining]] = []  # trainings without a requested round so far
@@ -116,21 +117,6 @@ class Cluster:
         self._world: World | None = None
         self._led_last: bool | None = None  # whether this rank was the leader at the end of the last run
         self._node: Node | None = None  # of the last run
-
-    @property
-    def rank(self) -> int:
-        """This process's rank. Rank 0 is the first leader, or the root of a tree."""
-        return self._membership.rank if self._membership else 0
-
-    @property
-    def size(self) -> int:
-        """The number of processes in the run."""
-        return self._membership.size if self._membership else 1
-
-    @property
-    def scheme(self) -> Scheme:
-        """The scheme: which rank computes which units, and which ranks step."""
-        return self._scheme
 
     @property
     def is_root(self) -> bool:
@@ -142,9 +128,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if self._running is not None:
             with contextlib.suppress(*(() if kind is None else (UsageError,))):  # the first error matters more
                 self._running.close(kind, error, trace)
@@ -237,7 +221,7 @@ class Cluster:
             for warning in training.rehearsal.warnings:
                 log.warning(warning)
         run_training = RunTraining(
-            training=training, layout=layout, plan=_planned(_scheme_for(self._scheme, wire, layout.device), training),
+            training=training, layout=layout, plan=_planned(_scheme_for(self.scheme, wire, layout.device), training),
             replica=TorchReplica(model, state), wire=wire, nonfinite=check_nonfinite(nonfinite or said),
             saving=self._saving(checkpoint, every, resume), state=state, stream=self._trainings,
         )  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Protocol, Self
 
 from codedreduce.errors import UsageError
@@ -60,9 +59,7 @@ class Kept:
                     raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         is_leaving = isinstance(error, Terminated)
         if isinstance(error, Terminated) and error.code and self._checkpoints is None:
             self._take_over()  # the run ends with this process, which has just become the leader

@@ -38,7 +38,13 @@ class LoaderSource:
         """Return the same source with shorter epochs, which have only the first `batches` batches."""
         if batches >= self.batches:
             return self
-        return replace(self, sampler=first_of_each_epoch(self.drawn(seed), batches, self.batches))
+        drawn, of = self.drawn(seed), self.batches
+
+        def first_batches(seed: int, round_: int) -> Indices:
+            epoch, place = divmod(round_ - 1, batches)
+            return drawn.indices(epoch * of + place + 1)
+
+        return replace(self, sampler=first_batches)
 
     def drawn(self, seed: int) -> Batches:
         """Return the samples of each round."""
@@ -61,16 +67,6 @@ class Counting:
     def __call__(self, samples: list[Any]) -> Counted:
         """Return the batch and its size."""
         return Counted(len(samples), (self.collate_fn or of_torch.default_collate)(samples))
-
-
-def first_of_each_epoch(drawn: Batches, first: int, of: int) -> Function:
-    """Return a sampler that takes the first `first` of the `of` batches of each epoch."""
-
-    def first_batches(seed: int, round_: int) -> Indices:
-        epoch, place = divmod(round_ - 1, first)
-        return drawn.indices(epoch * of + place + 1)
-
-    return first_batches
 
 
 def read_loader(loader: Any, sampler: Sampler | Function | None = None) -> LoaderSource:
