@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,6 +61,9 @@ class Replica(Protocol):
 
     def pack(self) -> Vector:
         """The whole state between two rounds, as opaque numbers."""
+
+    def copy(self) -> Callable[[], Vector]:
+        """Copy the state between two rounds; the returned function packs the copy, in another thread."""
 
     def unpack(self, state: Vector) -> None:
         """Replace the state by that of another rank."""

@@ -123,15 +123,14 @@ class Loops:
     """Records whether the script iterates over what `train` returned."""
 
     def __init__(self) -> None:
-        self._waiting: list[object] = []
+        self._waiting = 0  # trainings that nothing has iterated over
 
     def over(self, steps: Iterator[Any]) -> Iterator[Any]:
         """Return the same steps, and record when the script begins to iterate."""
-        name = object()
-        self._waiting.append(name)
+        self._waiting += 1
 
         def looped() -> Iterator[Any]:
-            self._waiting.remove(name)
+            self._waiting -= 1
             yield from steps
 
         return looped()

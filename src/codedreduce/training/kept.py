@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Protocol, Self
+from typing import Self
 
 from codedreduce.errors import UsageError
 from codedreduce.process.termination import Terminated
 from codedreduce.protocol.core.events import Note
 from codedreduce.run.journal import Journal
+from codedreduce.run.world import Replica
 from codedreduce.training.checkpoints import Checkpoints, InUse, Saving, Subject
-from codedreduce.vectors import Vector
-
-
-class Copied(Protocol):
-    """The object in the checkpoints: it can be copied, and restored."""
-
-    def copy(self) -> Callable[[], Vector]:
-        """Copy the state between two rounds; the returned function packs the copy, in another thread."""
-
-    def unpack(self, state: Vector) -> None:
-        """Restore a packed state."""
 
 
 class Kept:
@@ -32,7 +21,7 @@ class Kept:
     """
 
     def __init__(
-        self, saving: Saving, subject: Subject, replica: Copied, journal: Journal, suffix: str = ".npz",
+        self, saving: Saving, subject: Subject, replica: Replica, journal: Journal, suffix: str = ".npz",
         *, is_first: bool = True,
     ) -> None:  # fmt: skip
         self._replica = replica

@@ -24,6 +24,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from codedreduce.errors import UsageError
+from codedreduce.torch.data.samples import read_sample
 from codedreduce.torch.model.batch_norm import RunningStatistics, normalising
 from codedreduce.torch.model.layout import gradients_kept
 from codedreduce.torch.model.loss_output import Form, LossOutput
@@ -302,7 +303,7 @@ def _read_twice(training: Training, numbers: Sequence[int]) -> tuple[list[Any], 
     for _ in range(2):
         seed_everything(training.seed, 1, 0)
         begin = drawn()
-        found.append(training.read_samples(numbers))
+        found.append([read_sample(training.dataset, number) for number in numbers])
         draws = drawn() != begin
     for number, one, other in zip(numbers, *found, strict=True):
         if fingerprint([one]) != fingerprint([other]):

@@ -15,13 +15,12 @@ from codedreduce.errors import UsageError
 from codedreduce.schemes.plan import Piece, Range
 from codedreduce.torch.data.data_loader import what_to_give_instead
 from codedreduce.torch.data.prefetch import BatchSource, Prefetch, loading
-from codedreduce.torch.data.samples import Name, Order, Reading, collated, read_sample
+from codedreduce.torch.data.samples import Name, Order, Reading, collated
 from codedreduce.torch.model.batch_norm import normalising
 from codedreduce.torch.model.layout import on_device
 from codedreduce.torch.model.loss_output import At, Form, Losses, LossOutput, read_loss_output, takes_step
 from codedreduce.torch.training.rehearsal import Rehearsal, rehearse
 from codedreduce.training.batches import Batches, Function
-from codedreduce.training.permutation import Indices
 from codedreduce.training.samplers import Sampler
 
 #: The value of `coupled`: samples may be coupled within a micro-batch.
@@ -120,10 +119,6 @@ class Training:
         start, stop = (cut * (bound * -(-size // cut) // planned) for bound in (part.start, part.stop))
         for first in range(start, min(stop, size), together):
             yield range(first, min(first + together, stop, size))
-
-    def read_samples(self, indices: Sequence[int] | Indices) -> list[Any]:
-        """Read samples from the dataset."""
-        return [read_sample(self.dataset, int(index)) for index in indices]
 
     @cached_property
     def takes_step(self) -> bool:
