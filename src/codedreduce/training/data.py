@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -100,19 +100,15 @@ def rows_of(values: Array, ranges: Sequence[range]) -> Array:
     return np.concatenate([values[one.start : one.stop] for one in ranges])
 
 
-class Described(Protocol):
-    """An array, or its header."""
+class Header(NamedTuple):
+    """The shape and type of an array in an archive, and the offset of its numbers in the file if they can be mapped."""
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its sizes."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of its numbers."""
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int | None
 
 
-def check_shapes(x: Described, y: Described, name: str) -> None:
+def check_shapes(x: Array | Header, y: Array | Header, name: str) -> None:
     """Raise `UsageError` unless x is samples x features of numbers, and y has one number for each sample."""
     if len(x.shape) != 2 or len(y.shape) != 1 or x.shape[0] != y.shape[0]:
         raise UsageError(f"{name}: x must be samples x features and y one label a sample; got {x.shape} and {y.shape}")

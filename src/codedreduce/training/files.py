@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
 
 from codedreduce.errors import UsageError
-from codedreduce.training.data import Array, Arrays, Shape, Source, check_shapes, check_values, rows_of
+from codedreduce.training.data import Array, Arrays, Header, Shape, Source, check_shapes, check_values, rows_of
 
 
 def open_data(path: str | Path) -> Source:
@@ -71,7 +71,7 @@ class NpzFile(_File):
         return rows_of(x, ranges), rows_of(y, ranges)
 
     @cached_property
-    def _headers(self) -> tuple[_Header, _Header]:
+    def _headers(self) -> tuple[Header, Header]:
         with _reading(self.path), zipfile.ZipFile(self.path) as archive:
             found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             if not found.keys() >= {"x", "y"}:
@@ -92,25 +92,17 @@ class NpzFile(_File):
             return x, np.ascontiguousarray(archive["y"], dtype=np.float32)
 
 
-class _Header(NamedTuple):
-    """The shape and type of an array in an archive, and the offset of its numbers in the file if they can be mapped."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    offset: int | None
-
-
-def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Header:
+def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Header:
     with archive.open(info) as member:
         read = npy.read_array_header_1_0 if npy.read_magic(member) == (1, 0) else npy.read_array_header_2_0
         shape, fortran_order, dtype = read(member)
         passed = member.tell()
     if info.compress_type != zipfile.ZIP_STORED or fortran_order or dtype != np.float32 or 0 in shape:
-        return _Header(shape, dtype, None)
+        return Header(shape, dtype, None)
     assert archive.fp is not None
     archive.fp.seek(info.header_offset + 26)  # a header of 30 bytes ends with the lengths of the name and extra field
     lengths = np.frombuffer(archive.fp.read(4), dtype="<u2")
-    return _Header(shape, dtype, info.header_offset + 30 + int(lengths.sum()) + passed)
+    return Header(shape, dtype, info.header_offset + 30 + int(lengths.sum()) + passed)
 
 
 class _TextFile(_File):
