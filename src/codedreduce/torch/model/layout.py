@@ -43,7 +43,6 @@ class Layout:
         self._model = model
         self.form = form
         named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
-        self.names = [name for name, _ in named]
         self.parameters = [one for _, one in named]
         if not self.parameters:
             raise UsageError("the model has no parameter that requires a gradient; set requires_grad for at least one")
