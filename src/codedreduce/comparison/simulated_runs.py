@@ -46,14 +46,13 @@ def choose_tolerances(
 
 def best_gradient_coding(base: Scenario, gradients: Gradients, progress: Progress | None = None) -> Scenario:
     """Gradient coding with the S that gives the shortest mean round."""
-    best: tuple[float, Scenario] | None = None
-    for tolerance in gradient_coding_choices(base.workers):
-        scenario = scenario_for(base, "gradient-coding", tolerance)
+
+    def mean(scenario: Scenario) -> float:
         short = msgspec.structs.replace(scenario, rounds=min(base.rounds, SWEEP_ROUNDS))
-        mean = run_scenario(short, "gradient-coding", gradients, progress=progress).result.mean
-        if best is None or mean < best[0]:
-            best = (mean, scenario)
-    return best[1] if best else scenario_for(base, "gradient-coding")
+        return run_scenario(short, "gradient-coding", gradients, progress=progress).result.mean
+
+    tried = [scenario_for(base, "gradient-coding", tolerance) for tolerance in gradient_coding_choices(base.workers)]
+    return min(tried, key=mean, default=scenario_for(base, "gradient-coding"))
 
 
 def run_scenario(
