@@ -116,7 +116,6 @@ class Cluster:
         self._running: SharedRun | None = None
         self._world: World | None = None
         self._led_last: bool | None = None  # whether this rank was the leader at the end of the last run
-        self._node: Node | None = None  # of the last run
 
     @property
     def is_root(self) -> bool:
@@ -133,9 +132,8 @@ class Cluster:
             with contextlib.suppress(*(() if kind is None else (UsageError,))):  # the first error matters more
                 self._running.close(kind, error, trace)
         if kind is None:
-            left_alone = self._node.left_alone if self._node is not None else None
-            if left_alone is not None:
-                raise UsageError(left_alone)
+            if self._running is not None and self._running.left_alone is not None:
+                raise UsageError(self._running.left_alone)
             self.loops.check()
 
     @noticing_loops
@@ -247,7 +245,6 @@ class Cluster:
                 if isinstance(role, AtWorker):
                     role.serve(trainings)
                     return
-                self._node = None
                 journal = Journal(listening(on_note=self._on_note), remember=REMEMBERED)
                 self._running = SharedRun(role, trainings, journal, self._watch)
             else:
@@ -271,8 +268,6 @@ class Cluster:
             if self._membership is not None and isinstance(world, Node):
                 trainings_of(self._membership.meeting.run).part(world.reached, world.generation)
 
-        if isinstance(world, Node):
-            self._node = world
         stack.callback(leave)
 
 

@@ -71,6 +71,7 @@ class SharedRun:
         self._read_model: Callable[[], Vector] = lambda: np.zeros(0)
         self._has_met = self._is_adrift = self.is_over = False
         self.is_left = False  # an error in a loop body ended the loop; `close` receives that error
+        self.left_alone: str | None = None  # why this rank may not leave its loop by itself
         self._is_new = True  # there are trainings that the world does not know
         self._add(trainings)
         self.trainings.lay_out()
@@ -177,6 +178,7 @@ class SharedRun:
         try:
             self._stack.__exit__(kind, error, trace)
         finally:
+            self.left_alone = getattr(self._world, "left_alone", None)
             self._world = None
             if is_between_steps:
                 self._folder.__exit__(kind, error, trace)
