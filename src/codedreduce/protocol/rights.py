@@ -47,8 +47,10 @@ def said_by(machine: type[Machine], *senders: From) -> Kinds:
     ['RingChunk']
     """
     return frozenset(
-        row.trigger for row in machine.ROWS if row.sender in senders and issubclass(row.trigger, Message)
-    )  # fmt: skip
+        row.trigger
+        for row in machine.ROWS
+        if not set(senders).isdisjoint(row.senders) and issubclass(row.trigger, Message)
+    )
 
 
 def rights_at(node: int, plan: Plan) -> Rights:

@@ -67,7 +67,7 @@ STAY = Stay.STAY
 
 
 class Row(NamedTuple):
-    """In any of `states`, `method` handles `trigger` from `sender`, and leads to one of the states in `then`.
+    """In any of `states`, `method` handles `trigger` from a `sender`, and leads to one of the states in `then`.
 
     The method is the machine's own, or that of one of its parts (`part.method`). Without a method there is nothing to
     do. By default the machine stays in its state.
@@ -75,9 +75,14 @@ class Row(NamedTuple):
 
     states: tuple[State, ...]
     trigger: type
-    sender: From
+    sender: From | tuple[From, ...]
     method: str | None = None
     then: tuple[State | Stay, ...] = (STAY,)
+
+    @property
+    def senders(self) -> tuple[From, ...]:
+        """The senders of this row: one or several."""
+        return (self.sender,) if isinstance(self.sender, From) else self.sender
 
 
 class Entry(NamedTuple):
@@ -102,14 +107,15 @@ class Machine(ABC):
 
     def __init_subclass__(cls) -> None:
         cls._table = {
-            (state, row.trigger, row.sender): Entry(
+            (state, row.trigger, sender): Entry(
                 _handler(cls, row.method) if row.method else None,
                 frozenset(state if then is STAY else then for then in row.then),
             )
             for row in cls.ROWS
             for state in row.states
+            for sender in row.senders
         }
-        cls._rights = frozenset((row.trigger, row.sender) for row in cls.ROWS)
+        cls._rights = frozenset((row.trigger, sender) for row in cls.ROWS for sender in row.senders)
 
     def __init__(self) -> None:
         self._actions: Actions = []
