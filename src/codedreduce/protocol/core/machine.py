@@ -11,6 +11,9 @@ come from neighbours, which may send anything at any time:
 - a chunk that is not a chunk of this run's vector is noted and dropped.
 
 So a handler always gets a message of its type from the sender that its row names, and never has to check.
+
+After each event that was handled, a machine may look at its state (`_after`): what many events can bring about, such as
+the end of a round, is then decided in one place.
 """
 
 from __future__ import annotations
@@ -135,6 +138,7 @@ class Machine(ABC):
         method, then = entry
         if method is not None:
             method(self, event, now)
+            self._after(then, now)
             if self.state not in then:
                 self._complain(trigger)
         return self._emitted()
@@ -166,8 +170,12 @@ class Machine(ABC):
         else:
             self._story.append((now, self.state, trigger))
             method(self, message, sender, event.data, now)
+        self._after(then, now)
         if self.state not in then:
             self._complain(trigger)
+
+    def _after(self, then: frozenset[State], now: float) -> None:  # noqa: B027
+        """Do what the new state calls for; called after each handled event, with the states that its row allows."""
 
     def _complain(self, trigger: type) -> None:
         raise ProtocolError(

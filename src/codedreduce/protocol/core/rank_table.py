@@ -94,7 +94,7 @@ ROWS = (
     Row(_IN, Cut, LEADER, "_worker.on_cut"),
     Row(_IN, Tell, LEADER, "_worker.on_tell"),
     Row(_IN, Check, LEADER, "_worker.on_check"),
-    Row((WORKING,), Passed, LEADER, "_on_passed", (STAY, RESTING)),
+    Row((WORKING,), Passed, LEADER, "_worker.on_passed", (STAY, RESTING)),
     Row(_IN, Mistaken, LEADER, "_worker.on_mistaken"),
     Row(_IN, DamagedChunk, _ANY_RANK, "_worker.on_damaged"),
     Row((WORKING,), NewReducer, LEADER, "_on_new_reducer", (STAY, RESTING)),

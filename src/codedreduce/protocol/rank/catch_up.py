@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from codedreduce.protocol.core.events import Actions, Overtaken, Renewed, SetTimer, Transmit
 from codedreduce.protocol.core.messages import Past, Renew, StateChunk, StateOffer, Take, Want
 from codedreduce.protocol.core.outbox import Outboxes
@@ -35,14 +33,11 @@ ASKED_AT_ONCE = 1024
 
 
 class CatchUp:
-    """How a rank catches up. `office`: whether this rank is the leader; the leader may have to take a state, too.
-
-    `finish` ends the rank's round if the whole sum has arrived, and returns True if it did.
-    """
+    """How a rank catches up. `office`: whether this rank is the leader; the leader may have to take a state, too."""
 
     def __init__(
         self, actions: Actions, position: RankPosition, links: Outboxes, exchange: Exchange, worker: RankWorker,
-        office: Office, finish: Callable[[float], bool],
+        office: Office,
     ) -> None:  # fmt: skip
         self._actions = actions
         self._position = position
@@ -50,7 +45,6 @@ class CatchUp:
         self._exchange = exchange
         self._worker = worker
         self._office = office
-        self._finish = finish
         self._taking = StateTaking()
         self._tries = 0
         self._tried_with = -1  # the number of chunks of the sum that were there at the last request
@@ -102,7 +96,7 @@ class CatchUp:
             exchange.take_own(
                 position.round, [index for index in exchange.sum.missing() if reducers[index] == position.node]
             )
-        if self._finish(now):
+        if exchange.sum.is_complete:
             return
         if position.leader == position.node:
             asked = self._reduced_by(reducers)

@@ -34,7 +34,7 @@ from codedreduce.protocol.core.events import (
     TimerFired,
     Transmit,
 )
-from codedreduce.protocol.core.machine import FOLLOWER, LEADER, PEER, STRANGER, From, Machine
+from codedreduce.protocol.core.machine import FOLLOWER, LEADER, PEER, STRANGER, From, Machine, State
 from codedreduce.protocol.core.messages import (
     AnyMessage,
     Check,
@@ -124,7 +124,7 @@ class Rank(Machine):
         )
         self._exchange = exchange = Exchange(self._actions, node, plan, settings, links, rooms)
         self._worker = worker = RankWorker(self._actions, position, plan, settings, exchange, office)
-        self._catch_up = CatchUp(self._actions, position, links, exchange, worker, office, self._finish_round)
+        self._catch_up = CatchUp(self._actions, position, links, exchange, worker, office)
         self._joining = Joining(
             self._actions, position, plan, settings, worker, self._catch_up, self._adopt, self._is_in
         )
@@ -310,7 +310,7 @@ class Rank(Machine):
             return
         if self._departure.is_past:
             self._departure.tell_script()
-        elif not self._finish_round(now):
+        elif not self._is_over:
             self._go_on(now)
 
     def _go_on(self, now: float) -> None:
@@ -355,7 +355,7 @@ class Rank(Machine):
         self._exchange.begin(go)
         if is_again:
             self._worker.deliver_again(now)
-        if self._finish_round(now):
+        if self._is_over:
             return
         if self.state is WORKING and self.round > go.round and not self._position.is_behind:
             self._position.become(READY)  # under this leader the round has not begun
@@ -389,24 +389,12 @@ class Rank(Machine):
         if event.round != self.round or not self._position.is_on:
             return
         self._worker.computed(event, now)
-        if not self._finish_round(now) and self._worker.is_idle:
+        if not self._is_over and self._worker.is_idle:
             self._worker.compute_next(now)
-
-    def _on_passed(self, message: Passed, sender: int, now: float) -> None:
-        self._worker.on_passed(message, sender, now)
-        self._finish_round(now)
 
     def _on_checked(self, message: Checked, sender: int, now: float) -> None:
         if self.lead is not None:
             self.lead.checked(sender, message, now)
-        if not self._finish_round(now):
-            self._end_if_undecided()
-
-    def _end_if_undecided(self) -> None:
-        """Fail if ranks have computed different bits and no verdict is possible: then no sum can be relied on."""
-        troubles = self.lead.undecided() if self.lead is not None else ()
-        if troubles:
-            self._departure.fail(troubles)
 
     def _on_failed(self, event: Failed, now: float) -> None:
         """This rank failed at a part: the leader reassigns it, and this rank goes on with its next part."""
@@ -426,26 +414,38 @@ class Rank(Machine):
     def _on_new_reducer(self, message: NewReducer, sender: int, now: float) -> None:
         self._worker.change_reducer(message)
         self._worker.look_at_own_damage(now)
-        self._finish_round(now)
 
     def _on_part(self, chunk: PartChunk, sender: int, data: Vector, now: float) -> None:
         if self.lead is not None and chunk.round == self.round:
             self.lead.part_came(sender, Part(chunk.unit, chunk.first, chunk.last), chunk.index, now)
         self._exchange.part_came(chunk, sender, data)
         self._worker.look_at_own_damage(now)
-        self._finish_round(now)
 
     def _on_sum(self, chunk: SumChunk, sender: int, data: Vector, now: float) -> None:
         self._exchange.sum_came(chunk.round, chunk.index, data)
-        self._finish_round(now)
 
-    def _finish_round(self, now: float) -> bool:
-        """End the round if its whole sum has arrived and the script waits for it; return True if it ended."""
+    def _after(self, then: frozenset[State], now: float) -> None:
+        """End the round if it is over, or the run if it cannot go on; the table says after which events."""
+        if RESTING in then and self._is_over:
+            self._end_round(now)
+        elif LEFT in then and self.lead is not None and self.state is WORKING:
+            troubles = self.lead.undecided()  # ranks have computed different bits: no sum can be relied on
+            if troubles:
+                self._departure.fail(troubles)
+
+    @property
+    def _is_over(self) -> bool:
+        """True if the whole sum of the round has arrived, and the script waits for it."""
         total, position = self._exchange.sum, self._position
         if position.state not in (READY, WORKING) or total.round != position.round or not total.is_complete:
             return False
         if self.lead is not None and not (position.is_on and self._election.has_enough):
             return False
+        return not self._departure.is_past
+
+    def _end_round(self, now: float) -> None:
+        """Hand the sum to the script."""
+        total, position = self._exchange.sum, self._position
         late = self.lead.over(now) if self.lead is not None else ()
         self._worker.stop("the round is over")
         self._worker.drop_model()
@@ -455,7 +455,6 @@ class Rank(Machine):
         self._catch_up.begin_anew()
         self._election.round_is_over(now)
         self._actions.append(total.given(late))
-        return True
 
     # -- the leader, and elections
 
@@ -521,8 +520,6 @@ class Rank(Machine):
         """Go on with a round that waited for other ranks."""
         if self._office.is_held and self.state is READY and not self._departure.is_past:
             self._let_begin(now)
-        elif self._office.is_held:
-            self._finish_round(now)
 
     def _say_unreached(self, now: float) -> None:
         missing = tuple(self._election.unreached())
@@ -655,7 +652,6 @@ class Rank(Machine):
         if not self.begun:
             self._office.leading.begin_if_enough()
         self._office.lead.gone(rank, now)
-        self._finish_round(now)
         self._departure.leave_if_all_through()
 
     # -- time and connections
@@ -688,12 +684,10 @@ class Rank(Machine):
             missing = self._exchange.sum.missing()
             if event.name == Timer.LATE:
                 self.lead.look(now)
-                self._end_if_undecided()
             elif event.name == Timer.SUM_LATE and missing:
                 self.lead.sum_is_late(missing, self.reducer.lacks(), now)
             elif event.name == Timer.WAITING:
                 self._say_waiting(self.lead.waiting_for(missing), now)
-            self._finish_round(now)
 
     def _say_waiting(self, waiting: tuple[int, ...], now: float) -> None:
         reason = f"round {self.round} has waited {now - self._position.began_at:.3g} s for ranks {list(waiting)}"
