@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from codedreduce.errors import ProtocolError
 from codedreduce.protocol.core.events import Actions, AnyAction, Event, Note, Received
-from codedreduce.protocol.core.messages import DATA, AnyMessage, Hello, Refuse, Welcome
+from codedreduce.protocol.core.messages import DATA, AnyMessage, Hello, Message, Refuse, Welcome
 from codedreduce.vectors import Vector
 
 #: The number of past events that a machine remembers, to report when something impossible happens.
@@ -171,6 +171,22 @@ class Machine(ABC):
             self._story.append((now, self.state, trigger))
             method(self, message, sender, event.data, now)
         self._after(then, now)
+        if self.state not in then:
+            self._complain(trigger)
+
+    def _receive_own(self, message: Message, role: From, now: float) -> None:
+        """Handle at once a message that this machine sends to itself, in another role.
+
+        It is looked up like a message from another node. `Received` from this node itself is that of a stranger.
+        """
+        trigger = type(message)
+        entry = self._table.get((self.state, trigger, role))
+        if entry is None:
+            return
+        method, then = entry
+        assert method is not None, "a message that is taken is handled"
+        self._story.append((now, self.state, trigger))
+        method(self, message, self.node, now)
         if self.state not in then:
             self._complain(trigger)
 

@@ -27,7 +27,7 @@ from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.election.leader_liveness import LeaderLiveness
 from codedreduce.protocol.election.voters import Voting
-from codedreduce.protocol.leader.members import Office
+from codedreduce.protocol.leader.members import Leadership
 from codedreduce.schemes import StripedPlan
 
 #: Seconds after which ranks without a leader retry, at first and at most.
@@ -46,7 +46,7 @@ class Election:
 
     def __init__(
         self, actions: Actions, position: RankPosition, plan: StripedPlan, settings: Settings, links: Outboxes,
-        office: Office,
+        leadership: Leadership,
         adopt: Callable[[int], None],
         take_lead: Callable[[Mapping[int, int], float], None],
         let_in: Callable[[int, int, int, float], None],
@@ -56,7 +56,7 @@ class Election:
         self._position = position
         self._plan = plan
         self._links = links
-        self._office = office
+        self._leadership = leadership
         self._adopt = adopt
         self._take_lead = take_lead
         self._let_in = let_in
@@ -105,7 +105,7 @@ class Election:
         """A rank cannot be reached: if it is the leader, the ranks elect another."""
         self.note_lost(rank, is_dead=is_dead)
         self.look_at_voters()
-        if rank == self._position.leader and not self._office.is_held:
+        if rank == self._position.leader and not self._leadership.is_held:
             self.lose(now)
         elif self.is_lost:
             self._propose(now)
@@ -117,7 +117,7 @@ class Election:
         self._voting.is_there(rank, process)
         if voters != self.voters():
             self._standing.pop(rank, None)
-            if rank == self._position.leader and not self._office.is_held:
+            if rank == self._position.leader and not self._leadership.is_held:
                 self.lose(now)
             elif self.is_lost:
                 self._propose(now)
@@ -134,7 +134,7 @@ class Election:
 
     def look_at_voters(self) -> None:
         """On the leader: go on to later voters if it is time, and send them to all."""
-        if self._office.is_held and self._voting.advance(self._position.generation):
+        if self._leadership.is_held and self._voting.advance(self._position.generation):
             self._tell_all(self._stand(asks=True))
 
     def ask_unaware(self) -> None:
@@ -170,7 +170,7 @@ class Election:
         self._watch(now)
 
     def _watch(self, now: float) -> None:
-        if not self._office.is_held:
+        if not self._leadership.is_held:
             self._actions.append(
                 SetTimer(name=Timer.LIVENESS, at=self._silence.when_to_ask(self._position.round_took, now))
             )
@@ -206,7 +206,7 @@ class Election:
     def look(self, now: float) -> None:
         """The election has no result: begin again. The rank with the most progress may have failed by now."""
         is_to_raise, self._is_to_raise = self._is_to_raise, False
-        if is_to_raise and self._office.is_held and self._latest > self._position.generation:
+        if is_to_raise and self._leadership.is_held and self._latest > self._position.generation:
             self._offer(now)
         elif self.is_lost:
             self._say_waiting()
@@ -254,7 +254,7 @@ class Election:
         self._hear_of_voters(message, sender)
         if message.lost:
             self._standing[sender] = message.round
-            if self._office.is_held:
+            if self._leadership.is_held:
                 self._lead_also(sender, message, now)
             elif self.is_lost:
                 if message.asks:
@@ -269,7 +269,7 @@ class Election:
         elif sender == position.leader and self._silence.is_asked(message.generation):
             self._silence.answers(message.generation, now)
             self._watch(now)
-        elif self._office.is_held and message.asks:
+        elif self._leadership.is_held and message.asks:
             self.tell(sender)
 
     def _hear_of_voters(self, message: Stand, sender: int) -> None:
@@ -278,7 +278,7 @@ class Election:
         self.learn(message.voters)
         self._voting.is_there(sender, message.process)
         is_of_this = message.generation == position.generation and not message.lost
-        if self._office.is_held and is_of_this:
+        if self._leadership.is_held and is_of_this:
             self._voting.agrees(sender, message.voters)
             self.look_at_voters()
         elif is_of_this and sender == position.leader and message.asks and not self.is_lost:
@@ -331,7 +331,7 @@ class Election:
         self._latest = max(self._latest, message.generation)
         if position.leader_of(message.generation) != sender or message.generation <= position.generation:
             return
-        may_follow = self.is_lost or sender == position.leader or (self._office.is_held and not self.has_enough)
+        may_follow = self.is_lost or sender == position.leader or (self._leadership.is_held and not self.has_enough)
         knows_less = (message.voters_made_in, message.voters_number) < self._voting.number
         if not may_follow or message.round < position.progress or knows_less:
             self.tell(sender)
@@ -348,7 +348,7 @@ class Election:
         if self._followers is not None:
             self._followers[sender] = message.round
             self._lead_if_enough(now)
-        elif self._office.is_held:
+        elif self._leadership.is_held:
             self._let_in(sender, message.process, message.round, now)
 
     def _lead_if_enough(self, now: float) -> None:

@@ -2,13 +2,14 @@
 
 Drift: ranks report digests of their models now and then; the leader names ranks that differ from most.
 
-Also `Office`: what a rank has while it leads, and how it sends to the leader while it does not.
+Also `Leadership`: whether a rank leads.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from codedreduce.protocol.core.events import Actions, EveryoneIn, Note, Transmit
 from codedreduce.protocol.core.membership import Roster, run_name
@@ -88,7 +89,7 @@ class Members:
         generation: int,
     ) -> None:
         self._actions = actions
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._own = own
         self._roster = Roster([rank for rank in plan.computing if rank != own], run_name(plan, settings))
         self._drift = DriftDetector(plan.workers, settings.after + 1, own)
@@ -126,11 +127,11 @@ class Members:
             if rank != self._own:
                 self._roster.take(rank)
                 self._met.add(rank)
-                self._scheduler.came(rank, now)
+                self.scheduler.came(rank, now)
                 if position != positions[self._own]:
-                    self._scheduler.is_elsewhere(rank)
+                    self.scheduler.is_elsewhere(rank)
                 if position > positions[self._own]:
-                    self._scheduler.is_ahead(rank, now)
+                    self.scheduler.is_ahead(rank, now)
 
     def has_met(self, rank: int) -> bool:
         """Whether a rank was ever admitted."""
@@ -149,16 +150,16 @@ class Members:
         """The ranks that have not joined or not reported ready."""
         return self._roster.lacking()
 
-    def on_leaving(self, message: Leaving, rank: int) -> None:
+    def on_leaving(self, message: Leaving, rank: int, now: float) -> None:
         """A rank leaves after this round: the leader does not use it in the next."""
-        if rank in self._scheduler.staying():
+        if rank in self.scheduler.staying():
             reason = f"rank {rank} leaves after round {message.round}: {message.reason}"
             self._actions.append(Note(kind="leaving", reason=reason, round=message.round, nodes=(rank,)))
-            self._scheduler.leaves(rank)
+            self.scheduler.leaves(rank)
 
     def staying(self) -> set[int]:
         """The other ranks that are present, and do not leave after this round."""
-        return self._scheduler.staying()
+        return self.scheduler.staying()
 
     def gone(self, rank: int) -> None:
         """A rank cannot be reached, or has left."""
@@ -192,15 +193,14 @@ class Members:
     def on_status(self, message: Status, rank: int, now: float) -> None:
         """A rank reports its progress. The run begins when all members have begun the first round."""
         self.hear_of(rank)
-        lead = self._scheduler
+        lead = self.scheduler
         is_first = message.round == self._first > lead.round
         if is_first and self._roster.ready(rank):
             self.begin_if_enough()
         lead.status(rank, message, now)
         if lead.is_current(rank):
             self._taking.discard(rank)
-        if message.digest:
-            self.compare(rank, message.round, message.digest)
+        self._compare_told(rank, message)
 
     def begin_if_enough(self) -> None:
         """Issue `EveryoneIn` once all ranks are ready, or at least `least` are and no other can be reached."""
@@ -213,18 +213,25 @@ class Members:
 
     def on_done(self, message: Done, rank: int, now: float) -> None:
         """A rank has done a part."""
-        self._scheduler.done(rank, message, now)
-        if message.digest:
-            self.compare(rank, message.round, message.digest)
+        self.scheduler.done(rank, message, now)
+        self._compare_told(rank, message)
 
     def on_late(self, message: Late, rank: int, now: float) -> None:
         """A rank was late."""
         self.hear_of(rank)
-        self._actions.append(was_late(message, rank))
+        reason = f"rank {rank} was {message.seconds:.3g} s late in round {message.round}"
+        self._actions.append(
+            Note(kind="late", reason=reason, round=message.round, nodes=(rank,), seconds=message.seconds)
+        )
+
+    def _compare_told(self, rank: int, message: Status | Done) -> None:
+        """Compare a reported digest. That of the leader's own model was compared when its round began."""
+        if message.digest and rank != self._own:
+            self.compare(rank, message.round, message.digest)
 
     def compare(self, rank: int, round_: int, digest: str) -> None:
         """Compare a rank's model with the others'; if it differs, the rank must take their state."""
-        lead = self._scheduler
+        lead = self.scheduler
         if round_ not in (lead.round, lead.round + 1):
             return
         for odd in self._drift.hear(rank, round_, digest, lead.current()):
@@ -263,7 +270,7 @@ class Members:
         If there are none, or the transfer failed, the leader transfers its own.
         """
         self._odd.discard(rank)
-        self._scheduler.must_renew(rank)
+        self.scheduler.must_renew(rank)
         if round_ <= self._first or rank in self._taking or not self._ask(rank, round_):
             self._taking.discard(rank)
             return False
@@ -272,46 +279,24 @@ class Members:
 
     def _ask(self, rank: int, round_: int) -> bool:
         """Ask some current ranks to transfer to a rank their state before a round; return whether there are any."""
-        current = [one for one in self._scheduler.current() if one not in (self._own, rank) and one not in self._odd]
+        current = [one for one in self.scheduler.current() if one not in (self._own, rank) and one not in self._odd]
         give = Give(generation=self._generation, round=round_, to=rank)
         for step in range(min(GIVERS, len(current))):
             self._actions.append(Transmit(to=current[(rank + round_ + step) % len(current)], message=give))
         return bool(current)
 
 
-def was_late(message: Late, rank: int) -> Note:
-    """The note about a rank that was late."""
-    reason = f"rank {rank} was {message.seconds:.3g} s late in round {message.round}"
-    return Note(kind="late", reason=reason, round=message.round, nodes=(rank,), seconds=message.seconds)
+@dataclass(slots=True)
+class Leadership:
+    """Whether a rank leads: it has the members of its run while it does, and none while another rank leads."""
 
-
-class Office:
-    """The leader's part of a rank's machine: present while the rank leads, empty otherwise."""
-
-    def __init__(self, actions: Actions, position: RankPosition) -> None:
-        self._actions = actions
-        self._position = position
-        self.lead: Scheduler | None = None
-        self.leading: Members | None = None
-
-    def take(self, lead: Scheduler, leading: Members) -> None:
-        """This rank leads from now on."""
-        self.lead, self.leading = lead, leading
-
-    def leave(self) -> None:
-        """Another rank leads, or none."""
-        self.lead = self.leading = None
+    members: Members | None = None
 
     @property
     def is_held(self) -> bool:
         """Whether this rank leads."""
-        return self.lead is not None
+        return self.members is not None
 
-    def tell_leader(self, message: AnyMessage) -> None:
-        """Send a message to the leader, if that is another rank.
-
-        A candidate has no leader to send to. Once there is a leader, the ranks repeat the messages that count, or
-        the round begins again.
-        """
-        if self._position.leader != self._position.node:
-            self._actions.append(Transmit(to=self._position.leader, message=message))
+    def leave(self) -> None:
+        """Another rank leads, or none."""
+        self.members = None

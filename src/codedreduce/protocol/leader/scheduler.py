@@ -71,7 +71,7 @@ BEGUN_LATE = 2.0
 class Scheduler:
     """The ranks of a run, as their leader sees them.
 
-    `own` is the leader's rank. `tell` delivers to it the messages that other ranks receive by the network.
+    `own` is the leader's rank. `tell` has it handle at once the messages that other ranks receive by the network.
     """
 
     def __init__(
@@ -214,8 +214,8 @@ class Scheduler:
 
     # -- a round begins
 
-    def begin(self, round_: int, now: float) -> Go:
-        """Distribute the work of a round, and send it to all; return the work of the leader's own rank."""
+    def begin(self, round_: int, now: float) -> None:
+        """Distribute the work of a round, and send it to all, to the leader's own rank last."""
         self.round = round_
         self._began = now
         self._participation.begin(round_, now)
@@ -261,7 +261,7 @@ class Scheduler:
         self._look_at(self._work.first_look(), now)
         if self._settings.say_waiting_after < float("inf"):
             self._actions.append(SetTimer(name=Timer.WAITING, at=now + self._settings.say_waiting_after))
-        return own
+        self._say(self._own, own, now)
 
     def _trial(self, rank: int, now: float) -> tuple[Part, ...]:
         """Now and then give a rank without work a trial: a block that another rank computes, too."""

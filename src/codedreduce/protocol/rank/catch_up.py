@@ -8,7 +8,7 @@ from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.rank_table import RENEWING, RESTING, WORKING
 from codedreduce.protocol.core.timers import Timer
-from codedreduce.protocol.leader.members import Office
+from codedreduce.protocol.leader.members import Leadership
 from codedreduce.protocol.rank.exchange import Exchange
 from codedreduce.protocol.rank.state_transfer import Asking, OfferedState, StateTaking
 from codedreduce.protocol.rank.worker import RankWorker
@@ -33,18 +33,18 @@ ASKED_AT_ONCE = 1024
 
 
 class CatchUp:
-    """How a rank catches up. `office`: whether this rank is the leader; the leader may have to take a state, too."""
+    """How a rank catches up. The leader may have to take a state, too (`leadership`)."""
 
     def __init__(
         self, actions: Actions, position: RankPosition, links: Outboxes, exchange: Exchange, worker: RankWorker,
-        office: Office,
+        leadership: Leadership,
     ) -> None:  # fmt: skip
         self._actions = actions
         self._position = position
         self._links = links
         self._exchange = exchange
         self._worker = worker
-        self._office = office
+        self._leadership = leadership
         self._taking = StateTaking()
         self._tries = 0
         self._tried_with = -1  # the number of chunks of the sum that were there at the last request
@@ -144,8 +144,8 @@ class CatchUp:
 
     def on_want(self, message: Want, sender: int, now: float) -> None:
         """Send the chunks of a sum that are here; if the round is past and some are not here, report that (`Past`)."""
-        if self._office.leading is not None:
-            self._office.leading.hear_of(sender)
+        if self._leadership.members is not None:
+            self._leadership.members.hear_of(sender)
         is_here = self._exchange.send_sums(sender, message.round, message.chunks)
         if not is_here and message.round < max(self._position.go.round, self._position.through + 1):
             past = Past(generation=self._position.generation, round=message.round)
@@ -156,8 +156,8 @@ class CatchUp:
         if self._position.state is RENEWING:
             if message.round == self._taking.round:
                 self._ask(self._taking.lost(sender))
-        elif message.round == self._position.round and self._position.is_on and self._office.lead is not None:
-            self._office.lead.has_no_sum(sender, now)
+        elif message.round == self._position.round and self._position.is_on and self._leadership.members is not None:
+            self._leadership.members.scheduler.has_no_sum(sender, now)
         elif message.round == self._position.round and self._position.is_behind:
             self._do_without(sender, now)
 
@@ -190,21 +190,21 @@ class CatchUp:
         self._position.become(RENEWING)
         self._no_more(self._taking.clear())
         self.must_renew = False
-        if not self._office.is_held:
+        if not self._leadership.is_held:
             renew = Renew(generation=self._position.generation, round=self._position.round)
-            self._office.tell_leader(renew)
+            self._worker.report(renew, now)
         self._wait_for_state(now)
 
     def _renew_again(self, now: float) -> None:
         """The state does not arrive: ask other ranks. A leader goes on with its own state if there are none."""
-        leading = self._office.leading
-        if leading is not None and not leading.takes_state(self._position.round):
+        members = self._leadership.members
+        if members is not None and not members.takes_state(self._position.round):
             self._has(None, min(self._position.round, self._missed or self._position.round) - 1)
         else:
             self._renewals += 1
             self.renew(now)
-            if not self._office.is_held:  # it may not know of a round, and would refuse a state after that round
-                self._worker.tell_status()
+            if not self._leadership.is_held:  # it may not know of a round, and would refuse a state after that round
+                self._worker.tell_status(now)
 
     def _wait_for_state(self, now: float) -> None:
         wait = max(STATE_WITHIN, 2 * self._position.round_took) * 2 ** min(self._renewals, RARELY)
@@ -223,8 +223,8 @@ class CatchUp:
         self.must_renew = True
         self._position.lose_state()
         self._missed = event.round
-        if self._office.leading is not None:
-            self._office.leading.must_take_state()
+        if self._leadership.members is not None:
+            self._leadership.members.must_take_state()
 
     def on_offer(self, message: StateOffer, sender: int, now: float) -> None:
         """Another rank offers its state. Accept it if this rank needs one, and it is later than its own."""
@@ -270,6 +270,6 @@ class CatchUp:
         self._position.rest_after(round_)
         self._exchange.expect(round_ + 1)
         self._tries = self._missed = self._renewals = 0
-        if self._office.leading is not None:
-            self._office.leading.has_state()
+        if self._leadership.members is not None:
+            self._leadership.members.has_state()
         self._actions.append(Renewed(round=round_, state=state))

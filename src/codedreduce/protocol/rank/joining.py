@@ -87,14 +87,14 @@ class Joining:
         elif (
             position.state is RESTING and position.through > message.round
         ):  # perhaps no other rank can compute that round any more
-            self._worker.tell_ahead()
+            self._worker.tell_ahead(now)
         elif position.state in (READY, WORKING) and position.round <= message.round:
             position.become(WORKING)
             self._catch_up.was_overtaken(now)
         elif position.state is WORKING and position.is_on:
-            self._worker.repeat_done()
-            self._worker.tell_status()
+            self._worker.repeat_done(now)
+            self._worker.tell_status(now)
         elif position.state is READY and position.round == position.first:
-            self._worker.tell_again()
+            self._worker.tell_again(now)
         elif position.state is RENEWING and not self._catch_up.is_taking:  # its request may be lost
             self._catch_up.renew(now)

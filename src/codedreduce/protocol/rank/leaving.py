@@ -22,7 +22,7 @@ from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.rank_table import ENDING, JOINING, LEFT, READY, RESTING, WORKING
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.election.election import Election
-from codedreduce.protocol.leader.members import Members, Office
+from codedreduce.protocol.leader.members import Leadership, Members
 from codedreduce.protocol.rank.catch_up import CatchUp
 from codedreduce.protocol.rank.exchange import Exchange
 from codedreduce.protocol.rank.state_transfer import StateGiving
@@ -35,17 +35,17 @@ GRACES = 12
 
 
 class Departure:
-    """How a rank ends. `office`: whether this rank is the leader. `go_on` makes it work on its round, or catch up."""
+    """How a rank ends. `go_on` makes it work on its round, or catch up."""
 
     def __init__(
-        self, actions: Actions, position: RankPosition, worker: RankWorker, catch_up: CatchUp, office: Office,
+        self, actions: Actions, position: RankPosition, worker: RankWorker, catch_up: CatchUp, leadership: Leadership,
         go_on: Callable[[float], None],
     ) -> None:  # fmt: skip
         self._actions = actions
         self._position = position
         self._worker = worker
         self._catch_up = catch_up
-        self._office = office
+        self._leadership = leadership
         self._go_on = go_on
         self._why = "the run is over"
         self._graces = 0
@@ -59,48 +59,49 @@ class Departure:
         self._worker.stop("this rank leaves")
         self._why = event.reason
         if event.at_once or self._position.state is JOINING:
-            self._say_goodbye()
+            self._say_goodbye(now)
             return
         end, through = self._position.end, self._position.leave()
         self._drop_all()
         self._object_if_early(end or 0)
-        if self._office.is_held:
+        if self._leadership.is_held:
             self.lead_end(now)
         else:
             have = Have(generation=self._position.generation, round=through)
-            self._office.tell_leader(have)
+            self._worker.report(have, now)
 
     def lead_end(self, now: float) -> None:
         """On a leader that has left its loop: make the others end, too."""
-        assert self._office.leading is not None
-        self._tell_all_of_end(self._office.leading)
-        self._office.leading.some_catch_up()
+        members = self._leadership.members
+        assert members is not None
+        self._tell_all_of_end(members)
+        members.some_catch_up()
         self._graces = 0
         self._wait(now)
-        self.leave_if_all_through()
+        self.leave_if_all_through(now)
 
-    def _tell_all_of_end(self, leading: Members) -> None:
-        leading.tell_all(End(generation=self._position.generation, round=self._position.round))
+    def _tell_all_of_end(self, members: Members) -> None:
+        members.tell_all(End(generation=self._position.generation, round=self._position.round))
 
     def is_left(self, now: float) -> None:
         """The leader is lost: a rank that has finished sets a time limit for its wait for another leader."""
         if self._position.state is ENDING:
             self._wait(now)
 
-    def leave_if_all_through(self) -> None:
+    def leave_if_all_through(self, now: float) -> None:
         """On the leader: leave if all others have finished."""
-        leading = self._office.leading
-        if self._position.state is ENDING and leading is not None and leading.all_through:
-            self._say_goodbye()
+        members = self._leadership.members
+        if self._position.state is ENDING and members is not None and members.all_through:
+            self._say_goodbye(now)
 
     def on_have(self, message: Have, sender: int, now: float) -> None:
         """On the leader: another rank has finished."""
-        assert self._office.lead is not None
-        assert self._office.leading is not None
-        self._office.leading.through(sender)
+        members = self._leadership.members
+        assert members is not None
+        members.through(sender)
         if message.round >= self._position.round:
-            self._office.lead.is_ahead(sender, now)
-        self.leave_if_all_through()
+            members.scheduler.is_ahead(sender, now)
+        self.leave_if_all_through(now)
 
     def _wait(self, now: float) -> None:
         self._graces += 1
@@ -110,12 +111,12 @@ class Departure:
         """Stop waiting for ranks that have not finished by now and were not heard of."""
         if self._position.state is not ENDING:
             return
-        leading = self._office.leading
-        if leading is not None and self._graces < GRACES and leading.some_catch_up():
-            self._tell_all_of_end(leading)  # the first message may be lost
+        members = self._leadership.members
+        if members is not None and self._graces < GRACES and members.some_catch_up():
+            self._tell_all_of_end(members)  # the first message may be lost
             self._wait(now)
         else:
-            self._say_goodbye()
+            self._say_goodbye(now)
 
     # -- the run is over
 
@@ -189,11 +190,11 @@ class Departure:
 
     def fail(self, troubles: tuple[Trouble, ...]) -> None:
         """On the leader: no rank can compute a part of the round, which ends the run on all ranks."""
-        assert self._office.leading is not None
+        assert self._leadership.members is not None
         failure = Failure(
             generation=self._position.generation, round=self._position.round, troubles=troubles[:16], ends=True
         )  # fmt: skip
-        self._office.leading.tell_all(failure)
+        self._leadership.members.tell_all(failure)
         self._finish_failed(troubles)
 
     def on_failure(self, message: Failure, sender: int, now: float) -> None:
@@ -210,24 +211,24 @@ class Departure:
         self.refused = message.reason
         self._finish(message.reason)
 
-    def say_goodbye(self, why: str) -> None:
+    def say_goodbye(self, why: str, now: float) -> None:
         """Leave, with a goodbye to the leader."""
         self._worker.stop("this rank leaves")
         self._why = why
-        self._say_goodbye()
+        self._say_goodbye(now)
 
     def vanish(self, why: str) -> None:
         """Leave without notice: the other ranks detect that this rank is gone."""
         self._worker.stop("this rank leaves")
-        self._office.leave()
+        self._leadership.leave()
         self._finish(why)
 
-    def _say_goodbye(self) -> None:
+    def _say_goodbye(self, now: float) -> None:
         goodbye = Goodbye(generation=self._position.generation, round=self._position.round, reason=self._why[:1000])
-        if self._office.leading is not None:
-            self._office.leading.tell_all(goodbye)
+        if self._leadership.members is not None:
+            self._leadership.members.tell_all(goodbye)
         else:
-            self._office.tell_leader(goodbye)
+            self._worker.report(goodbye, now)
         self._finish(self._why)
 
     def _finish(self, why: str, troubles: tuple[Trouble, ...] = ()) -> None:
@@ -247,16 +248,13 @@ LOOK_AGAIN, LONGER = 0.02, 0.1
 #: Seconds that it waits for a new leader.
 WITHOUT_LEADER = 1.0
 
-#: Leaves with a goodbye to the leader, or without notice.
-LastWord = Callable[[str], None]
-
 
 class Handover:
     """Tracks whether a rank is to leave, and whether it may."""
 
     def __init__(
         self, actions: Actions, position: RankPosition, worker: RankWorker, exchange: Exchange, links: Outboxes,
-        giving: StateGiving, office: Office, election: Election, *, say_goodbye: LastWord, vanish: LastWord,
+        giving: StateGiving, leadership: Leadership, election: Election, departure: Departure,
     ) -> None:  # fmt: skip
         self._actions = actions
         self._position = position
@@ -264,10 +262,9 @@ class Handover:
         self._exchange = exchange
         self._links = links
         self._giving = giving
-        self._office = office
+        self._leadership = leadership
         self._election = election
-        self._say_goodbye = say_goodbye
-        self._vanish = vanish
+        self._departure = departure
         self._why = ""
         self._told: tuple[int, int] | None = None  # the generation and the round of the last notice
         self._lost_since: float | None = None  # when this rank first found that it has no leader
@@ -278,10 +275,10 @@ class Handover:
         self._why = event.reason
         if self._position.state is JOINING:
             self.goes_on = True
-            self._vanish(self._why)
+            self._departure.vanish(self._why)
             return
         self._position.would_leave()
-        self._tell()
+        self._tell(now)
         self.look_soon(now)
 
     def look_soon(self, now: float) -> None:
@@ -294,41 +291,41 @@ class Handover:
         position = self._position
         if not position.is_leaving or position.state in (RESTING, ENDING, LEFT):
             return
-        self._tell()
+        self._tell(now)
         if position.state in (READY, WORKING):
-            if self._office.is_held:
+            if self._leadership.is_held:
                 self._hand_over_lead(now)
             elif self._election.is_lost:
                 self._wait_for_leader(now)
             elif self._is_free:
                 self.goes_on = True
-                self._say_goodbye(self._why)
+                self._departure.say_goodbye(self._why, now)
         if not self._election.is_lost:
             self._lost_since = None
         if position.state is not LEFT:
             again = max(LOOK_AGAIN, LONGER * (now - position.began_at))
             self._actions.append(SetTimer(name=Timer.HANDOVER, at=now + again))
 
-    def _tell(self) -> None:
+    def _tell(self, now: float) -> None:
         """Notify the leader; in every round again, since the leader may be new, or the notice may be lost."""
         position = self._position
-        now = (position.generation, position.go.round)
-        if not self._office.is_held and not self._election.is_lost and self._told != now:
-            self._told = now
+        current = (position.generation, position.go.round)
+        if not self._leadership.is_held and not self._election.is_lost and self._told != current:
+            self._told = current
             leaving = Leaving(generation=position.generation, round=position.round, reason=self._why[:1000])
-            self._office.tell_leader(leaving)
+            self._worker.report(leaving, now)
 
     def _hand_over_lead(self, now: float) -> None:
         """Stop leading before the next round begins; if no other rank stays, leave."""
-        assert self._office.leading is not None
+        assert self._leadership.members is not None
         if self._position.state is not READY:
             return
-        if self._office.leading.staying():
-            self._office.leave()
+        if self._leadership.members.staying():
+            self._leadership.leave()
             self._election.lose(now)
         else:
             self.goes_on = False  # all other ranks are to leave, too
-            self._vanish(self._why)
+            self._departure.vanish(self._why)
 
     def _wait_for_leader(self, now: float) -> None:
         """Wait for the others to elect a leader, for a limited time."""
@@ -336,7 +333,7 @@ class Handover:
             self._lost_since = now
         elif now - self._lost_since >= WITHOUT_LEADER:
             self.goes_on = True
-            self._vanish(self._why)
+            self._departure.vanish(self._why)
 
     @property
     def _is_free(self) -> bool:

@@ -24,7 +24,6 @@ from codedreduce.protocol.core.events import (
     Computed,
     Drained,
     EveryoneIn,
-    Failed,
     Note,
     PeerFound,
     PeerLost,
@@ -37,22 +36,13 @@ from codedreduce.protocol.core.events import (
 from codedreduce.protocol.core.machine import FOLLOWER, LEADER, PEER, STRANGER, From, Machine, State
 from codedreduce.protocol.core.messages import (
     AnyMessage,
-    Check,
     Checked,
-    Cut,
-    Do,
-    Done,
     Go,
     Goodbye,
     Hello,
-    Late,
     Lead,
-    Leaving,
     Message,
-    Mistaken,
-    NewReducer,
     PartChunk,
-    Passed,
     Past,
     Renew,
     Stand,
@@ -61,7 +51,6 @@ from codedreduce.protocol.core.messages import (
     Status,
     SumChunk,
     Take,
-    Tell,
     Unable,
     Want,
     Welcome,
@@ -82,7 +71,7 @@ from codedreduce.protocol.core.rank_table import (
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.election.election import Election
-from codedreduce.protocol.leader.members import Members, Office
+from codedreduce.protocol.leader.members import Leadership, Members
 from codedreduce.protocol.leader.scheduler import Scheduler
 from codedreduce.protocol.rank.catch_up import CatchUp
 from codedreduce.protocol.rank.exchange import Exchange
@@ -118,33 +107,33 @@ class Rank(Machine):
         self.plan = plan
         self.settings = settings
         self._position = position = RankPosition(node, settings, plan.workers)
-        self._office = office = Office(self._actions, position)
+        self._leadership = leadership = Leadership()
         self._links = links = Outboxes(
             self._actions, [peer for peer in plan.computing if peer != node], settings.window
         )
         self._exchange = exchange = Exchange(self._actions, node, plan, settings, links, rooms)
-        self._worker = worker = RankWorker(self._actions, position, plan, settings, exchange, office)
-        self._catch_up = CatchUp(self._actions, position, links, exchange, worker, office)
+        self._worker = worker = RankWorker(self._actions, position, plan, settings, exchange, self._report)
+        self._catch_up = CatchUp(self._actions, position, links, exchange, worker, leadership)
         self._joining = Joining(
             self._actions, position, plan, settings, worker, self._catch_up, self._adopt, self._is_in
         )
         self._giving = StateGiving(self._actions, position, links, settings)
-        self._departure = Departure(self._actions, position, worker, self._catch_up, office, self._go_on)
+        self._departure = Departure(self._actions, position, worker, self._catch_up, leadership, self._go_on)
         self._election = Election(
             self._actions,
             position,
             plan,
             settings,
             links,
-            office,
+            leadership,
             self._adopt,
             self._take_lead,
             self._let_in,
             self._greet,
         )
         self._handover = Handover(
-            self._actions, position, worker, exchange, links, self._giving, office, self._election,
-            say_goodbye=self._departure.say_goodbye, vanish=self._departure.vanish,
+            self._actions, position, worker, exchange, links, self._giving, leadership, self._election,
+            self._departure,
         )  # fmt: skip
         if position.leader == node:
             self._take_office()
@@ -167,7 +156,7 @@ class Rank(Machine):
     @property
     def leads(self) -> bool:
         """True if this rank is the leader."""
-        return self._office.is_held
+        return self._leadership.is_held
 
     @property
     def leader(self) -> int:
@@ -177,11 +166,15 @@ class Rank(Machine):
     @property
     def lead(self) -> Scheduler | None:
         """The scheduler, if this rank is the leader."""
-        return self._office.lead
+        return self._members.scheduler if self._members is not None else None
+
+    @property
+    def _members(self) -> Members | None:
+        return self._leadership.members
 
     def lacking(self) -> list[int]:
         """On the leader: the ranks that have not joined."""
-        return self._office.leading.lacking() if self._office.leading is not None else []
+        return self._members.lacking() if self._members is not None else []
 
     @property
     def ended_after(self) -> int | None:
@@ -252,7 +245,7 @@ class Rank(Machine):
     def _role_of(self, sender: int) -> From:
         if sender == self.node or sender not in self.plan.computing:
             return STRANGER
-        if self._office.is_held:
+        if self._leadership.is_held:
             return FOLLOWER
         return LEADER if sender == self._position.leader else PEER
 
@@ -273,10 +266,27 @@ class Rank(Machine):
             return self.plan.is_part(part) and self.settings.is_chunk(message.index, len(data))
         return isinstance(message, SumChunk) and self.settings.is_chunk(message.index, len(data))
 
+    # -- the leader and its own rank
+
+    def _report(self, message: AnyMessage, now: float) -> None:
+        """Send a message to the leader; if this rank leads, handle it at once.
+
+        A candidate has no leader to send to. Once there is a leader, the ranks repeat the messages that count, or
+        the round begins again.
+        """
+        if self._leadership.is_held:
+            self._receive_own(message, FOLLOWER, now)
+        elif self.leader != self.node:
+            self._actions.append(Transmit(to=self.leader, message=message))
+
+    def _obey(self, message: Message, now: float) -> None:
+        """Handle at once what the leader sends to its own rank."""
+        self._receive_own(message, LEADER, now)
+
     # -- a round begins
 
     def _on_started(self, event: Started, now: float) -> None:
-        if not self._office.is_held:
+        if not self._leadership.is_held:
             self._joining.say_hello(now)
             return
         self._position.become(RESTING)
@@ -291,18 +301,18 @@ class Rank(Machine):
         self._giving.begin(event.round)
         self._handover.look_soon(now)
         if self.lead is None and not self.begun:  # all have joined once every rank has sent this
-            self._worker.tell_status()
+            self._worker.tell_status(now)
         if self.lead is None:
             self._look_whether_on(now)
         if self._catch_up.must_renew:
             self._catch_up.renew(now)
             return
-        if self._office.leading is not None:
+        if self._members is not None:
             if not self.begun:
-                self._election.begin_with(self._office.leading.met())
+                self._election.begin_with(self._members.met())
             if event.digest:
-                self._office.leading.compare(self.node, event.round, event.digest)
-            if self._office.leading.takes_state(event.round):
+                self._members.compare(self.node, event.round, event.digest)
+            if self._members.takes_state(event.round):
                 self._catch_up.renew(now)
                 return
             if not self._position.is_leaving:  # else another leader begins the round
@@ -328,8 +338,8 @@ class Rank(Machine):
             return
         if self._worker.has_something_to_do:
             self._worker.compute_next(now)
-        elif not self._office.is_held:
-            self._worker.tell_status()  # report that this rank is idle and can be assigned work
+        elif not self._leadership.is_held:
+            self._worker.tell_status(now)  # report that this rank is idle and can be assigned work
 
     def _look_whether_on(self, now: float) -> None:
         """If the round takes very long, report the status to the leader, ever more rarely: `Go` may be lost."""
@@ -338,7 +348,7 @@ class Rank(Machine):
 
     def _on_go(self, message: Go, sender: int, now: float) -> None:
         last = self._position.go
-        is_news = (message.generation, message.round) > (last.generation, last.round)
+        is_news = sender == self.node or (message.generation, message.round) > (last.generation, last.round)
         if not self._departure.goes_on_without(message) and is_news:
             self._take_go(message, now)
 
@@ -368,23 +378,6 @@ class Rank(Machine):
 
     # -- a round goes on until its whole sum has arrived
 
-    def _told_by_own_leader(self, message: Message, now: float) -> None:
-        match message:
-            case Do():
-                self._worker.on_do(message, self.node, now)
-            case Cut():
-                self._worker.on_cut(message, self.node, now)
-            case NewReducer():
-                self._worker.change_reducer(message)
-            case Check():
-                self._worker.on_check(message, self.node, now)
-            case Passed():
-                self._worker.on_passed(message, self.node, now)
-            case Mistaken():
-                self._worker.on_mistaken(message, self.node, now)
-            case Tell() if self.lead is not None:
-                self.lead.status(self.node, self._worker.status(), now)
-
     def _on_computed(self, event: Computed, now: float) -> None:
         if event.round != self.round or not self._position.is_on:
             return
@@ -396,24 +389,10 @@ class Rank(Machine):
         if self.lead is not None:
             self.lead.checked(sender, message, now)
 
-    def _on_failed(self, event: Failed, now: float) -> None:
-        """This rank failed at a part: the leader reassigns it, and this rank goes on with its next part."""
-        unable = self._worker.failed(event) if event.round == self.round and self._position.is_on else None
-        if unable is not None and self.lead is None:
-            self._office.tell_leader(unable)
-        elif unable is not None:
-            self._on_unable(unable, self.node, now)
-        if self.state is WORKING and self._worker.is_idle:
-            self._worker.compute_next(now)
-
     def _on_unable(self, message: Unable, sender: int, now: float) -> None:
         troubles = self.lead.failed(sender, message, now) if self.lead is not None else ()
         if troubles:
             self._departure.fail(troubles)
-
-    def _on_new_reducer(self, message: NewReducer, sender: int, now: float) -> None:
-        self._worker.change_reducer(message)
-        self._worker.look_at_own_damage(now)
 
     def _on_part(self, chunk: PartChunk, sender: int, data: Vector, now: float) -> None:
         if self.lead is not None and chunk.round == self.round:
@@ -461,7 +440,7 @@ class Rank(Machine):
     def _adopt(self, generation: int) -> None:
         """Switch to a generation, and obey no message of an earlier one."""
         if generation != self.generation:
-            self._office.leave()
+            self._leadership.leave()
             self._position.speak_of(generation)
             self._exchange.speak_of(generation)
         self._election.find()
@@ -469,18 +448,18 @@ class Rank(Machine):
     def _take_office(self) -> Members:
         generation = self.generation
         lead = Scheduler(
-            self._actions, self.plan, self.settings, self._told_by_own_leader, own=self.node,
+            self._actions, self.plan, self.settings, self._obey, own=self.node,
             generation=generation, mistakes=self._worker.mistakes,
         )  # fmt: skip
-        leading = Members(self._actions, self.plan, self.settings, lead, own=self.node, generation=generation)
-        self._office.take(lead, leading)
-        return leading
+        members = Members(self._actions, self.plan, self.settings, lead, own=self.node, generation=generation)
+        self._leadership.members = members
+        return members
 
     def _take_lead(self, positions: Mapping[int, int], now: float) -> None:
         """Lead the ranks that follow, from this rank's current round."""
-        leading = self._take_office()
+        members = self._take_office()
         self._joining.has_lead()
-        leading.take_over(positions, now)
+        members.take_over(positions, now)
         for rank in self.plan.computing:
             if rank in positions and rank != self.node:
                 self._welcome(rank)
@@ -488,7 +467,7 @@ class Rank(Machine):
                 self._election.tell(rank)
         if self.state in (READY, WORKING) and not self._departure.is_past:
             if self._worker.digest:
-                leading.compare(self.node, self.round, self._worker.digest)
+                members.compare(self.node, self.round, self._worker.digest)
             if not self._position.is_on:
                 self._position.become(READY)
             self._let_begin(now)
@@ -502,23 +481,22 @@ class Rank(Machine):
 
         A leader that takes over before the first round waits until all ranks have reported their model.
         """
-        lead, leading = self._office.lead, self._office.leading
-        assert lead is not None
-        assert leading is not None
+        members = self._members
+        assert members is not None
         if not self._election.has_enough:
             self._say_unreached(now)
-        elif self.generation == self.settings.generation or self.begun or leading.all_ready:
+        elif self.generation == self.settings.generation or self.begun or members.all_ready:
             self._election.ask_unaware()
-            self._take_go(lead.begin(self.round, now), now)
+            members.scheduler.begin(self.round, now)
 
     def _go_on_soon(self, now: float) -> None:
         """On the leader: schedule another try, since a rank is back or is lost for good."""
-        if self._office.is_held and self.state is not LEFT:
+        if self._leadership.is_held and self.state is not LEFT:
             self._actions.append(SetTimer(name=Timer.GO_ON, at=now))
 
     def _go_on_leading(self, now: float) -> None:
         """Go on with a round that waited for other ranks."""
-        if self._office.is_held and self.state is READY and not self._departure.is_past:
+        if self._leadership.is_held and self.state is READY and not self._departure.is_past:
             self._let_begin(now)
 
     def _say_unreached(self, now: float) -> None:
@@ -535,16 +513,12 @@ class Rank(Machine):
 
     def _let_in(self, rank: int, process: int, position: int, now: float) -> None:
         """On the leader: admit one more rank that follows, whatever its round is."""
-        assert self._office.leading is not None
-        self._office.leading.take_over({self.node: self._position.progress, rank: position}, now)
+        assert self._members is not None
+        self._members.take_over({self.node: self._position.progress, rank: position}, now)
         self._election.let_in(rank, process)
         self._welcome(rank)
         self._election.look_at_voters()
         self._go_on_soon(now)
-
-    def _on_leaving(self, message: Leaving, sender: int, now: float) -> None:
-        assert self._office.leading is not None
-        self._office.leading.on_leaving(message, sender)
 
     def _is_in(self, message: Welcome, is_new: bool) -> None:
         self._election.is_in(message, is_new)
@@ -555,12 +529,12 @@ class Rank(Machine):
 
     def _has_not_met(self, rank: int) -> bool:
         """True if this rank leads a run that has not begun, and never admitted `rank`, which was in a run before."""
-        leading = self._office.leading
-        return leading is not None and self.state is RESTING and not self.begun and not leading.has_met(rank)
+        members = self._members
+        return members is not None and self.state is RESTING and not self.begun and not members.has_met(rank)
 
     def _give_way(self, generation: int, sender: int, now: float) -> None:
         """Other ranks have a run already: stop leading, begin no run, and ask to join theirs."""
-        self._office.leave()
+        self._leadership.leave()
         self._position.become(JOINING)
         leader = self._position.leader_of(generation)
         self._joining.say_hello(now, sender if leader == self.node else leader)
@@ -589,16 +563,15 @@ class Rank(Machine):
         if message.is_in and self._has_not_met(sender):
             self._give_way(message.generation, sender, now)
             return
-        lead, leading = self._office.lead, self._office.leading
-        assert lead is not None
-        assert leading is not None
+        members = self._members
+        assert members is not None
         if not message.is_in and self.begun and not self._election.has_enough:
             return  # there may be another leader by now: this one must not decide about members
         self._election.let_in(sender, message.process)
-        if leading.greet(sender, message, self._position, self._election.known_voters):
+        if members.greet(sender, message, self._position, self._election.known_voters):
             self._links.find(sender)
             self._giving.lost(sender)
-            lead.came(sender, now)
+            members.scheduler.came(sender, now)
             self._worker.send_again(sender)
             self._departure.tell_of_end(sender)
             if self.begun:
@@ -606,25 +579,18 @@ class Rank(Machine):
             self._go_on_soon(now)
 
     def _on_status(self, message: Status, sender: int, now: float) -> None:
-        assert self._office.leading is not None
-        self._office.leading.on_status(message, sender, now)
-        if self.lead is not None and self.lead.has_missed_the_end(message, now):
+        members = self._members
+        assert members is not None
+        members.on_status(message, sender, now)
+        if members.scheduler.has_missed_the_end(message, now):
             self._welcome(sender)  # it says which round is over
         if self.state is READY:
             self._go_on_soon(now)
 
-    def _on_done(self, message: Done, sender: int, now: float) -> None:
-        assert self._office.leading is not None
-        self._office.leading.on_done(message, sender, now)
-
-    def _on_late(self, message: Late, sender: int, now: float) -> None:
-        assert self._office.leading is not None
-        self._office.leading.on_late(message, sender, now)
-
     def _on_renew(self, message: Renew, sender: int, now: float) -> None:
-        assert self._office.leading is not None
-        self._office.leading.hear_of(sender)
-        if not self._office.leading.find_givers(sender, self.round):
+        assert self._members is not None
+        self._members.hear_of(sender)
+        if not self._members.find_givers(sender, self.round):
             self._giving.promise(sender)
 
     def _on_follower_left(self, message: Goodbye, sender: int, now: float) -> None:
@@ -646,13 +612,13 @@ class Rank(Machine):
             self._on_peer_left(message, sender, now)
 
     def _is_gone(self, rank: int, now: float) -> None:
-        assert self._office.lead is not None
-        assert self._office.leading is not None
-        self._office.leading.gone(rank)
+        members = self._members
+        assert members is not None
+        members.gone(rank)
         if not self.begun:
-            self._office.leading.begin_if_enough()
-        self._office.lead.gone(rank, now)
-        self._departure.leave_if_all_through()
+            members.begin_if_enough()
+        members.scheduler.gone(rank, now)
+        self._departure.leave_if_all_through(now)
 
     # -- time and connections
 
@@ -664,8 +630,8 @@ class Rank(Machine):
         elif event.name == Timer.END:
             self._departure.is_late(now)
         elif event.name == Timer.NO_NEWS:
-            if self.state in (READY, WORKING) and not self._office.is_held:
-                self._worker.tell_status()
+            if self.state in (READY, WORKING) and not self._leadership.is_held:
+                self._worker.tell_status(now)
                 self._look_whether_on(now)
         elif event.name == Timer.LIVENESS:
             if self.state not in (ENDING, LEFT):
@@ -703,9 +669,9 @@ class Rank(Machine):
             self._links.lose(event.peer)
             self._giving.lost(event.peer)
             self._catch_up.lost(event.peer)
-            if self._office.is_held:
+            if self._leadership.is_held:
                 self._is_gone(event.peer, now)
-                if self._office.is_held and not self._election.has_enough and self.state in (READY, WORKING):
+                if self._leadership.is_held and not self._election.has_enough and self.state in (READY, WORKING):
                     self._say_unreached(now)
             if self.state in (JOINING, LEFT):
                 self._election.note_lost(event.peer, is_dead=event.dead)
@@ -721,7 +687,7 @@ class Rank(Machine):
         self._links.find(event.peer)
         self._giving.lost(event.peer)
         self._catch_up.lost(event.peer)
-        if event.peer == self._position.leader and not self._office.is_held:
+        if event.peer == self._position.leader and not self._leadership.is_held:
             self._joining.say_hello(now)
         elif self.state is not JOINING:
             self._election.tell(event.peer)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from codedreduce.protocol.core.audits import Mistakes
@@ -19,8 +20,8 @@ from codedreduce.protocol.core.events import (
     Note,
 )
 from codedreduce.protocol.core.messages import (
+    AnyMessage,
     Check,
-    Checked,
     Cut,
     DamagedChunk,
     Do,
@@ -37,7 +38,6 @@ from codedreduce.protocol.core.messages import (
 from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.rank_table import ENDING, RESTING, WORKING
 from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.leader.members import Office, was_late
 from codedreduce.protocol.rank.audit_checks import AuditChecks
 from codedreduce.protocol.rank.exchange import Exchange
 from codedreduce.protocol.rank.workload import BlockTask, Workload
@@ -49,7 +49,10 @@ TOLD_AT_ONCE = 4096
 
 
 class RankWorker:
-    """A rank's computations in a round, with the model from its script. `office`: whether this rank is the leader."""
+    """A rank's computations in a round, with the model from its script.
+
+    `report` sends a message to the leader. If this rank leads, it handles the message at once.
+    """
 
     def __init__(
         self,
@@ -58,14 +61,14 @@ class RankWorker:
         plan: StripedPlan,
         settings: Settings,
         exchange: Exchange,
-        office: Office,
+        report: Callable[[AnyMessage, float], None],
     ) -> None:
         self._actions = actions
         self._position = position
         self._plan = plan
         self._settings = settings
         self._exchange = exchange
-        self._office = office
+        self.report = report
         self._work = Workload()
         self._checking = AuditChecks(position, plan, settings)
         self._untold: dict[Part, Done] = {}  # computed parts that are not yet reported: no audit has confirmed them
@@ -125,9 +128,9 @@ class RankWorker:
     def deliver_again(self, now: float) -> None:
         """Report all results to another leader, and send them to their current reducers."""
         for done in self._said():
-            self._tell_done(done, now)
+            self.report(done, now)
         for checked in self._checking.said():
-            self._tell_checked(checked, now)
+            self.report(checked, now)
         for part, vector in self._sent().items():
             self._send(part, vector, now)
 
@@ -139,12 +142,6 @@ class RankWorker:
         """Results that need not wait for an audit."""
         held = self._checking.held
         return {part: vector for part, vector in self._work.done.items() if part not in held}
-
-    def _tell_done(self, done: Done, now: float) -> None:
-        if self._office.lead is not None:
-            self._office.lead.done(self._position.node, done, now)
-        else:
-            self._office.tell_leader(done)
 
     def _take_on(self, places: tuple[tuple[int, int, int], ...]) -> None:
         """Add parts to the work, except those that do not exist or have samples that this rank cannot read."""
@@ -205,17 +202,25 @@ class RankWorker:
             if self._plan.is_part(part):
                 self._deliver(part, task, event.vector, now)
 
-    def failed(self, event: Failed) -> Unable | None:
-        """A part cannot be computed here; drop the rest of its unit, and return the report to the leader."""
+    def on_failed(self, event: Failed, now: float) -> None:
+        """This rank failed at a part: the leader reassigns it, and this rank goes on with its next part."""
+        position = self._position
+        if event.round == position.round and position.is_on:
+            self._failed(event, now)
+        if position.state is WORKING and self._work.now is None:
+            self.compute_next(now)
+
+    def _failed(self, event: Failed, now: float) -> None:
+        """A part cannot be computed here: drop the rest of its unit, and report that."""
         task = self._work.ended(event.task)
         if task is None or task.is_check:  # a failure that is not this rank's own hits the sender, too
-            return None
+            return
         self._work.cut(task.part.unit, 0)
         position = self._position
         troubles = ((position.node, event.reason[:400]),)
         unable = Unable(generation=position.generation, round=position.round, task=task.part.unit, troubles=troubles)
         self._work.unable.append(unable)
-        return unable
+        self.report(unable, now)
 
     def _deliver(self, part: Part, task: BlockTask, vector: Vector, now: float) -> None:
         """Report a part as done, and send it to the reducers."""
@@ -243,7 +248,7 @@ class RankWorker:
         done = replace(done, generation=self._position.generation, digest=self._digest)
         self._has_told()
         self._work.said.append(done)
-        self._tell_done(done, now)
+        self.report(done, now)
 
     def _prove(self, unit: int) -> None:
         """Compute an audited block of a unit, unless a block that is reported or is about to be may serve as proof."""
@@ -277,13 +282,7 @@ class RankWorker:
             block = (task.part.unit, task.part.first + event.piece)
             checked = self._checking.say(block, event.digest, is_own=not task.is_check)
             if checked is not None:
-                self._tell_checked(checked, now)
-
-    def _tell_checked(self, checked: Checked, now: float) -> None:
-        if self._office.lead is not None:
-            self._office.lead.checked(self._position.node, checked, now)
-        else:
-            self._office.tell_leader(checked)
+                self.report(checked, now)
 
     def on_passed(self, message: Passed, sender: int, now: float) -> None:
         """Other ranks computed the same result for a block: send the parts that waited for it."""
@@ -334,19 +333,17 @@ class RankWorker:
             late = Late(
                 generation=position.generation, round=event.round, node=position.node, seconds=max(0.0, event.seconds)
             )  # fmt: skip
-            if self._office.is_held:
-                self._actions.append(was_late(late, position.node))
-            else:
-                self._office.tell_leader(late)
+            self.report(late, now)
 
     def send_again(self, peer: int) -> None:
         """A connection is new: send the peer its chunks of this round again, as they may be lost."""
         self._exchange.send_again(peer, self._sent())
 
-    def change_reducer(self, message: NewReducer) -> None:
+    def on_new_reducer(self, message: NewReducer, sender: int, now: float) -> None:
         """A stripe has another reducer for the rest of the round: send it the stripe of all results."""
         if message.round == self._position.go.round:
             self._exchange.change_reducer(message, self._sent())
+        self.look_at_own_damage(now)
 
     # -- messages from the leader
 
@@ -363,13 +360,12 @@ class RankWorker:
             return
         again = [Part(*one) for one in message.parts if Part(*one) in self._work.done]
         for part in again:
-            if self._office.lead is not None and part not in self._untold:
-                done = Done(round=position.round, unit=part.unit, first=part.first, last=part.last)
-                self._office.lead.done(position.node, done, now)
+            if sender == position.node and part not in self._untold:
+                self.report(Done(round=position.round, unit=part.unit, first=part.first, last=part.last), now)
             if part not in self._checking.held:
                 self._send(part, self._work.done[part], now)
-        if again:
-            self.repeat_done()
+        if again and sender != position.node:
+            self.repeat_done(now)
         if self._work.now is None:
             self.compute_next(now)
 
@@ -377,7 +373,7 @@ class RankWorker:
         """Report these parts as done: this rank has the sum of the round, so some rank has computed them."""
         for unit, first, last in message.parts:
             done = Done(generation=self._position.generation, round=message.round, unit=unit, first=first, last=last)
-            self._tell_done(done, now)
+            self.report(done, now)
 
     def on_cut(self, message: Cut, sender: int, now: float) -> None:
         """Other ranks compute the end of a unit."""
@@ -386,37 +382,34 @@ class RankWorker:
 
     def on_tell(self, message: Tell, sender: int, now: float) -> None:
         """The leader requests the progress of this rank."""
-        if message.round == self._position.round:
-            self.repeat_done()
-        self.tell_status()
+        if message.round == self._position.round and sender != self._position.node:
+            self.repeat_done(now)
+        self.tell_status(now)
 
-    def repeat_done(self) -> None:
-        """Repeat the reports of this round: they may be lost."""
-        if not self._office.is_held:
-            for done in self._said():
-                self._office.tell_leader(done)
-            for checked in self._checking.said():
-                self._office.tell_leader(checked)
-            for unable in self._work.unable:
-                self._office.tell_leader(unable)
+    def repeat_done(self, now: float) -> None:
+        """Repeat the reports of this round to another rank: they may be lost."""
+        messages: list[AnyMessage] = [*self._said(), *self._checking.said(), *self._work.unable]
+        for message in messages:
+            self.report(message, now)
 
     def _said(self) -> list[Done]:
         """The reports of this round; some may have gone to another leader."""
-        return [msgspec.structs.replace(done, generation=self._position.generation) for done in self._work.said]
+        return [replace(done, generation=self._position.generation) for done in self._work.said]
 
-    def tell_ahead(self) -> None:
+    def tell_ahead(self, now: float) -> None:
         """Between two rounds: report progress as if in the next round, since this rank has the sum of the last one."""
-        self._office.tell_leader(replace(self.status(), round=self._position.through + 1))
+        self.report(replace(self._status(), round=self._position.through + 1), now)
 
-    def tell_status(self) -> None:
+    def tell_status(self, now: float) -> None:
         """Report the progress of this rank."""
-        self._office.tell_leader(self.status(self._digest))
+        status = self._status(self._digest)
         self._has_told()
+        self.report(status, now)
 
-    def tell_again(self) -> None:
+    def tell_again(self, now: float) -> None:
         """Report progress to another leader, with the model's digest if models are compared."""
         self._digest, self._told = self._digest or self._told, ""
-        self.tell_status()
+        self.tell_status(now)
 
     @property
     def digest(self) -> str:
@@ -426,7 +419,7 @@ class RankWorker:
     def _has_told(self) -> None:
         self._digest, self._told = "", self._digest or self._told
 
-    def status(self, digest: str = "") -> Status:
+    def _status(self, digest: str = "") -> Status:
         """The progress of this rank, and the units that its stripe lacks.
 
         A round that an earlier leader has begun is not reported: the current leader may give stripes other weights.
