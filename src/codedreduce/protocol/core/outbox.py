@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from codedreduce.protocol.core.events import Actions, Transmit
+from codedreduce.protocol.core.events import Actions, Drained, Transmit
 from codedreduce.protocol.core.messages import AnyChunk
 from codedreduce.vectors import Vector
 
@@ -89,9 +89,10 @@ class Outboxes:
         if peer not in self._lost:
             self._outboxes[peer].put(message, data)
 
-    def drained(self, peer: int) -> None:
-        """A marked chunk has arrived at this peer."""
-        self._outboxes[peer].drained()
+    def on_drained(self, event: Drained, now: float) -> None:
+        """A marked chunk has arrived at a peer."""
+        if event.peer in self._outboxes:
+            self._outboxes[event.peer].drained()
 
     def lose(self, peer: int) -> None:
         """A connection is lost, together with all chunks in flight."""

@@ -115,6 +115,11 @@ class RankPosition:
         return self.round if self.state in (JOINING, RESTING, ENDING) else self.round - 1
 
     @property
+    def is_past_end(self) -> bool:
+        """True if the script has begun a round after the last one."""
+        return self.end is not None and self.round > self.end
+
+    @property
     def is_on(self) -> bool:
         """True if this rank's round is the last one that the leader has begun."""
         return self.go.round == self.round

@@ -76,6 +76,11 @@ _ALL = (JOINING, *_IN)
 _NOT_WORKING = (RESTING, READY, RENEWING, ENDING)
 _ANY_RANK = (LEADER, FOLLOWER, PEER)
 
+#: Messages about a vector, which is the same in every generation; and messages that announce a generation.
+OF_ANY_GENERATION = (
+    PartChunk, SumChunk, StateChunk, Want, Past, StateOffer, Take, Hello, Welcome, Stand, Lead, Goodbye,
+)  # fmt: skip
+
 #: Which states handle which trigger from which sender, by which method of `Rank` or of one of its parts; and the states
 #: that this can lead to.
 ROWS = (
@@ -106,10 +111,10 @@ ROWS = (
     Row(_IN, ComputationStopped, OWN, "_worker.on_interrupted"),
     Row((WORKING,), PartChunk, _ANY_RANK, "_on_part", (STAY, RESTING)),
     Row(_NOT_WORKING, PartChunk, _ANY_RANK, "_on_part"),
-    Row((WORKING,), SumChunk, _ANY_RANK, "_on_sum", (STAY, RESTING)),
-    Row((READY,), SumChunk, (LEADER, PEER), "_on_sum", (STAY, RESTING)),
-    Row((READY,), SumChunk, FOLLOWER, "_on_sum"),
-    Row((RESTING, RENEWING, ENDING), SumChunk, _ANY_RANK, "_on_sum"),
+    Row((WORKING,), SumChunk, _ANY_RANK, "_exchange.on_sum", (STAY, RESTING)),
+    Row((READY,), SumChunk, (LEADER, PEER), "_exchange.on_sum", (STAY, RESTING)),
+    Row((READY,), SumChunk, FOLLOWER, "_exchange.on_sum"),
+    Row((RESTING, RENEWING, ENDING), SumChunk, _ANY_RANK, "_exchange.on_sum"),
     # catching up and state transfer
     Row(_IN, Want, _ANY_RANK, "_catch_up.on_want"),
     Row(_IN, StateOffer, _ANY_RANK, "_catch_up.on_offer"),
@@ -124,13 +129,13 @@ ROWS = (
     Row(_IN, Give, LEADER, "_giving.on_give"),
     Row(_IN, StatePacked, OWN, "_giving.on_packed"),
     # messages to the leader
-    Row((RESTING,), Hello, FOLLOWER, "_on_hello", (STAY, JOINING)),
-    Row((READY, WORKING, RENEWING, ENDING), Hello, FOLLOWER, "_on_hello"),
+    Row((RESTING,), Hello, FOLLOWER, "_joining.on_hello", (STAY, JOINING)),
+    Row((READY, WORKING, RENEWING, ENDING), Hello, FOLLOWER, "_joining.on_hello"),
     Row(_IN, Status, FOLLOWER, "_on_status"),
     Row(_IN, Done, FOLLOWER, "_members.on_done"),
-    Row((WORKING,), Checked, FOLLOWER, "_on_checked", (STAY, RESTING, LEFT)),
-    Row((WORKING,), Unable, FOLLOWER, "_on_unable", (STAY, LEFT)),
-    Row(_IN, Renew, FOLLOWER, "_on_renew"),
+    Row((WORKING,), Checked, FOLLOWER, "_members.on_checked", (STAY, RESTING, LEFT)),
+    Row((WORKING,), Unable, FOLLOWER, "_departure.on_unable", (STAY, LEFT)),
+    Row(_IN, Renew, FOLLOWER, "_giving.on_renew"),
     Row(_IN, Late, FOLLOWER, "_members.on_late"),
     Row((ENDING,), Have, FOLLOWER, "_departure.on_have", (STAY, LEFT)),
     Row((RESTING, READY, WORKING, RENEWING), Have, FOLLOWER, "_departure.on_have"),
@@ -139,12 +144,12 @@ ROWS = (
     Row((ENDING,), Goodbye, FOLLOWER, "_on_follower_left", (STAY, LEFT)),
     Row((RESTING, READY, WORKING, RENEWING), Leaving, FOLLOWER, "_members.on_leaving"),
     # election
-    Row((RESTING,), Stand, FOLLOWER, "_on_stand", (STAY, JOINING)),
-    Row((READY, WORKING, RENEWING, ENDING), Stand, FOLLOWER, "_on_stand"),
-    Row(_ALL, Stand, (LEADER, PEER), "_on_stand"),
+    Row((RESTING,), Stand, FOLLOWER, "_joining.on_stand", (STAY, JOINING)),
+    Row((READY, WORKING, RENEWING, ENDING), Stand, FOLLOWER, "_joining.on_stand"),
+    Row(_ALL, Stand, (LEADER, PEER), "_joining.on_stand"),
     Row(_IN, Lead, _ANY_RANK, "_election.on_lead"),
     Row(_IN, Follow, (FOLLOWER, PEER), "_election.on_follow"),
-    Row(_IN, Hello, (LEADER, PEER), "_on_hello_to_another"),
+    Row(_IN, Hello, (LEADER, PEER), "_joining.on_hello_to_another"),
     Row(_IN, Goodbye, PEER, "_on_peer_left"),
     # time and connections
     Row((JOINING, RESTING), TimerFired, OWN, "_on_timer"),
@@ -152,11 +157,11 @@ ROWS = (
     Row((RENEWING,), TimerFired, OWN, "_on_timer", (STAY, RESTING)),
     Row((WORKING,), TimerFired, OWN, "_on_timer", (STAY, RESTING, RENEWING, LEFT)),
     Row((ENDING,), TimerFired, OWN, "_on_timer", (STAY, LEFT)),
-    Row(_ALL, Drained, OWN, "_on_drained"),
+    Row(_ALL, Drained, OWN, "_links.on_drained"),
     Row((JOINING, RESTING, READY, RENEWING), PeerLost, OWN, "_on_peer_lost"),
     Row((WORKING,), PeerLost, OWN, "_on_peer_lost", (STAY, RESTING)),
     Row((ENDING,), PeerLost, OWN, "_on_peer_lost", (STAY, LEFT)),
-    Row(_ALL, PeerFound, OWN, "_on_peer_found"),
+    Row(_ALL, PeerFound, OWN, "_joining.on_peer_found"),
     # leaving, and the end of the run
     Row((RESTING, WORKING, RENEWING, ENDING), End, LEADER, "_departure.on_end"),
     Row((READY,), End, LEADER, "_departure.on_end", (STAY, WORKING)),

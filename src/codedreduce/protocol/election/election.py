@@ -17,12 +17,13 @@ If an election fails, all ranks retry, each after a delay of its own that double
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from codedreduce.protocol.core.events import Actions, Note, SetTimer, Transmit
 from codedreduce.protocol.core.messages import Follow, Lead, Message, Stand, Voters, Welcome
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
+from codedreduce.protocol.core.rank_table import ENDING, JOINING, LEFT, READY, RENEWING
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.election.leader_liveness import LeaderLiveness
@@ -38,30 +39,19 @@ WORTH_TELLING = 1.0
 
 
 class Election:
-    """A rank's part in elections.
-
-    `adopt` makes a generation this rank's own. `take_lead` makes it lead its followers, each with the round it is in.
-    `let_in` makes it lead one more rank. `greet` sends hello to a rank that may be the leader.
-    """
+    """A rank's part in elections, and in the membership of the ranks that follow it."""
 
     def __init__(
         self, actions: Actions, position: RankPosition, plan: StripedPlan, settings: Settings, links: Outboxes,
         leadership: Leadership,
-        adopt: Callable[[int], None],
-        take_lead: Callable[[Mapping[int, int], float], None],
-        let_in: Callable[[int, int, int, float], None],
-        greet: Callable[[int, float], None],
     ) -> None:  # fmt: skip
         self._actions = actions
         self._position = position
         self._plan = plan
         self._links = links
         self._leadership = leadership
-        self._adopt = adopt
-        self._take_lead = take_lead
-        self._let_in = let_in
-        self._greet = greet
         self._process = settings.process
+        self._say_waiting_after = settings.say_waiting_after
         self._voting = Voting(position.node, settings.process, plan.computing)
         self._silence = LeaderLiveness()
         self.is_lost = False  # this rank has no leader
@@ -91,9 +81,33 @@ class Election:
         """Whether this rank reaches enough others to lead."""
         return self.is_enough(set(self._plan.computing) - self._links.lost())
 
-    def unreached(self) -> list[int]:
-        """The voters that this rank cannot reach."""
-        return sorted(self.voters() & self._links.lost())
+    def say_unreached(self, now: float) -> None:
+        """On the leader: log the voters that this rank cannot reach, and again after a while."""
+        rank, missing = self._position.node, tuple(sorted(self.voters() & self._links.lost()))
+        reason = f"rank {rank} cannot reach ranks {list(missing)}: it goes on only if it reaches more than half"
+        self._actions.append(Note(kind="waiting", reason=reason, round=self._position.round, nodes=missing))
+        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self._say_waiting_after))
+
+    def let_begin(self, now: float) -> None:
+        """On the leader: begin the round of its script, if it reaches enough other ranks."""
+        members = self._leadership.members
+        assert members is not None
+        if not self.has_enough:
+            self.say_unreached(now)
+        elif members.may_begin:
+            self.ask_unaware()
+            members.scheduler.begin(self._position.round, now)
+
+    def go_on(self, now: float) -> None:
+        """On the leader: begin a round that waited for other ranks."""
+        position = self._position
+        if self._leadership.is_held and position.state is READY and not position.is_past_end:
+            self.let_begin(now)
+
+    def go_on_soon(self, now: float) -> None:
+        """On the leader: schedule another try, since a rank is back or is lost for good."""
+        if self._leadership.is_held and self._position.state is not LEFT:
+            self._actions.append(SetTimer(name=Timer.GO_ON, at=now))
 
     def note_lost(self, rank: int, *, is_dead: bool) -> None:
         """A rank cannot be reached. If its process is dead, or has left, no rank waits for its vote."""
@@ -175,10 +189,12 @@ class Election:
                 SetTimer(name=Timer.LIVENESS, at=self._silence.when_to_ask(self._position.round_took, now))
             )
 
-    def look_at_leader(self, now: float, *, is_calm: bool) -> None:
+    def look_at_leader(self, now: float) -> None:
         """Ask the leader whether it is alive; if it has not answered in time, start an election."""
         position = self._position
-        if self.is_lost or not is_calm or position.leader == position.node:
+        if position.state is ENDING:
+            return
+        if self.is_lost or position.state in (JOINING, RENEWING) or position.leader == position.node:
             self._watch(now)
             return
         if not self._silence.is_asked(position.generation):
@@ -190,6 +206,13 @@ class Election:
         self._actions.append(Note(kind="silent", reason=reason, round=position.round, nodes=(position.leader,)))
         self._watch(now)
         self.lose(now)
+
+    def adopt(self, generation: int) -> None:
+        """Switch to a generation, and obey no message of an earlier one."""
+        if generation != self._position.generation:
+            self._leadership.leave()
+            self._position.speak_of(generation)
+        self.find()
 
     def find(self) -> None:
         """This rank has a leader."""
@@ -249,9 +272,6 @@ class Election:
     def on_stand(self, message: Stand, sender: int, now: float) -> None:
         """Another rank reports the generation it follows, or that it has no leader."""
         position = self._position
-        self._latest = max(self._latest, message.generation)
-        leader = position.leader_of(message.generation)
-        self._hear_of_voters(message, sender)
         if message.lost:
             self._standing[sender] = message.round
             if self._leadership.is_held:
@@ -264,17 +284,16 @@ class Election:
                 self.lose(now)  # it leads no more
             elif message.generation < position.generation:
                 self.tell(sender)
-        elif message.generation > position.generation and leader != position.node:
-            self._greet(leader, now)
         elif sender == position.leader and self._silence.is_asked(message.generation):
             self._silence.answers(message.generation, now)
             self._watch(now)
         elif self._leadership.is_held and message.asks:
             self.tell(sender)
 
-    def _hear_of_voters(self, message: Stand, sender: int) -> None:
+    def hear_of_voters(self, message: Stand, sender: int) -> None:
         """Another rank reports the voters that it knows. This rank confirms them to its leader."""
         position = self._position
+        self._latest = max(self._latest, message.generation)
         self.learn(message.voters)
         self._voting.is_there(sender, message.process)
         is_of_this = message.generation == position.generation and not message.lost
@@ -291,13 +310,23 @@ class Election:
         leader moves all ranks to a generation that is later still.
         """
         if message.generation == self._position.generation:
-            self._let_in(rank, message.process, message.round, now)
+            self._admit(rank, message.process, message.round, now)
         elif message.generation < self._position.generation:
             self.tell(rank)
         elif self.has_enough and not self._is_to_raise:
             self._is_to_raise = True  # not at once: another leader may admit it meanwhile
             spread = 1 + self._position.node / self._plan.workers
             self._actions.append(SetTimer(name=Timer.ELECTION, at=now + SHORTEST_TRY * spread))
+
+    def _admit(self, rank: int, process: int, progress: int, now: float) -> None:
+        """On the leader: admit one more rank that follows, whatever its round is."""
+        members = self._leadership.members
+        assert members is not None
+        members.take_over({self._position.node: self._position.progress, rank: progress}, now)
+        self.let_in(rank, process)
+        members.welcome(rank, self.known_voters)
+        self.look_at_voters()
+        self.go_on_soon(now)
 
     # -- candidates
 
@@ -314,7 +343,7 @@ class Election:
     def _offer(self, now: float) -> None:
         """Offer to lead, in a generation later than any heard of."""
         position = self._position
-        self._adopt(position.own_generation(max(self._latest, position.generation)))
+        self.adopt(position.own_generation(max(self._latest, position.generation)))
         self.is_lost = True
         self._try_again(now)
         self._followers = {position.node: position.progress}
@@ -336,7 +365,7 @@ class Election:
         if not may_follow or message.round < position.progress or knows_less:
             self.tell(sender)
             return
-        self._adopt(message.generation)
+        self.adopt(message.generation)
         self.is_lost = True  # until the new leader admits it
         follow = Follow(generation=message.generation, round=position.progress, process=self._process)
         self._actions.append(Transmit(to=sender, message=follow))
@@ -349,16 +378,16 @@ class Election:
             self._followers[sender] = message.round
             self._lead_if_enough(now)
         elif self._leadership.is_held:
-            self._let_in(sender, message.process, message.round, now)
+            self._admit(sender, message.process, message.round, now)
 
     def _lead_if_enough(self, now: float) -> None:
         if self._followers is not None and self.is_enough(self._followers):
             self._actions.append(SetTimer(name=Timer.ELECTED, at=now))
 
-    def lead(self, now: float) -> None:
-        """Lead, if enough voters follow and this rank can reach enough."""
+    def win(self) -> Mapping[int, int]:
+        """The ranks that this rank leads from now on, each with its progress; none if too few voters follow."""
         if self._followers is None or not self.is_enough(self._followers) or not self.has_enough:
-            return
+            return {}
         followers = self._followers
         self.find()
         self._voting.take_lead()
@@ -366,4 +395,4 @@ class Election:
         reason = f"rank {position.node} leads generation {position.generation} from round {position.progress} on; "
         reason += f"{len(followers)} of {len(self.voters())} ranks follow"
         self._actions.append(Note(kind="leads", reason=reason, round=position.round, nodes=(position.node,)))
-        self._take_lead(followers, now)
+        return followers

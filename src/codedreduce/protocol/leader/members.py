@@ -15,7 +15,9 @@ from codedreduce.protocol.core.events import Actions, EveryoneIn, Note, Transmit
 from codedreduce.protocol.core.membership import Roster, run_name
 from codedreduce.protocol.core.messages import (
     AnyMessage,
+    Checked,
     Done,
+    End,
     Give,
     Hello,
     Late,
@@ -24,6 +26,7 @@ from codedreduce.protocol.core.messages import (
     Renew,
     Status,
     Voters,
+    Welcome,
 )
 from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.settings import Settings
@@ -76,25 +79,23 @@ GIVERS = 3
 
 
 class Members:
-    """The other ranks of a run, as the leader (`own`) of a generation knows them."""
+    """The other ranks of a run, as the leader of a generation knows them."""
 
     def __init__(
         self,
         actions: Actions,
+        position: RankPosition,
         plan: StripedPlan,
         settings: Settings,
         scheduler: Scheduler,
-        *,
-        own: int,
-        generation: int,
     ) -> None:
         self._actions = actions
+        self._position = position
         self.scheduler = scheduler
-        self._own = own
+        self._own = own = position.node
         self._roster = Roster([rank for rank in plan.computing if rank != own], run_name(plan, settings))
         self._drift = DriftDetector(plan.workers, settings.after + 1, own)
-        self._generation = generation
-        self._is_first = generation == settings.generation
+        self._is_first = position.generation == settings.generation
         self._first = settings.after + 1  # the first round
         self._least = settings.least
         self._lost: set[int] = set()  # ranks that cannot be reached
@@ -108,10 +109,11 @@ class Members:
 
     # -- membership
 
-    def greet(self, rank: int, hello: Hello, position: RankPosition, voters: Voters) -> bool:
+    def greet(self, rank: int, hello: Hello, voters: Voters) -> bool:
         """Answer a hello, with the last round that is over; return whether the rank is admitted."""
+        position = self._position
         is_late = rank in self._met or position.go.round > 0
-        answer = self._roster.answer(rank, hello, self._generation, position.through, is_late=is_late, voters=voters)
+        answer = self._roster.answer(rank, hello, position.generation, position.through, is_late=is_late, voters=voters)
         self._actions.append(Transmit(to=rank, message=answer))
         if isinstance(answer, Refuse):
             self._actions.append(Note(kind="refused", reason=answer.reason, round=position.round, nodes=(rank,)))
@@ -120,6 +122,20 @@ class Members:
         self._lost.discard(rank)
         self._met.add(rank)
         return True
+
+    def welcome(self, rank: int, voters: Voters) -> None:
+        """Admit a rank that follows, or report the last round that is over to it."""
+        position = self._position
+        welcome = Welcome(generation=position.generation, round=position.through, voters=voters)
+        self._actions.append(Transmit(to=rank, message=welcome))
+        self.tell_of_end(rank)
+
+    def tell_of_end(self, rank: int) -> None:
+        """Report to a rank that joins or returns that the run is over, if it is."""
+        position = self._position
+        if position.end is not None:
+            end = End(generation=position.generation, round=position.end)
+            self._actions.append(Transmit(to=rank, message=end))
 
     def take_over(self, positions: Mapping[int, int], now: float) -> None:
         """Lead the followers, whatever round each is in; all of them were members before."""
@@ -142,9 +158,12 @@ class Members:
         return frozenset(self._met)
 
     @property
-    def all_ready(self) -> bool:
-        """Whether all members have begun the first round."""
-        return self._roster.all_ready
+    def may_begin(self) -> bool:
+        """Whether a round may begin.
+
+        A leader that takes over before the first round waits until all ranks have reported their model.
+        """
+        return self._is_first or self._position.go.round > 0 or self._roster.all_ready
 
     def lacking(self) -> list[int]:
         """The ranks that have not joined or not reported ready."""
@@ -216,6 +235,10 @@ class Members:
         self.scheduler.done(rank, message, now)
         self._compare_told(rank, message)
 
+    def on_checked(self, message: Checked, rank: int, now: float) -> None:
+        """A rank has computed an audited block."""
+        self.scheduler.checked(rank, message, now)
+
     def on_late(self, message: Late, rank: int, now: float) -> None:
         """A rank was late."""
         self.hear_of(rank)
@@ -243,7 +266,8 @@ class Members:
                 reason += "; it takes their state"
                 self._odd.add(odd)
                 lead.must_renew(odd)
-                self._actions.append(Transmit(to=odd, message=Renew(generation=self._generation, round=round_)))
+                renew = Renew(generation=self._position.generation, round=round_)
+                self._actions.append(Transmit(to=odd, message=renew))
             if round_ > self._first:  # before it the leader's counts, and others may differ
                 reason += ". Do all ranks take the same steps, with the same optimizer?"
             kind = "drift" if round_ > self._first else "renewed"
@@ -280,7 +304,7 @@ class Members:
     def _ask(self, rank: int, round_: int) -> bool:
         """Ask some current ranks to transfer to a rank their state before a round; return whether there are any."""
         current = [one for one in self.scheduler.current() if one not in (self._own, rank) and one not in self._odd]
-        give = Give(generation=self._generation, round=round_, to=rank)
+        give = Give(generation=self._position.generation, round=round_, to=rank)
         for step in range(min(GIVERS, len(current))):
             self._actions.append(Transmit(to=current[(rank + round_ + step) % len(current)], message=give))
         return bool(current)

@@ -6,7 +6,7 @@ from codedreduce.protocol.core.events import Actions, Overtaken, Renewed, SetTim
 from codedreduce.protocol.core.messages import Past, Renew, StateChunk, StateOffer, Take, Want
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
-from codedreduce.protocol.core.rank_table import RENEWING, RESTING, WORKING
+from codedreduce.protocol.core.rank_table import READY, RENEWING, RESTING, WORKING
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.leader.members import Leadership
 from codedreduce.protocol.rank.exchange import Exchange
@@ -27,6 +27,9 @@ STATE_WITHIN = 1.0
 
 #: The maximum number of times that this wait is doubled if nothing arrives.
 RARELY = 5
+
+#: A rank reports its status after so many rounds without news, within this minimum and maximum in seconds.
+LONG_ENOUGH, LONGEST, MANY_ROUNDS = 5.0, 600.0, 8.0
 
 #: The maximum number of chunks in one request.
 ASKED_AT_ONCE = 1024
@@ -62,6 +65,15 @@ class CatchUp:
         self._exchange.expect(round_ + 1)
         self.must_renew = True
 
+    def go_on(self, now: float) -> None:
+        """Work, if the leader has begun the script's round; catch up, if the round is over."""
+        if self._position.is_on:
+            self._position.become(WORKING)
+            self._worker.work_on(now)
+        elif self._position.is_behind:
+            self._position.become(WORKING)
+            self.catch_up(now)
+
     def was_overtaken(self, now: float) -> None:
         """A later round has begun while this rank waits for its sum, which may still be on its way."""
         self._tries = 0
@@ -76,6 +88,17 @@ class CatchUp:
     def drop(self) -> None:
         """Drop the state: it is no longer needed."""
         self._taking.clear()
+
+    def ask_whether_on(self, now: float) -> None:
+        """The round takes very long: report the status to the leader, as `Go` may be lost."""
+        if self._position.state in (READY, WORKING) and not self._leadership.is_held:
+            self._worker.tell_status(now)
+            self.look_whether_on(now)
+
+    def look_whether_on(self, now: float) -> None:
+        """Set a timer for a round that takes very long; the longer it takes, the later."""
+        wait = max(LONG_ENOUGH, MANY_ROUNDS * self._position.round_took, now - self._position.began_at)
+        self._actions.append(SetTimer(name=Timer.NO_NEWS, at=now + min(LONGEST, wait)))
 
     # -- sums
 

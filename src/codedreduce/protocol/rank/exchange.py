@@ -9,6 +9,7 @@ from codedreduce.digests import digest
 from codedreduce.protocol.core.events import Actions, Transmit
 from codedreduce.protocol.core.messages import AnyChunk, DamagedChunk, Go, NewReducer, PartChunk, StateChunk, SumChunk
 from codedreduce.protocol.core.outbox import Outboxes
+from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.rank.reducer import ChunkDigest, Reducer
 from codedreduce.protocol.rank.sums import OWN_SUM_BUFFERS, PastSums, Stripes, SumAssembly, SumBuffers
@@ -25,19 +26,19 @@ class Exchange:
     def __init__(
         self,
         actions: Actions,
-        node: int,
+        position: RankPosition,
         plan: StripedPlan,
         settings: Settings,
         links: Outboxes,
         rooms: SumBuffers = OWN_SUM_BUFFERS,
     ) -> None:
         self._actions = actions
-        self._node = node
+        self._position = position
+        self._node = position.node
         self._rooms = rooms
         self._ranks = plan.workers
         self._settings = settings
         self._links = links
-        self._generation = settings.generation
         self._round = 0  # the current round
         self.stripes = Stripes(plan, settings)
         self.reducer = Reducer(len(plan.all_units), plan.blocks, self.stripes.rounds_held, settings, rooms)
@@ -49,10 +50,6 @@ class Exchange:
         self._early: OrderedDict[tuple[int, ...], tuple[PartChunk, int, Vector]] = OrderedDict()
         usual = -(-settings.chunks // settings.reducers(plan))
         self._early_at_most = 2 * len(plan.all_units) * usual
-
-    def speak_of(self, generation: int) -> None:
-        """Switch to this generation of the plan."""
-        self._generation = generation
 
     def begin(self, go: Go) -> None:
         """A round begins for reducers; parts of it may have arrived already.
@@ -131,12 +128,12 @@ class Exchange:
 
     def _part_chunk(self, part: Part, index: int) -> PartChunk:
         return PartChunk(
-            generation=self._generation, round=self._round, unit=part.unit, first=part.first, last=part.last,
+            generation=self._position.generation, round=self._round, unit=part.unit, first=part.first, last=part.last,
             index=index, digest=self._seals[part][index] if part in self._seals else b"",
         )  # fmt: skip
 
     def _sum_chunk(self, round_: int, index: int) -> SumChunk:
-        return SumChunk(generation=self._generation, round=round_, index=index)
+        return SumChunk(generation=self._position.generation, round=round_, index=index)
 
     def change_reducer(self, message: NewReducer, done: Mapping[Part, Vector]) -> None:
         """A stripe has another reducer: send all parts of the stripe again."""
@@ -191,7 +188,7 @@ class Exchange:
         """Report a damaged chunk to its sender."""
         unit, first, last = seal.part
         damaged = DamagedChunk(
-            generation=self._generation, round=self._round, unit=unit, first=first, last=last, index=seal.chunk
+            generation=self._position.generation, round=self._round, unit=unit, first=first, last=last, index=seal.chunk
         )  # fmt: skip
         if seal.sender == self._node:
             self.own_damage.append(damaged)
@@ -206,6 +203,10 @@ class Exchange:
         self.sum_came(self._round, index, total)
 
     # -- sums
+
+    def on_sum(self, chunk: SumChunk, sender: int, data: Vector, now: float) -> None:
+        """A reducer sends a chunk of a sum."""
+        self.sum_came(chunk.round, chunk.index, data)
 
     def sum_came(self, round_: int, index: int, data: Vector) -> None:
         """A chunk of a sum has arrived, for this rank's own round or the next one. It is not sent twice, so hold it."""

@@ -1,17 +1,22 @@
-"""How a rank joins a run, or returns to it: it sends hello to the leader until it is welcomed."""
+"""How a rank joins a run, or returns to it: it sends hello to the leader until it is welcomed.
+
+Also the other side: what the leader and other ranks answer to a rank that looks for its leader.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from codedreduce.protocol.core.events import Actions, EveryoneIn, SetTimer, Transmit
+from codedreduce.protocol.core.events import Actions, EveryoneIn, PeerFound, SetTimer, Transmit
 from codedreduce.protocol.core.membership import run_name
-from codedreduce.protocol.core.messages import Have, Hello, Welcome
+from codedreduce.protocol.core.messages import Have, Hello, Stand, Welcome
+from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.rank_table import ENDING, JOINING, READY, RENEWING, RESTING, WORKING
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.core.timers import Timer
+from codedreduce.protocol.election.election import Election
+from codedreduce.protocol.leader.members import Leadership
 from codedreduce.protocol.rank.catch_up import CatchUp
+from codedreduce.protocol.rank.state_transfer import StateGiving
 from codedreduce.protocol.rank.worker import RankWorker
 from codedreduce.schemes import StripedPlan
 
@@ -20,22 +25,21 @@ HELLO_AGAIN = 2.0
 
 
 class Joining:
-    """A follower before it is admitted, and over every new connection.
-
-    `adopt` switches this rank to a generation. `is_in` receives the welcome, and whether the rank is new.
-    """
+    """A follower before it is admitted, and over every new connection."""
 
     def __init__(
-        self, actions: Actions, position: RankPosition, plan: StripedPlan, settings: Settings, worker: RankWorker,
-        catch_up: CatchUp, adopt: Callable[[int], None], is_in: Callable[[Welcome, bool], None],
+        self, actions: Actions, position: RankPosition, plan: StripedPlan, settings: Settings, links: Outboxes,
+        worker: RankWorker, catch_up: CatchUp, giving: StateGiving, election: Election, leadership: Leadership,
     ) -> None:  # fmt: skip
         self._actions = actions
         self._position = position
         self._run = run_name(plan, settings)
+        self._links = links
         self._worker = worker
         self._catch_up = catch_up
-        self._adopt = adopt
-        self._is_in = is_in
+        self._giving = giving
+        self._election = election
+        self._leadership = leadership
         self._process = settings.process
         self._hellos = 0  # hellos without an answer
         self._to = position.leader
@@ -69,16 +73,16 @@ class Joining:
         position = self._position
         if message.generation < position.generation or position.leader_of(message.generation) != sender:
             return
-        self._adopt(message.generation)
+        self._election.adopt(message.generation)
         position.is_over(message.round)
         self._hellos = 0
         if position.state is not JOINING:
-            self._is_in(message, False)
+            self._election.is_in(message, False)
         if position.state is JOINING:
             position.become(RESTING)
             if message.round > position.round:  # it joins late, or the others continued from a checkpoint
                 self._catch_up.begin_after(message.round)
-            self._is_in(message, True)
+            self._election.is_in(message, True)
             self._actions.append(EveryoneIn())
         elif position.state is ENDING:
             self._actions.append(
@@ -98,3 +102,72 @@ class Joining:
             self._worker.tell_again(now)
         elif position.state is RENEWING and not self._catch_up.is_taking:  # its request may be lost
             self._catch_up.renew(now)
+
+    def on_peer_found(self, event: PeerFound, now: float) -> None:
+        """A connection to another rank is new."""
+        if event.peer not in self._links:
+            return
+        self._links.find(event.peer)
+        self._giving.lost(event.peer)
+        self._catch_up.lost(event.peer)
+        if event.peer == self._position.leader and not self._leadership.is_held:
+            self.say_hello(now)
+        elif self._position.state is not JOINING:
+            self._election.tell(event.peer)
+        if not self._leadership.is_held:  # a follower sends hello first
+            self._worker.send_again(event.peer)
+
+    # -- ranks that look for a leader
+
+    def on_hello(self, message: Hello, sender: int, now: float) -> None:
+        """On the leader: a rank asks to join, or is back."""
+        members, has_begun = self._leadership.members, self._position.go.round > 0
+        assert members is not None
+        if message.is_in and self.gives_way(sender, message.generation, now):
+            return
+        if not message.is_in and has_begun and not self._election.has_enough:
+            return  # there may be another leader by now: this one must not decide about members
+        self._election.let_in(sender, message.process)
+        if members.greet(sender, message, self._election.known_voters):
+            self._links.find(sender)
+            self._giving.lost(sender)
+            members.scheduler.came(sender, now)
+            self._worker.send_again(sender)
+            members.tell_of_end(sender)
+            if has_begun:
+                self._election.look_at_voters()
+            self._election.go_on_soon(now)
+
+    def on_stand(self, message: Stand, sender: int, now: float) -> None:
+        """Another rank reports the generation it follows, or that it has no leader."""
+        position = self._position
+        leader = position.leader_of(message.generation)
+        if self.gives_way(sender, message.generation, now):
+            return
+        if position.state is not JOINING:
+            self._election.hear_of_voters(message, sender)
+            if not message.lost and message.generation > position.generation and leader != position.node:
+                self.say_hello(now, leader)
+            else:
+                self._election.on_stand(message, sender, now)
+        elif not message.lost and leader != position.node:
+            self.say_hello(now, leader)
+        elif message.asks:
+            self.say_hello(now, sender)
+
+    def on_hello_to_another(self, message: Hello, sender: int, now: float) -> None:
+        """A rank asks to join, or is back, and takes this rank for the leader."""
+        if not message.is_in:
+            self._election.is_new(sender, message.process, now)
+        self._election.tell(sender)
+
+    def gives_way(self, rank: int, generation: int, now: float) -> bool:
+        """If a rank was in a run before, and this rank leads one that has not begun: ask to join that run instead."""
+        position, members = self._position, self._leadership.members
+        if members is None or position.state is not RESTING or position.go.round or members.has_met(rank):
+            return False
+        self._leadership.leave()
+        position.become(JOINING)
+        leader = position.leader_of(generation)
+        self.say_hello(now, rank if leader == position.node else leader)
+        return True

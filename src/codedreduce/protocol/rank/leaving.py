@@ -13,10 +13,8 @@ stays, it leaves without notice, as there is no rank to hand over to. It also do
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from codedreduce.protocol.core.events import Actions, Ended, Finished, HandOver, Leave, SetTimer, Transmit
-from codedreduce.protocol.core.messages import End, Failure, Go, Goodbye, Have, Leaving, Refuse, Trouble
+from codedreduce.protocol.core.events import Actions, Ended, Finished, HandOver, Leave, SetTimer
+from codedreduce.protocol.core.messages import End, Failure, Go, Goodbye, Have, Leaving, Refuse, Trouble, Unable
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.rank_table import ENDING, JOINING, LEFT, READY, RESTING, WORKING
@@ -35,18 +33,16 @@ GRACES = 12
 
 
 class Departure:
-    """How a rank ends. `go_on` makes it work on its round, or catch up."""
+    """How a rank ends."""
 
     def __init__(
         self, actions: Actions, position: RankPosition, worker: RankWorker, catch_up: CatchUp, leadership: Leadership,
-        go_on: Callable[[float], None],
     ) -> None:  # fmt: skip
         self._actions = actions
         self._position = position
         self._worker = worker
         self._catch_up = catch_up
         self._leadership = leadership
-        self._go_on = go_on
         self._why = "the run is over"
         self._graces = 0
         self.refused: str | None = None
@@ -120,12 +116,6 @@ class Departure:
 
     # -- the run is over
 
-    def tell_of_end(self, rank: int) -> None:
-        """On the leader: tell a rank that joins or returns that the run is over, if it is."""
-        if self._position.end is not None:
-            end = End(generation=self._position.generation, round=self._position.end)
-            self._actions.append(Transmit(to=rank, message=end))
-
     def on_end(self, message: End, sender: int, now: float) -> None:
         """The leader reports the last round of the run."""
         position = self._position
@@ -145,12 +135,7 @@ class Departure:
         elif position.state is WORKING:  # no rank sends the missing chunks of the last sum without a request
             self._catch_up.ask_later(now)
         elif position.state is READY:  # its round is over, and it never received its `Go`
-            self._go_on(now)
-
-    @property
-    def is_past(self) -> bool:
-        """True if the script has begun a round after the last one."""
-        return self._position.end is not None and self._position.round > self._position.end
+            self._catch_up.go_on(now)
 
     def tell_script(self) -> None:
         """Tell the script that the last round is over."""
@@ -187,6 +172,13 @@ class Departure:
         if self._position.end is None:
             self._position.is_to_end(message.round)
         self._finish(message.reason)
+
+    def on_unable(self, message: Unable, sender: int, now: float) -> None:
+        """On the leader: a rank failed at a part."""
+        assert self._leadership.members is not None
+        troubles = self._leadership.members.scheduler.failed(sender, message, now)
+        if troubles:
+            self.fail(troubles)
 
     def fail(self, troubles: tuple[Trouble, ...]) -> None:
         """On the leader: no rank can compute a part of the round, which ends the run on all ranks."""

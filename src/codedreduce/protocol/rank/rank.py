@@ -16,16 +16,12 @@ Each part of the machine owns its data, and knows the position of the rank (`ran
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from codedreduce.errors import ProtocolError, UsageError
 from codedreduce.protocol.core.events import (
     Begin,
     Computed,
-    Drained,
     EveryoneIn,
     Note,
-    PeerFound,
     PeerLost,
     Received,
     SetTimer,
@@ -36,24 +32,13 @@ from codedreduce.protocol.core.events import (
 from codedreduce.protocol.core.machine import FOLLOWER, LEADER, PEER, STRANGER, From, Machine, State
 from codedreduce.protocol.core.messages import (
     AnyMessage,
-    Checked,
     Go,
     Goodbye,
-    Hello,
-    Lead,
     Message,
     PartChunk,
-    Past,
-    Renew,
-    Stand,
     StateChunk,
-    StateOffer,
     Status,
     SumChunk,
-    Take,
-    Unable,
-    Want,
-    Welcome,
 )
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
@@ -61,6 +46,7 @@ from codedreduce.protocol.core.rank_table import (
     ENDING,
     JOINING,
     LEFT,
+    OF_ANY_GENERATION,
     READY,
     RENEWING,
     RESTING,
@@ -84,17 +70,9 @@ from codedreduce.protocol.rank.worker import RankWorker
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector
 
-#: A rank reports its status after so many rounds without news, within this minimum and maximum in seconds.
-LONG_ENOUGH, LONGEST, MANY_ROUNDS = 5.0, 600.0, 8.0
-
-#: Messages about a vector, which is the same in every generation; and messages that announce a generation.
-OF_ANY_GENERATION = (
-    PartChunk, SumChunk, StateChunk, Want, Past, StateOffer, Take, Hello, Welcome, Stand, Lead, Goodbye,
-)  # fmt: skip
-
 
 class Rank(Machine):
-    """The state machine of a rank; that of the leader contains a `Scheduler`."""
+    """The state machine of a rank; that of the leader contains the `Members` of the run and their `Scheduler`."""
 
     ROWS = ROWS
     OF_ANY_GENERATION = OF_ANY_GENERATION
@@ -111,32 +89,22 @@ class Rank(Machine):
         self._links = links = Outboxes(
             self._actions, [peer for peer in plan.computing if peer != node], settings.window
         )
-        self._exchange = exchange = Exchange(self._actions, node, plan, settings, links, rooms)
+        self._exchange = exchange = Exchange(self._actions, position, plan, settings, links, rooms)
         self._worker = worker = RankWorker(self._actions, position, plan, settings, exchange, self._report)
         self._catch_up = CatchUp(self._actions, position, links, exchange, worker, leadership)
+        self._giving = StateGiving(self._actions, position, links, settings, leadership)
+        self._election = Election(self._actions, position, plan, settings, links, leadership)
         self._joining = Joining(
-            self._actions, position, plan, settings, worker, self._catch_up, self._adopt, self._is_in
-        )
-        self._giving = StateGiving(self._actions, position, links, settings)
-        self._departure = Departure(self._actions, position, worker, self._catch_up, leadership, self._go_on)
-        self._election = Election(
-            self._actions,
-            position,
-            plan,
-            settings,
-            links,
+            self._actions, position, plan, settings, links, worker, self._catch_up, self._giving, self._election,
             leadership,
-            self._adopt,
-            self._take_lead,
-            self._let_in,
-            self._greet,
-        )
+        )  # fmt: skip
+        self._departure = Departure(self._actions, position, worker, self._catch_up, leadership)
         self._handover = Handover(
             self._actions, position, worker, exchange, links, self._giving, leadership, self._election,
             self._departure,
         )  # fmt: skip
         if position.leader == node:
-            self._take_office()
+            self._lead()
 
     @property
     def state(self) -> RankState:  # type: ignore[override]
@@ -303,7 +271,7 @@ class Rank(Machine):
         if self.lead is None and not self.begun:  # all have joined once every rank has sent this
             self._worker.tell_status(now)
         if self.lead is None:
-            self._look_whether_on(now)
+            self._catch_up.look_whether_on(now)
         if self._catch_up.must_renew:
             self._catch_up.renew(now)
             return
@@ -316,35 +284,12 @@ class Rank(Machine):
                 self._catch_up.renew(now)
                 return
             if not self._position.is_leaving:  # else another leader begins the round
-                self._let_begin(now)
+                self._election.let_begin(now)
             return
-        if self._departure.is_past:
+        if self._position.is_past_end:
             self._departure.tell_script()
         elif not self._is_over:
-            self._go_on(now)
-
-    def _go_on(self, now: float) -> None:
-        """Work, if the leader has begun the script's round; catch up, if the round is over."""
-        if self._position.is_on:
-            self._position.become(WORKING)
-            self._work_on(now)
-        elif self._position.is_behind:
-            self._position.become(WORKING)
-            self._catch_up.catch_up(now)
-
-    def _work_on(self, now: float) -> None:
-        """Begin with the next part, if there is one and nothing is being computed."""
-        if not self._worker.is_idle:
-            return
-        if self._worker.has_something_to_do:
-            self._worker.compute_next(now)
-        elif not self._leadership.is_held:
-            self._worker.tell_status(now)  # report that this rank is idle and can be assigned work
-
-    def _look_whether_on(self, now: float) -> None:
-        """If the round takes very long, report the status to the leader, ever more rarely: `Go` may be lost."""
-        wait = max(LONG_ENOUGH, MANY_ROUNDS * self._position.round_took, now - self._position.began_at)
-        self._actions.append(SetTimer(name=Timer.NO_NEWS, at=now + min(LONGEST, wait)))
+            self._catch_up.go_on(now)
 
     def _on_go(self, message: Go, sender: int, now: float) -> None:
         last = self._position.go
@@ -370,9 +315,9 @@ class Rank(Machine):
         if self.state is WORKING and self.round > go.round and not self._position.is_behind:
             self._position.become(READY)  # under this leader the round has not begun
         elif self.state is WORKING and self._position.is_on:  # it begins again, perhaps for a rank that was behind
-            self._work_on(now)
+            self._worker.work_on(now)
         elif self.state is READY:
-            self._go_on(now)
+            self._catch_up.go_on(now)
         elif self.state is WORKING and self.round < go.round and not was_behind:
             self._catch_up.was_overtaken(now)
 
@@ -385,23 +330,11 @@ class Rank(Machine):
         if not self._is_over and self._worker.is_idle:
             self._worker.compute_next(now)
 
-    def _on_checked(self, message: Checked, sender: int, now: float) -> None:
-        if self.lead is not None:
-            self.lead.checked(sender, message, now)
-
-    def _on_unable(self, message: Unable, sender: int, now: float) -> None:
-        troubles = self.lead.failed(sender, message, now) if self.lead is not None else ()
-        if troubles:
-            self._departure.fail(troubles)
-
     def _on_part(self, chunk: PartChunk, sender: int, data: Vector, now: float) -> None:
         if self.lead is not None and chunk.round == self.round:
             self.lead.part_came(sender, Part(chunk.unit, chunk.first, chunk.last), chunk.index, now)
         self._exchange.part_came(chunk, sender, data)
         self._worker.look_at_own_damage(now)
-
-    def _on_sum(self, chunk: SumChunk, sender: int, data: Vector, now: float) -> None:
-        self._exchange.sum_came(chunk.round, chunk.index, data)
 
     def _after(self, then: frozenset[State], now: float) -> None:
         """End the round if it is over, or the run if it cannot go on; the table says after which events."""
@@ -420,7 +353,7 @@ class Rank(Machine):
             return False
         if self.lead is not None and not (position.is_on and self._election.has_enough):
             return False
-        return not self._departure.is_past
+        return not self._position.is_past_end
 
     def _end_round(self, now: float) -> None:
         """Hand the sum to the script."""
@@ -437,161 +370,49 @@ class Rank(Machine):
 
     # -- the leader, and elections
 
-    def _adopt(self, generation: int) -> None:
-        """Switch to a generation, and obey no message of an earlier one."""
-        if generation != self.generation:
-            self._leadership.leave()
-            self._position.speak_of(generation)
-            self._exchange.speak_of(generation)
-        self._election.find()
-
-    def _take_office(self) -> Members:
-        generation = self.generation
-        lead = Scheduler(
+    def _lead(self) -> Members:
+        """Lead this generation from now on."""
+        scheduler = Scheduler(
             self._actions, self.plan, self.settings, self._obey, own=self.node,
-            generation=generation, mistakes=self._worker.mistakes,
+            generation=self.generation, mistakes=self._worker.mistakes,
         )  # fmt: skip
-        members = Members(self._actions, self.plan, self.settings, lead, own=self.node, generation=generation)
-        self._leadership.members = members
-        return members
+        self._leadership.members = Members(self._actions, self._position, self.plan, self.settings, scheduler)
+        return self._leadership.members
 
-    def _take_lead(self, positions: Mapping[int, int], now: float) -> None:
+    def _lead_if_elected(self, now: float) -> None:
         """Lead the ranks that follow, from this rank's current round."""
-        members = self._take_office()
+        positions = self._election.win()
+        if not positions:
+            return
+        members = self._lead()
         self._joining.has_lead()
         members.take_over(positions, now)
         for rank in self.plan.computing:
             if rank in positions and rank != self.node:
-                self._welcome(rank)
+                members.welcome(rank, self._election.known_voters)
             elif rank in self._links and self._links.reaches([rank]):
                 self._election.tell(rank)
-        if self.state in (READY, WORKING) and not self._departure.is_past:
+        if self.state in (READY, WORKING) and not self._position.is_past_end:
             if self._worker.digest:
                 members.compare(self.node, self.round, self._worker.digest)
             if not self._position.is_on:
                 self._position.become(READY)
-            self._let_begin(now)
+            self._election.let_begin(now)
         elif self.state is RENEWING:
             self._catch_up.look(now)
         elif self.state is ENDING:
             self._departure.lead_end(now)
 
-    def _let_begin(self, now: float) -> None:
-        """On the leader: begin the round of its script, if it reaches enough other ranks.
-
-        A leader that takes over before the first round waits until all ranks have reported their model.
-        """
-        members = self._members
-        assert members is not None
-        if not self._election.has_enough:
-            self._say_unreached(now)
-        elif self.generation == self.settings.generation or self.begun or members.all_ready:
-            self._election.ask_unaware()
-            members.scheduler.begin(self.round, now)
-
-    def _go_on_soon(self, now: float) -> None:
-        """On the leader: schedule another try, since a rank is back or is lost for good."""
-        if self._leadership.is_held and self.state is not LEFT:
-            self._actions.append(SetTimer(name=Timer.GO_ON, at=now))
-
-    def _go_on_leading(self, now: float) -> None:
-        """Go on with a round that waited for other ranks."""
-        if self._leadership.is_held and self.state is READY and not self._departure.is_past:
-            self._let_begin(now)
-
-    def _say_unreached(self, now: float) -> None:
-        missing = tuple(self._election.unreached())
-        reason = f"rank {self.node} cannot reach ranks {list(missing)}: it goes on only if it reaches more than half"
-        self._actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=missing))
-        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.say_waiting_after))
-
-    def _welcome(self, rank: int) -> None:
-        voters = self._election.known_voters
-        welcome = Welcome(generation=self.generation, round=self._position.through, voters=voters)
-        self._actions.append(Transmit(to=rank, message=welcome))
-        self._departure.tell_of_end(rank)
-
-    def _let_in(self, rank: int, process: int, position: int, now: float) -> None:
-        """On the leader: admit one more rank that follows, whatever its round is."""
-        assert self._members is not None
-        self._members.take_over({self.node: self._position.progress, rank: position}, now)
-        self._election.let_in(rank, process)
-        self._welcome(rank)
-        self._election.look_at_voters()
-        self._go_on_soon(now)
-
-    def _is_in(self, message: Welcome, is_new: bool) -> None:
-        self._election.is_in(message, is_new)
-
-    def _greet(self, rank: int, now: float) -> None:
-        if rank != self.node:
-            self._joining.say_hello(now, rank)
-
-    def _has_not_met(self, rank: int) -> bool:
-        """True if this rank leads a run that has not begun, and never admitted `rank`, which was in a run before."""
-        members = self._members
-        return members is not None and self.state is RESTING and not self.begun and not members.has_met(rank)
-
-    def _give_way(self, generation: int, sender: int, now: float) -> None:
-        """Other ranks have a run already: stop leading, begin no run, and ask to join theirs."""
-        self._leadership.leave()
-        self._position.become(JOINING)
-        leader = self._position.leader_of(generation)
-        self._joining.say_hello(now, sender if leader == self.node else leader)
-
-    def _on_stand(self, message: Stand, sender: int, now: float) -> None:
-        if self._has_not_met(sender):
-            self._give_way(message.generation, sender, now)
-        elif self.state is JOINING:
-            leader = self._position.leader_of(message.generation)
-            if not message.lost and leader != self.node:
-                self._joining.say_hello(now, leader)
-            elif message.asks:
-                self._joining.say_hello(now, sender)
-        else:
-            self._election.on_stand(message, sender, now)
-
-    def _on_hello_to_another(self, message: Hello, sender: int, now: float) -> None:
-        """A rank asks to join, or is back, and takes this rank for the leader."""
-        if not message.is_in:
-            self._election.is_new(sender, message.process, now)
-        self._election.tell(sender)
-
     # -- messages to the leader
-
-    def _on_hello(self, message: Hello, sender: int, now: float) -> None:
-        if message.is_in and self._has_not_met(sender):
-            self._give_way(message.generation, sender, now)
-            return
-        members = self._members
-        assert members is not None
-        if not message.is_in and self.begun and not self._election.has_enough:
-            return  # there may be another leader by now: this one must not decide about members
-        self._election.let_in(sender, message.process)
-        if members.greet(sender, message, self._position, self._election.known_voters):
-            self._links.find(sender)
-            self._giving.lost(sender)
-            members.scheduler.came(sender, now)
-            self._worker.send_again(sender)
-            self._departure.tell_of_end(sender)
-            if self.begun:
-                self._election.look_at_voters()
-            self._go_on_soon(now)
 
     def _on_status(self, message: Status, sender: int, now: float) -> None:
         members = self._members
         assert members is not None
         members.on_status(message, sender, now)
         if members.scheduler.has_missed_the_end(message, now):
-            self._welcome(sender)  # it says which round is over
+            members.welcome(sender, self._election.known_voters)  # it says which round is over
         if self.state is READY:
-            self._go_on_soon(now)
-
-    def _on_renew(self, message: Renew, sender: int, now: float) -> None:
-        assert self._members is not None
-        self._members.hear_of(sender)
-        if not self._members.find_givers(sender, self.round):
-            self._giving.promise(sender)
+            self._election.go_on_soon(now)
 
     def _on_follower_left(self, message: Goodbye, sender: int, now: float) -> None:
         if self.state is not ENDING:
@@ -599,7 +420,7 @@ class Rank(Machine):
             self._actions.append(Note(kind="left", reason=reason, round=self.round, nodes=(sender,)))
         self._election.note_lost(sender, is_dead=True)
         self._is_gone(sender, now)
-        self._go_on_soon(now)
+        self._election.go_on_soon(now)
 
     def _on_peer_left(self, message: Goodbye, sender: int, now: float) -> None:
         self._election.peer_lost(sender, now, is_dead=True)
@@ -630,22 +451,19 @@ class Rank(Machine):
         elif event.name == Timer.END:
             self._departure.is_late(now)
         elif event.name == Timer.NO_NEWS:
-            if self.state in (READY, WORKING) and not self._leadership.is_held:
-                self._worker.tell_status(now)
-                self._look_whether_on(now)
+            self._catch_up.ask_whether_on(now)
         elif event.name == Timer.LIVENESS:
-            if self.state not in (ENDING, LEFT):
-                self._election.look_at_leader(now, is_calm=self.state in (RESTING, READY, WORKING))
+            self._election.look_at_leader(now)
         elif event.name == Timer.GO_ON:
-            self._go_on_leading(now)
+            self._election.go_on(now)
         elif event.name == Timer.HANDOVER:
             self._handover.look(now)
         elif event.name == Timer.ELECTED:
-            self._election.lead(now)
+            self._lead_if_elected(now)
         elif event.name == Timer.ELECTION:
             self._election.look(now)
         elif self.lead is not None and event.name == Timer.WAITING and not self._election.has_enough:
-            self._say_unreached(now)
+            self._election.say_unreached(now)
         elif self.lead is not None and self.state is WORKING:
             missing = self._exchange.sum.missing()
             if event.name == Timer.LATE:
@@ -660,10 +478,6 @@ class Rank(Machine):
         self._actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=waiting))
         self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.say_waiting_after))
 
-    def _on_drained(self, event: Drained, now: float) -> None:
-        if event.peer in self._links:
-            self._links.drained(event.peer)
-
     def _on_peer_lost(self, event: PeerLost, now: float) -> None:
         if event.peer in self._links:
             self._links.lose(event.peer)
@@ -672,27 +486,14 @@ class Rank(Machine):
             if self._leadership.is_held:
                 self._is_gone(event.peer, now)
                 if self._leadership.is_held and not self._election.has_enough and self.state in (READY, WORKING):
-                    self._say_unreached(now)
+                    self._election.say_unreached(now)
             if self.state in (JOINING, LEFT):
                 self._election.note_lost(event.peer, is_dead=event.dead)
                 return
             self._election.peer_lost(event.peer, now, is_dead=event.dead)
             if self._election.is_lost:
                 self._departure.is_left(now)
-            self._go_on_soon(now)
-
-    def _on_peer_found(self, event: PeerFound, now: float) -> None:
-        if event.peer not in self._links:
-            return
-        self._links.find(event.peer)
-        self._giving.lost(event.peer)
-        self._catch_up.lost(event.peer)
-        if event.peer == self._position.leader and not self._leadership.is_held:
-            self._joining.say_hello(now)
-        elif self.state is not JOINING:
-            self._election.tell(event.peer)
-        if self.lead is None:  # a follower sends hello first
-            self._worker.send_again(event.peer)
+            self._election.go_on_soon(now)
 
     def held(self) -> int:
         """The number of chunks of other ranks' parts that this rank holds or is adding up."""

@@ -16,11 +16,12 @@ from collections import Counter, deque
 from typing import NamedTuple
 
 from codedreduce.protocol.core.events import Actions, Pack, StatePacked, Transmit
-from codedreduce.protocol.core.messages import Give, Past, StateChunk, StateOffer, Take
+from codedreduce.protocol.core.messages import Give, Past, Renew, StateChunk, StateOffer, Take
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
 from codedreduce.protocol.core.rank_table import READY, WORKING
 from codedreduce.protocol.core.settings import Settings
+from codedreduce.protocol.leader.members import Leadership
 from codedreduce.vectors import Vector, joined
 
 #: The maximum number of pieces that are requested from one rank at a time.
@@ -144,10 +145,13 @@ class StateGiving:
     rounds.
     """
 
-    def __init__(self, actions: Actions, position: RankPosition, links: Outboxes, settings: Settings) -> None:
+    def __init__(
+        self, actions: Actions, position: RankPosition, links: Outboxes, settings: Settings, leadership: Leadership
+    ) -> None:
         self._actions = actions
         self._position = position
         self._links = links
+        self._leadership = leadership
         self._piece = settings.state_chunk
         self._waiting: set[int] = set()
         self._later: dict[int, int] = {}  # by receiver: it gets the state before this future round
@@ -173,6 +177,14 @@ class StateGiving:
     def on_give(self, message: Give, sender: int, now: float) -> None:
         """The leader asks this rank to send its state to another."""
         self.promise(message.to, before=message.round)
+
+    def on_renew(self, message: Renew, sender: int, now: float) -> None:
+        """On the leader: a rank needs a state, of other ranks or else of this one."""
+        members = self._leadership.members
+        assert members is not None
+        members.hear_of(sender)
+        if not members.find_givers(sender, self._position.round):
+            self.promise(sender)
 
     def on_packed(self, event: StatePacked, now: float) -> None:
         """Offer the packed state to the ranks that wait for it."""

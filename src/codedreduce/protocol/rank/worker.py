@@ -168,6 +168,15 @@ class RankWorker:
                 )
             )  # fmt: skip
 
+    def work_on(self, now: float) -> None:
+        """Begin with the next part, if there is one and nothing is being computed."""
+        if self._work.now is not None:
+            return
+        if self.has_something_to_do:
+            self.compute_next(now)
+        elif self._position.leader != self._position.node:
+            self.tell_status(now)  # report that this rank is idle and can be assigned work
+
     def stop(self, why: str) -> None:
         """Stop all computation for the script's round."""
         if self._position.round >= self._position.go.round:
