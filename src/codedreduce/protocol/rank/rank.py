@@ -337,7 +337,10 @@ class Rank(Machine):
         self._worker.look_at_own_damage(now)
 
     def _after(self, then: frozenset[State], now: float) -> None:
-        """End the round if it is over, or the run if it cannot go on; the table says after which events."""
+        """End the round if it is over, or the run if it cannot go on; the table says after which events.
+
+        When a rank is gone the round ends earlier (`_is_gone`).
+        """
         if RESTING in then and self._is_over:
             self._end_round(now)
         elif LEFT in then and self.lead is not None and self.state is WORKING:
@@ -439,6 +442,8 @@ class Rank(Machine):
         if not self.begun:
             members.begin_if_enough()
         members.scheduler.gone(rank, now)
+        if self._is_over:  # not only after the event, as the leader then schedules its next try
+            self._end_round(now)
         self._departure.leave_if_all_through(now)
 
     # -- time and connections
