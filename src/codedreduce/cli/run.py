@@ -187,7 +187,7 @@ def _check(is_striped: bool, excess: Excess, least: int, count: int, start: int 
 def _said_of_excess(excess: Excess) -> dict[str, str]:
     return {
         "CODEDREDUCE_ON_EXCESS": excess.do,
-        "CODEDREDUCE_SAY_WAITING_AFTER": str(excess.after),
+        "CODEDREDUCE_SAY_WAITING_AFTER": str(excess.say_waiting_after),
         "CODEDREDUCE_REPLAN_AFTER": f"{excess.replan_after:g}",
     }
 

@@ -59,9 +59,9 @@ def settings_for(
         window = LEAST_WINDOW if shared_memory or same_machine else window_over_network(min(chunk, length) * itemsize)
     return Settings(
         length=length, itemsize=itemsize, chunk=chunk, least_head_start=LEAST_HEAD_START, costs=costs,
-        unknown_seconds=UNKNOWN_LOCAL if shared_memory or same_machine else UNKNOWN_NETWORK, on_excess=excess.do,
-        say_waiting_after=excess.after, replan_after=excess.replan_after,
-        window=window, announce=length > LOCAL_CHUNK if shared_memory else worth_announcing(length, itemsize),
+        unknown_seconds=UNKNOWN_LOCAL if shared_memory or same_machine else UNKNOWN_NETWORK,
+        excess=excess, window=window,
+        announce=length > LOCAL_CHUNK if shared_memory else worth_announcing(length, itemsize),
     )  # fmt: skip
 
 

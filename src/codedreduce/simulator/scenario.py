@@ -79,7 +79,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"the compute time of the batch must be above zero, got {self.compute}")
         if self.rounds < 1:
             raise UsageError(f"at least one round is needed, got {self.rounds}")
-        Excess(self.on_excess, self.say_waiting_after)
+        self.excess()
+
+    def excess(self) -> Excess:
+        """What a round does if more workers are late than tolerated."""
+        return Excess(self.on_excess, self.say_waiting_after, self.replan_after)
 
     @property
     def workers(self) -> int:
@@ -130,8 +134,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             chunk = plan.chunk(self.parameters, 4, chunk * 4)
         settings = Settings(
             length=self.parameters, chunk=chunk, head_start=self.head_start,
-            least_head_start=self.least_head_start, say_waiting_after=self.say_waiting_after,
-            on_excess=self.on_excess, replan_after=self.replan_after, announce=self.announce, state_chunk=2,
+            least_head_start=self.least_head_start, excess=self.excess(), announce=self.announce, state_chunk=2,
             audit=audit,
         )  # fmt: skip
         gradients = gradients or Gradients(self.samples, self.parameters, self.seed)

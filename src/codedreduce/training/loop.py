@@ -255,7 +255,8 @@ def _default(
 def _excess(membership: Membership | None, do: str | None, after: float | None, replan: float | None) -> Excess:
     said = membership.excess if membership is not None else WAIT_ON
     return Excess(
-        do or said.do, said.after if after is None else after, said.replan_after if replan is None else replan
+        do or said.do, said.say_waiting_after if after is None else after,
+        said.replan_after if replan is None else replan,
     )  # fmt: skip
 
 

@@ -24,23 +24,25 @@ STATE_CHUNK = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """What a round does after `after` seconds if more workers are late than the plan tolerates.
+    """What a round does if more workers are late than the plan tolerates: wait, or take the best approximation.
+
+    `say_waiting_after`: seconds until it reports the ranks that it waits for, or approximates. `replan_after`: seconds
+    until a root that can compute does the work of missing workers itself.
 
     >>> Excess("approximate", 5.0)
-    Excess(do='approximate', after=5.0, replan_after=10.0)
+    Excess(do='approximate', say_waiting_after=5.0, replan_after=10.0)
     """
 
     do: str = "wait"
-    after: float = 30.0
-    replan_after: float = 10.0  # seconds until the root does the work of missing workers
+    say_waiting_after: float = 30.0
+    replan_after: float = 10.0
 
     def __post_init__(self) -> None:
         if self.do not in ("wait", "approximate"):
             raise UsageError(f"on_excess must be 'wait' or 'approximate', got {self.do!r}")
-        if not self.after >= 0:
-            raise UsageError(f"say_waiting_after cannot be negative, got {self.after}")
-        if not self.replan_after >= 0:
-            raise UsageError(f"replan_after cannot be negative, got {self.replan_after}")
+        for name in ("say_waiting_after", "replan_after"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
 
 
 #: A round waits without a limit.
@@ -53,9 +55,7 @@ class Settings:
 
     `head_start`: how long a parent waits for a late share before it asks a replica for it, as a fraction of the
     replica's own time; `least_head_start` is the minimum in seconds. `hold`: how long an offered share may take to
-    arrive, as a fraction of the time that had passed when it was offered. `say_waiting_after`: seconds until a round
-    that cannot end reports the ranks that it waits for. `on_excess`: what the round does then: wait, or take the best
-    approximation. `replan_after`: seconds until a root that can compute does the work of missing workers itself.
+    arrive, as a fraction of the time that had passed when it was offered.
     """
 
     length: int
@@ -65,9 +65,7 @@ class Settings:
     head_start: float = 0.2
     least_head_start: float = 0.0
     hold: float = 1.0
-    say_waiting_after: float = 30.0
-    on_excess: str = "wait"
-    replan_after: float = 10.0
+    excess: Excess = WAIT_ON
     generation: int = 0
     after: int = 0  # rounds that were over before the run began
     least: int = 0  # the run begins with so many ranks if the others cannot be reached; 0: with all
@@ -89,14 +87,13 @@ class Settings:
         for name in ("head_start", "least_head_start", "hold"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
-        Excess(self.on_excess, self.say_waiting_after, self.replan_after)
         if not 0 <= self.exact <= self.length:
             raise UsageError(f"exact must be at most the length of a vector, got {self.exact}")
         object.__setattr__(self, "chunks", -(-self.length // self.chunk))
 
     def to_settle(self, levels: int) -> float:
         """Seconds for so many levels of a tree to send what they have, when a round cannot end."""
-        return 0.1 * self.say_waiting_after * levels
+        return 0.1 * self.excess.say_waiting_after * levels
 
     def reducers(self, plan: StripedPlan) -> int:
         """How many ranks reduce a stripe."""

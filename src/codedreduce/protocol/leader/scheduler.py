@@ -259,8 +259,8 @@ class Scheduler:
             self._participation.heard(self._own, now)
             self._work.is_idle(self._own)
         self._look_at(self._work.first_look(), now)
-        if self._settings.say_waiting_after < float("inf"):
-            self._actions.append(SetTimer(name=Timer.WAITING, at=now + self._settings.say_waiting_after))
+        if self._settings.excess.say_waiting_after < float("inf"):
+            self._actions.append(SetTimer(name=Timer.WAITING, at=now + self._settings.excess.say_waiting_after))
         return own
 
     def _trial(self, rank: int, now: float) -> tuple[Part, ...]:

@@ -112,7 +112,7 @@ class Rank(Machine):
 
     def __init__(self, node: int, plan: StripedPlan, settings: Settings, rooms: SumBuffers = OWN_SUM_BUFFERS) -> None:
         super().__init__()
-        if settings.on_excess != "wait":
+        if settings.excess.do != "wait":
             raise UsageError("striped computes the exact sum as long as a rank is left; on_excess must be 'wait'")
         self.node = node
         self.plan = plan
@@ -528,7 +528,7 @@ class Rank(Machine):
         missing = tuple(self._election.unreached())
         reason = f"rank {self.node} cannot reach ranks {list(missing)}: it goes on only if it reaches more than half"
         self._actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=missing))
-        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.say_waiting_after))
+        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.excess.say_waiting_after))
 
     def _welcome(self, rank: int) -> None:
         voters = self._election.known_voters
@@ -698,7 +698,7 @@ class Rank(Machine):
     def _say_waiting(self, waiting: tuple[int, ...], now: float) -> None:
         reason = f"round {self.round} has waited {now - self._position.began_at:.3g} s for ranks {list(waiting)}"
         self._actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=waiting))
-        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.say_waiting_after))
+        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.excess.say_waiting_after))
 
     def _on_drained(self, event: Drained, now: float) -> None:
         if event.peer in self._links:
