@@ -101,7 +101,7 @@ def test_they_are_added_up_wide_and_rounded_once(kind: str, exact: int, monkeypa
 
 
 def test_a_vector_is_cut_where_bytes_are() -> None:
-    settings = Settings(length=LENGTH, itemsize=2, chunk=100, wire=BFLOAT16, exact=EXACT)
+    settings = Settings(length=LENGTH, chunk=100, wire=BFLOAT16, exact=EXACT)
     slices = [settings.byte_slice(index) for index in range(settings.chunks)]
     assert [one.start for one in slices] == [0, *(one.stop for one in slices[:-1])]
     packed = Packed.of(numbers(0), BFLOAT16, EXACT)

@@ -29,6 +29,7 @@ from codedreduce.comparison.race_runs import race_schemes, racing_schemes
 from codedreduce.comparison.result import Comparison
 from codedreduce.comparison.selection import ALL, scenario_for, scheme_names
 from codedreduce.lab import DEFAULT_NAME
+from codedreduce.run.configuration import Configuration
 from codedreduce.run.delays import parse_delays
 from codedreduce.run.journal import RoundLog
 from codedreduce.schemes import Scheme
@@ -76,8 +77,8 @@ def race(
     processes = max(len(scheme.plan(samples=samples).nodes) for scheme in chosen.values())
     job = Job(
         objective=LogisticRegression(), source=data, rounds=rounds,
-        scheme=next(iter(chosen.values())), optimizer=SGD(1.0), seed=seed, delays=delays, compute=batch_seconds,
-        site=chosen_lab(in_lab, lab_name, processes),
+        scheme=next(iter(chosen.values())), optimizer=SGD(1.0), seed=seed, compute=batch_seconds,
+        configuration=Configuration(inject=delays), site=chosen_lab(in_lab, lab_name, processes),
     )  # fmt: skip
     console = make_lasting_console()
     comparison = _race(job, chosen, console)

@@ -35,9 +35,9 @@ from codedreduce.cli.terminal.options import (
 from codedreduce.cli.terminal.output_files import check_writable, write_whole
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
-from codedreduce.protocol.core.audits import QUARANTINE, Auditing
+from codedreduce.protocol.core.audits import QUARANTINE
 from codedreduce.protocol.core.events import Note
-from codedreduce.protocol.core.settings import Excess
+from codedreduce.run.configuration import DEFAULTS
 from codedreduce.run.journal import RoundLog
 from codedreduce.schemes import Scheme, Striped
 from codedreduce.schemes.choice import choose
@@ -119,10 +119,13 @@ def train(
     else:
         chosen = _scheme(scheme, workers, tree, stragglers, order, units)
     job = Job(
-        objective=objective, source=source, rounds=rounds, batch=batch, seed=seed, scheme=chosen, delays=inject,
-        optimizer=parse_optimizer(optimizer, lr), excess=Excess(on_excess, parse_seconds(say_waiting_after)),
-        saving=saving_to(checkpoints, checkpoint_every, keep, resume=resume), restart=restart,
-        auditing=Auditing(audit, quarantine),
+        objective=objective, source=source, rounds=rounds, batch=batch, seed=seed, scheme=chosen,
+        optimizer=parse_optimizer(optimizer, lr), restart=restart,
+        saving=saving_to(checkpoints, checkpoint_every, keep, resume=resume),
+        configuration=DEFAULTS.override(
+            on_excess=on_excess, say_waiting_after=parse_seconds(say_waiting_after), audit=audit, quarantine=quarantine,
+            inject=inject,
+        ),
     )  # fmt: skip
     job = replace(job, site=chosen_lab(in_lab, lab_name, len(job.plan().nodes)))
     job.injection()

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from codedreduce.memory.arena import Arena, Reference
 from codedreduce.packed import Packed
 from codedreduce.protocol import Settings
+from codedreduce.protocol.core.settings import Dtype
 from codedreduce.vectors import Vector, convert, empty
 
 
@@ -37,8 +38,8 @@ class SlotShape(Protocol):
 class AsTheyAre:
     """A slot of plain numbers."""
 
-    def __init__(self, settings: Settings, dtype: npt.DTypeLike = np.float32) -> None:
-        self.dtype = np.dtype(dtype)
+    def __init__(self, settings: Settings) -> None:
+        self.dtype = settings.dtype
         self.length = settings.length
         self.slice = settings.chunk_slice
 
@@ -54,12 +55,12 @@ class AsTheyAre:
 class AsTheyTravel:
     """A slot of bytes: packed numbers."""
 
-    def __init__(self, settings: Settings, narrow: npt.DTypeLike, wide: npt.DTypeLike) -> None:
+    def __init__(self, settings: Settings, narrow: Dtype) -> None:
         self.dtype = np.dtype(np.uint8)
         self.length = settings.bytes
         self.slice = settings.byte_slice
         self._settings = settings
-        self._narrow, self._wide = np.dtype(narrow), np.dtype(wide)
+        self._narrow = narrow
 
     def whole(self, found: Vector) -> Vector:
         """The slot, as a packed vector."""
@@ -70,14 +71,14 @@ class AsTheyTravel:
         return self._packed(found, self._settings.exact_in(index))
 
     def _packed(self, found: Vector, exact: int) -> Vector:
-        packed: Any = Packed(found, exact, self._narrow, self._wide)
+        packed: Any = Packed(found, exact, self._narrow, self._settings.dtype)
         vector: Vector = packed
         return vector
 
 
-def shape_of(settings: Settings, dtype: npt.DTypeLike) -> SlotShape:
-    """How the vectors of a run, of numbers of this type, lie in shared memory."""
-    return AsTheyAre(settings, dtype) if settings.wire is None else AsTheyTravel(settings, settings.wire, dtype)
+def shape_of(settings: Settings) -> SlotShape:
+    """How the vectors of a run lie in shared memory."""
+    return AsTheyAre(settings) if settings.wire is None else AsTheyTravel(settings, settings.wire)
 
 
 def _references(vectors: list[Vector], place: int) -> int:

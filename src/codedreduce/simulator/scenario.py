@@ -10,7 +10,7 @@ import numpy as np
 
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
-from codedreduce.protocol.core.audits import QUARANTINE, Auditing, check_auditable
+from codedreduce.protocol.core.audits import QUARANTINE, Audit, check_auditable
 from codedreduce.protocol.core.settings import Excess
 from codedreduce.run.delays import Delays, parse_delays
 from codedreduce.schemes import Plan, Scheme, Striped, StripedPlan, TreePlan
@@ -126,7 +126,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             checkpoint_every=self.checkpoint_every, root_computes=self.replan_after > 0,
             wrongs=self.wrongs,
         )  # fmt: skip
-        audit = Auditing(self.audit, self.quarantine).of(self.seed)
+        audit = Audit(self.audit, self.quarantine).of(self.seed)
         if audit is not None:
             check_auditable(plan)
         chunk = self.chunk

@@ -94,11 +94,10 @@ def join(
                 log.info("%s: %s", scheme, chosen.reason)
     if membership is not None:
         scheme = membership.cut(scheme)
-        excess = replace(membership.excess, do=on_excess or membership.excess.do)
-        membership = replace(
-            membership, inject=inject or membership.inject, excess=excess,
-            auditing=membership.auditing.or_else(audit, quarantine),
+        configuration = membership.configuration.override(
+            inject=inject or None, on_excess=on_excess or None, audit=audit, quarantine=quarantine
         )  # fmt: skip
+        membership = replace(membership, configuration=configuration)
     return Cluster(membership, scheme, on_note or (lambda note: log.warning(note.reason)))
 
 
@@ -219,7 +218,7 @@ class Cluster:
         that depends on the other samples of a batch. If that is intended, `coupled="micro-batch"` computes whole
         micro-batches of `micro_batch` samples, with the same result on any rank.
         """
-        said = self._membership.nonfinite if self._membership is not None else REFUSE
+        said = self._membership.configuration.nonfinite if self._membership is not None else REFUSE
         check_not_wrapped(model)
         where = device_of(device) if device is not None else None
         if where is not None:

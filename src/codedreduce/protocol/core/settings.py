@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy.typing as npt
+import numpy as np
 
 from codedreduce.errors import UsageError
 from codedreduce.protocol.core.audits import Audit
@@ -17,6 +17,10 @@ HELD_BYTES = 8 << 20
 
 #: About 1 MiB of float32: the size at which loopback and copies are fastest.
 CHUNK_ELEMENTS = 1 << 18
+
+#: The type of the numbers of a vector.
+Dtype = np.dtype[np.generic]
+FLOAT32: Dtype = np.dtype(np.float32)
 
 #: Bytes in a piece of a state.
 STATE_CHUNK = 1 << 18
@@ -59,7 +63,9 @@ class Settings:
     """
 
     length: int
-    itemsize: int = 4
+    dtype: Dtype = FLOAT32
+    wire: Dtype | None = None  # type of the numbers on the wire, if not their own
+    exact: int = 0  # numbers at the end of a vector that always travel in their own type
     chunk: int = CHUNK_ELEMENTS
     window: int = 4
     head_start: float = 0.2
@@ -68,20 +74,18 @@ class Settings:
     excess: Excess = WAIT_ON
     generation: int = 0
     after: int = 0  # rounds that were over before the run began
-    least: int = 0  # the run begins with so many ranks if the others cannot be reached; 0: with all
-    process: int = 0  # unique number of this process of the rank; 0: not known
+    least: int | None = None  # the run begins with so many ranks if the others cannot be reached; None: with all
     unknown_seconds: float = 0.5  # assumed travel time of a vector, until it is measured
-    wire: npt.DTypeLike | None = None  # type of the numbers on the wire, if not their own
-    exact: int = 0  # numbers at the end of a vector that always travel in their own type
-    exact_itemsize: int = 4  # bytes of each of these
     state_chunk: int = STATE_CHUNK  # numbers in a piece of a state; bytes, if the states are real ones
     costs: Costs = OVER_A_NETWORK  # determine the number of reducers
     chunks: int = field(init=False)  # how many chunks a vector has
+    itemsize: int = field(init=False)  # bytes of a number on the wire
+    exact_itemsize: int = field(init=False)  # bytes of a number that travels in its own type
     audit: Audit | None = None  # which fraction is computed twice and compared; None: nothing
     announce: bool = True  # offer a pushed sum ahead of its bytes; useless if bytes arrive as fast as offers
 
     def __post_init__(self) -> None:
-        for name in ("length", "itemsize", "chunk", "window", "state_chunk"):
+        for name in ("length", "chunk", "window", "state_chunk"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("head_start", "least_head_start", "hold"):
@@ -90,6 +94,8 @@ class Settings:
         if not 0 <= self.exact <= self.length:
             raise UsageError(f"exact must be at most the length of a vector, got {self.exact}")
         object.__setattr__(self, "chunks", -(-self.length // self.chunk))
+        object.__setattr__(self, "itemsize", (self.wire or self.dtype).itemsize)
+        object.__setattr__(self, "exact_itemsize", self.dtype.itemsize)
 
     def to_settle(self, levels: int) -> float:
         """Seconds for so many levels of a tree to send what they have, when a round cannot end."""
@@ -151,7 +157,7 @@ class Settings:
     def byte_slice(self, index: int) -> slice:
         """Where chunk `index` lies in a vector with the layout of the wire.
 
-        >>> settings = Settings(length=10, itemsize=2, chunk=4, exact=3)
+        >>> settings = Settings(length=10, wire=np.dtype(np.float16), chunk=4, exact=3)
         >>> [settings.byte_slice(index) for index in range(3)], settings.exact_in(1)
         ([slice(0, 8, None), slice(8, 18, None), slice(18, 26, None)], 1)
         """

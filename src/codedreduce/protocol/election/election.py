@@ -23,7 +23,6 @@ from codedreduce.protocol.core.events import Actions, Note, SetTimer, Transmit
 from codedreduce.protocol.core.messages import Follow, Lead, Message, Stand, Voters, Welcome
 from codedreduce.protocol.core.outbox import Outboxes
 from codedreduce.protocol.core.rank_position import RankPosition
-from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.election.leader_liveness import LeaderLiveness
 from codedreduce.protocol.election.voters import Voting
@@ -45,7 +44,7 @@ class Election:
     """
 
     def __init__(
-        self, actions: Actions, position: RankPosition, plan: StripedPlan, settings: Settings, links: Outboxes,
+        self, actions: Actions, position: RankPosition, plan: StripedPlan, links: Outboxes,
         office: Office,
         adopt: Callable[[int], None],
         take_lead: Callable[[Mapping[int, int], float], None],
@@ -61,8 +60,7 @@ class Election:
         self._take_lead = take_lead
         self._let_in = let_in
         self._greet = greet
-        self._process = settings.process
-        self._voting = Voting(position.node, settings.process, plan.computing)
+        self._voting = Voting(position.node, position.process, plan.computing)
         self._silence = LeaderLiveness()
         self.is_lost = False  # this rank has no leader
         self._standing: dict[int, int] = {}  # progress of the other ranks that lost their leader
@@ -226,7 +224,7 @@ class Election:
         position = self._position
         return Stand(
             generation=position.generation, round=position.candidacy, lost=self.is_lost, asks=asks,
-            process=self._process, voters=self._voting.voters,
+            process=position.process, voters=self._voting.voters,
         )  # fmt: skip
 
     def _tell_all(self, message: Message) -> None:
@@ -338,7 +336,7 @@ class Election:
             return
         self._adopt(message.generation)
         self.is_lost = True  # until the new leader admits it
-        follow = Follow(generation=message.generation, round=position.progress, process=self._process)
+        follow = Follow(generation=message.generation, round=position.progress, process=position.process)
         self._actions.append(Transmit(to=sender, message=follow))
         self._try_again(now)
 

@@ -206,7 +206,7 @@ class Members:
         """Issue `EveryoneIn` once all ranks are ready, or at least `least` are and no other can be reached."""
         lacking = self._roster.lacking()
         count = len(self._roster.children) + 1 - len(lacking)
-        may_begin = not lacking or (0 < self._least <= count and self._lost.issuperset(lacking))
+        may_begin = not lacking or (self._least is not None and self._least <= count and self._lost.issuperset(lacking))
         if may_begin and self._is_first and not self._has_said:
             self._has_said = True
             self._actions.append(EveryoneIn())

@@ -110,14 +110,16 @@ class Rank(Machine):
     ROWS = ROWS
     OF_ANY_GENERATION = OF_ANY_GENERATION
 
-    def __init__(self, node: int, plan: StripedPlan, settings: Settings, rooms: SumBuffers = OWN_SUM_BUFFERS) -> None:
+    def __init__(
+        self, node: int, plan: StripedPlan, settings: Settings, rooms: SumBuffers = OWN_SUM_BUFFERS, *, process: int = 1
+    ) -> None:
         super().__init__()
         if settings.excess.do != "wait":
             raise UsageError("striped computes the exact sum as long as a rank is left; on_excess must be 'wait'")
         self.node = node
         self.plan = plan
         self.settings = settings
-        self._position = position = RankPosition(node, settings, plan.workers)
+        self._position = position = RankPosition(node, process, settings, plan.workers)
         self._office = office = Office(self._actions, position)
         self._links = links = Outboxes(
             self._actions, [peer for peer in plan.computing if peer != node], settings.window
@@ -134,7 +136,6 @@ class Rank(Machine):
             self._actions,
             position,
             plan,
-            settings,
             links,
             office,
             self._adopt,
