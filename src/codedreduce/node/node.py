@@ -317,7 +317,7 @@ class Node:
             self._looked_at = begin
             self._look()
         self._round += 1
-        digest = ""
+        digest = None
         if isinstance(self.machine, Root):  # the workers read it from shared memory
             sent = self._buffers.room(self._round)
             sent[:] = model

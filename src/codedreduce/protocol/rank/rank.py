@@ -301,7 +301,7 @@ class Rank(Machine):
         if self._office.leading is not None:
             if not self.begun:
                 self._election.begin_with(self._office.leading.met())
-            if event.digest:
+            if event.digest is not None:
                 self._office.leading.compare(self.node, event.round, event.digest)
             if self._office.leading.takes_state(event.round):
                 self._catch_up.renew(now)
@@ -489,7 +489,7 @@ class Rank(Machine):
             elif rank in self._links and self._links.reaches([rank]):
                 self._election.tell(rank)
         if self.state in (READY, WORKING) and not self._departure.is_past:
-            if self._worker.digest:
+            if self._worker.digest is not None:
                 leading.compare(self.node, self.round, self._worker.digest)
             if not self._position.is_on:
                 self._position.become(READY)
