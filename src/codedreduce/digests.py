@@ -30,18 +30,6 @@ def digest(data: npt.NDArray[Any] | bytes | memoryview) -> bytes:
     return blake3(_bytes(data), max_threads=_ONE_THREAD).digest(length=SIZE)
 
 
-def digest_of_all(parts: Iterable[npt.NDArray[Any] | bytes | memoryview]) -> bytes:
-    """The digest of all parts, one after the other; equal to the digest of the parts in one piece.
-
-    >>> digest_of_all([np.zeros(1), np.zeros(2)]) == digest(np.zeros(3))
-    True
-    """
-    found = blake3(max_threads=_ONE_THREAD)
-    for part in parts:
-        found.update(_bytes(part))
-    return found.digest(length=SIZE)
-
-
 def checksum(parts: Iterable[npt.NDArray[Any] | bytes | memoryview]) -> bytes:
     """The checksum of all parts, one after the other. It is not secure: an attacker can find a collision.
 

@@ -61,11 +61,11 @@ def said_by_mpi(environment: Mapping[str, str], control: Callable[[], str] = hyd
     return {**said, **({"MASTER_ADDR": host} if host else {}), **({"MASTER_PORT": port} if port else {})}
 
 
-def named_by_mpi(environment: Mapping[str, str], control: Callable[[], str] = hydra_control) -> list[str]:
+def named_by_mpi(environment: Mapping[str, str]) -> list[str]:
     """What distinguishes this launch from others."""
     if "OMPI_COMM_WORLD_RANK" in environment:
         return [environment.get("PMIX_NAMESPACE", "")]
-    return [control()] if "PMI_RANK" in environment else []
+    return [hydra_control()] if "PMI_RANK" in environment else []
 
 
 def _check_first(environment: Mapping[str, str]) -> None:

@@ -12,7 +12,7 @@ from typing import IO, Protocol
 from codedreduce.process.addresses import free_port
 from codedreduce.process.processes import Processes
 from codedreduce.process.telling import Word
-from codedreduce.run.site import Site, meeting_at
+from codedreduce.run.site import Site, port_at
 
 
 class Starter(Protocol):
@@ -67,7 +67,7 @@ class Placement:
         """Each process on its own node of a site."""
         return cls(
             addresses=(site.host, *(site.address(rank) for rank in range(1, count))),
-            starter=lambda: Processes(site.enter), port=meeting_at(site).port,
+            starter=lambda: Processes(site.enter), port=port_at(site),
         )  # fmt: skip
 
     @property

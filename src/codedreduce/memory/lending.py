@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
-from codedreduce.memory.memory import AsTheyAre, SlotShape
+from codedreduce.memory.memory import SlotShape
 from codedreduce.packed import raw_of
-from codedreduce.protocol import Settings
 from codedreduce.vectors import Vector
 
 if TYPE_CHECKING:
@@ -36,11 +35,9 @@ class Lending:
 
     lends: ClassVar[bool] = True
 
-    def __init__(
-        self, arena: SharedMemory, settings: Settings, rounds_held: int, parts: int, shape: SlotShape | None = None
-    ) -> None:
+    def __init__(self, arena: SharedMemory, rounds_held: int, parts: int, shape: SlotShape) -> None:
         self._arena = arena
-        self._shape = shape if shape is not None else AsTheyAre(settings)
+        self._shape = shape
         self._rounds_held = rounds_held
         self._parts = parts
         self._stamps = [-APART] * (parts + rounds_held)

@@ -53,7 +53,7 @@ class Buffers:
             held = settings.rounds_held(settings.reducers(run.plan))
             parts = Lending.parts_for(len(run.plan.own(node)))
             self._arena = self._shared(run, node, parts + held)
-            self._lending = Lending(self._arena, settings, held, parts, self._shape)
+            self._lending = Lending(self._arena, held, parts, self._shape)
         elif run.shares_memory:
             stragglers = run.plan.scheme.stragglers if isinstance(run.plan, TreePlan) else 0
             # a group's other partial sums, the parent's unit, and repeated work

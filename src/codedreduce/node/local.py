@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 from threadpoolctl import threadpool_limits
@@ -80,15 +80,11 @@ class LocalCluster:
 
     @classmethod
     def of(
-        cls, plan: Plan, gradient: Gradient, settings: Settings, *, shared_memory: bool = True,
-        injection: Injection | None = None, journal: Journal | None = None,
-        member: Callable[[World], object] | None = None, replica: Replica | None = None, restart: bool = False,
-    ) -> LocalCluster:  # fmt: skip
-        """A cluster for a plan, with its rendezvous at a local socket."""
+        cls, plan: Plan, gradient: Gradient, settings: Settings, *, shared_memory: bool = True, **options: Any
+    ) -> LocalCluster:
+        """A cluster for a plan, with its rendezvous at a local socket, and these options of a cluster."""
         run = Run(meeting=new_meeting(shared_memory=shared_memory), plan=plan, settings=settings)
-        return cls(
-            run, gradient, injection=injection, journal=journal, member=member, replica=replica, restart=restart
-        )  # fmt: skip
+        return cls(run, gradient, **options)
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:

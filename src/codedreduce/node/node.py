@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import zmq
@@ -464,13 +464,5 @@ def root_of(
     """
     gradient = gradient if run.settings.wire is None else None  # the root has the model before rounding
     with Node(run, run.plan.first_node, gradient=gradient, journal=journal, step=step) as node:
-        node.wait_for_all()
-        yield node
-
-
-@contextmanager
-def rank_of(run: Run, rank: int, gradient: Gradient, replica: Replica, **of: Any) -> Iterator[Node]:
-    """A rank of a run of a launcher, once it has joined; on rank 0 once all ranks have."""
-    with Node(run, rank, gradient=gradient, replica=replica, **of) as node:
         node.wait_for_all()
         yield node

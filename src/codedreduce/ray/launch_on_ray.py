@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from codedreduce._extras import require
@@ -40,7 +40,6 @@ class OnRay:
     plan: Plan
     address: str | None = None
     given: bytes | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 def launch(
@@ -101,7 +100,7 @@ def launch_on(on: OnRay, what: Launch, show: Show, hear: Hear = lambda word: Non
         reservation = Reservation(ray, on.wanted, on.plan)
         given = ray.put(on.given) if on.given is not None else None
         actors = Actors(ray, reservation, show.note, given)
-        metrics = Metrics(on.tags)
+        metrics = Metrics()
         try:
             reservation.wait(lambda words: show.note(0, words))
             for words in reservation.clashes():

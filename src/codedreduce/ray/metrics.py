@@ -21,12 +21,12 @@ RUN = "run"
 class Metrics:
     """The metrics of one run, in the process of its launcher."""
 
-    def __init__(self, tags: Mapping[str, str]) -> None:
+    def __init__(self) -> None:
         import ray
         from ray.util.metrics import Counter, Gauge, Histogram
 
         job = ray.get_runtime_context().get_job_id()
-        self._tags = {RUN: f"{job}-{uuid.uuid4().hex[:6]}", **tags}
+        self._tags = {RUN: f"{job}-{uuid.uuid4().hex[:6]}"}
         keys = tuple(self._tags)
         self._rounds = Counter("codedreduce_rounds", "Rounds that are over", keys)
         self._saved = Counter("codedreduce_seconds_saved", "Seconds saved by not waiting for late ranks", keys)

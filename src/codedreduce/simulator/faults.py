@@ -94,16 +94,14 @@ def random_rank_faults(ranks: int, rounds: int, unit: float, seed: int) -> list[
     return faults
 
 
-def random_faults(
-    workers: int, rounds: int, unit: float, seed: int, kinds: Sequence[Kind] = OF_TREES
-) -> list[Fault]:  # fmt: skip
+def random_faults(workers: int, rounds: int, unit: float, seed: int) -> list[Fault]:
     """A random schedule of faults: each lasts a fraction of a round up to several rounds."""
     random = np.random.default_rng([seed, 77])
     faults = []
     for _ in range(int(random.integers(0, 2 * rounds))):
         faults.append(
             Fault(
-                kind=kinds[int(random.integers(len(kinds)))],
+                kind=OF_TREES[int(random.integers(len(OF_TREES)))],
                 node=int(random.integers(1, workers + 1)),
                 round=int(random.integers(1, rounds + 1)),
                 after=float(random.uniform(0, 2 * unit)),

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from codedreduce.errors import Diverged, Outlived, UsageError
 from codedreduce.launch.environment import Membership, read_membership
 from codedreduce.node.local import LocalCluster, new_meeting
-from codedreduce.node.node import Node, digest_of, rank_of, root_of
+from codedreduce.node.node import Node, digest_of, root_of
 from codedreduce.process.error_lines import speak_plainly
 from codedreduce.process.telling import What, Word, tell
 from codedreduce.protocol.core.settings import FLOAT32
@@ -298,7 +298,10 @@ def _place(
     run = job.run(meeting, plan, after)
     gradient = BatchGradient(job.objective, job.source, plan, batch=job.batch, seed=job.seed)
     if isinstance(plan, StripedPlan):
-        with rank_of(run, membership.rank, gradient, replica, injection=job.injection(), journal=journal) as rank:
+        with Node(
+            run, membership.rank, gradient=gradient, replica=replica, injection=job.injection(), journal=journal
+        ) as rank:
+            rank.wait_for_all()
             yield rank
             trainings.part(rank.reached, rank.generation)
     elif membership.rank == 0:

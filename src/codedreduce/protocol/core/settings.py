@@ -58,8 +58,7 @@ class Settings:
     """The vector's layout on the wire, and the time limits.
 
     `head_start`: how long a parent waits for a late share before it asks a replica for it, as a fraction of the
-    replica's own time; `least_head_start` is the minimum in seconds. `hold`: how long an offered share may take to
-    arrive, as a fraction of the time that had passed when it was offered.
+    replica's own time; `least_head_start` is the minimum in seconds.
     """
 
     length: int
@@ -70,7 +69,6 @@ class Settings:
     window: int = 4
     head_start: float = 0.2
     least_head_start: float = 0.0
-    hold: float = 1.0
     excess: Excess = WAIT_ON
     generation: int = 0
     after: int = 0  # rounds that were over before the run began
@@ -88,7 +86,7 @@ class Settings:
         for name in ("length", "chunk", "window", "state_chunk"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("head_start", "least_head_start", "hold"):
+        for name in ("head_start", "least_head_start"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
         if not 0 <= self.exact <= self.length:

@@ -235,7 +235,7 @@ class Members:
             if odd != self._own:
                 reason += "; it takes their state"
                 self._odd.add(odd)
-                lead.must_renew(odd)
+                lead.is_elsewhere(odd)
                 self._actions.append(Transmit(to=odd, message=Renew(generation=self._generation, round=round_)))
             if round_ > self._first:  # before it the leader's counts, and others may differ
                 reason += ". Do all ranks take the same steps, with the same optimizer?"
@@ -263,7 +263,7 @@ class Members:
         If there are none, or the transfer failed, the leader transfers its own.
         """
         self._odd.discard(rank)
-        self._scheduler.must_renew(rank)
+        self._scheduler.is_elsewhere(rank)
         if round_ <= self._first or rank in self._taking or not self._ask(rank, round_):
             self._taking.discard(rank)
             return False

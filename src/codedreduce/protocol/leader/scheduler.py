@@ -164,12 +164,8 @@ class Scheduler:
             if rank in self._plan.readers(unit):
                 self._hand_out_uncovered(unit, now)
 
-    def must_renew(self, rank: int) -> None:
-        """A rank takes the state of another, and does nothing until it has it."""
-        self._participation.renews(rank)
-
     def is_elsewhere(self, rank: int) -> None:
-        """A rank is in another round, and must show that it has reached the current one."""
+        """A rank is in another round, or takes the state of another: it must show that it has reached this round."""
         self._participation.renews(rank)
 
     def is_current(self, rank: int) -> bool:
