@@ -112,7 +112,7 @@ def test_a_vector_is_cut_where_bytes_are() -> None:
         assert (settings.chunk_bytes(index), settings.exact_in(index)) == (chunk.nbytes, chunk.exact)
         assert chunk.nbytes <= settings.largest_chunk
     assert settings.chunk_bytes(settings.chunks) == -1
-    with pytest.raises(UsageError, match="exact"):
+    with pytest.raises(UsageError, match="exact must be from 0 to 3, the length of a vector, got 4"):
         Settings(length=3, exact=4)
 
 

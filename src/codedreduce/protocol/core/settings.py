@@ -90,7 +90,7 @@ class Settings:
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
         if not 0 <= self.exact <= self.length:
-            raise UsageError(f"exact must be at most the length of a vector, got {self.exact}")
+            raise UsageError(f"exact must be from 0 to {self.length}, the length of a vector, got {self.exact}")
         object.__setattr__(self, "chunks", -(-self.length // self.chunk))
         object.__setattr__(self, "itemsize", (self.wire or self.dtype).itemsize)
         object.__setattr__(self, "exact_itemsize", self.dtype.itemsize)
