@@ -152,6 +152,7 @@ MISTAKES = [
     ("chaos --seed -1", "`--seed -1`: must be at least 0"),
     ("chaos -n 0", "`--workers 0`: must be at least 2"),
     ("chaos -n 99999999", "`--workers 99999999`: must be at most 1000"),
+    ("chaos -n 8 --tree 4x2", "`-n 8`: the tree 4x2 has 20 workers"),
     ("chaos --tree 9x9", "435,848,049 workers are too many for a lab"),
     ("chaos --every 0.0000001s", "more than 1,000,000"),
     ("chaos --only ''", "unknown fault ''"),
