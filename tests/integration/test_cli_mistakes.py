@@ -100,6 +100,7 @@ MISTAKES = [
     ("run --restarts -1 x", "-1"),
     ("run --grace soon x", "'soon'"),
     ("run --grace 99999999999s x", "99999999999s"),
+    ("run --within 5s x", "--within needs a cluster: add --on ray"),
     ("run --on mars x", "'mars'"),
     ("run --inject windy x", "'windy'"),
     # draw

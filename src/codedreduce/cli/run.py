@@ -107,7 +107,7 @@ def run(
     address: Address = None,
     resources: Resources = None,
     spread_over: SpreadOver = None,
-    within: Within = "60s",
+    within: Within = None,
     dry_run: DryRun = False,
 ) -> None:
     """Start all processes of a run, show the output of rank 0, and end all processes when the run is over.
