@@ -104,19 +104,10 @@ def _check_workers(workers: int) -> None:
 
 
 @dataclass(frozen=True)
-class MasterWorker(TreeScheme):
-    """Uncoded master-worker, or parameter server: every worker sends to the root, and the root waits for all.
-
-    >>> MasterWorker(4).plan(samples=100).work(2).units
-    (Unit(task=2, path=(0,), pieces=((Range(start=25, stop=50, weight=1.0),),)),)
-    """
+class _UnderOneRoot(TreeScheme):
+    """A scheme with every worker as a child of the root."""
 
     workers: int
-    capacity: tuple[float, ...] | None = None
-    stragglers: ClassVar[int] = 0
-    order: ClassVar[Order] = "eager"
-    bit_identical: ClassVar[bool] = True
-    name: ClassVar[str] = "master-worker"
 
     def __post_init__(self) -> None:
         _check_workers(self.workers)
@@ -125,6 +116,21 @@ class MasterWorker(TreeScheme):
     def tree(self) -> Tree:
         """The tree with every worker as a child of the root."""
         return Tree.regular(fanout=self.workers, depth=1)
+
+
+@dataclass(frozen=True)
+class MasterWorker(_UnderOneRoot):
+    """Uncoded master-worker, or parameter server: every worker sends to the root, and the root waits for all.
+
+    >>> MasterWorker(4).plan(samples=100).work(2).units
+    (Unit(task=2, path=(0,), pieces=((Range(start=25, stop=50, weight=1.0),),)),)
+    """
+
+    capacity: tuple[float, ...] | None = None
+    stragglers: ClassVar[int] = 0
+    order: ClassVar[Order] = "eager"
+    bit_identical: ClassVar[bool] = True
+    name: ClassVar[str] = "master-worker"
 
     def _allocate(self, samples: int) -> Allocation:
         return Owned(self.tree, 0, samples, self.capacity)
@@ -136,14 +142,13 @@ class MasterWorker(TreeScheme):
 
 
 @dataclass(frozen=True)
-class GradientCoding(TreeScheme):
+class GradientCoding(_UnderOneRoot):
     """Gradient coding (Tandon et al. 2017): redundant data under one root, which needs any N - S workers.
 
     >>> GradientCoding(4, 1, code="cyclic").plan(samples=100).load(3)
     50
     """
 
-    workers: int
     stragglers: int
     code: CodeName = "repetition"
     seed: int | None = None
@@ -151,14 +156,9 @@ class GradientCoding(TreeScheme):
     name: ClassVar[str] = "gradient-coding"
 
     def __post_init__(self) -> None:
-        _check_workers(self.workers)
+        super().__post_init__()
         _check_tolerance(self.stragglers, self.workers)
         _check_code(self.code)
-
-    @cached_property
-    def tree(self) -> Tree:
-        """The tree with every worker as a child of the root."""
-        return Tree.regular(fanout=self.workers, depth=1)
 
     @property
     def bit_identical(self) -> bool:
@@ -180,14 +180,13 @@ class GradientCoding(TreeScheme):
 
 
 @dataclass(frozen=True)
-class LiveCompensation(TreeScheme):
+class LiveCompensation(_UnderOneRoot):
     """Live Gradient Compensation (Xu et al. 2021): take the first K workers, and the others one step late.
 
     Workers compute block by block. The root continues when K workers are done, and scales its sum to the whole
     batch. A late worker delivers the blocks that it finished in the next round, one step old. Not exact.
     """
 
-    workers: int
     wait_for: int
     blocks: int = 4
     order: ClassVar[Order] = "eager"
@@ -195,7 +194,7 @@ class LiveCompensation(TreeScheme):
     name: ClassVar[str] = "live-compensation"
 
     def __post_init__(self) -> None:
-        _check_workers(self.workers)
+        super().__post_init__()
         if not 1 <= self.wait_for <= self.workers:
             raise SchemeError(f"wait_for must be 1 to {self.workers}, the number of workers, got {self.wait_for}")
         if self.blocks < 1:
@@ -205,11 +204,6 @@ class LiveCompensation(TreeScheme):
     def stragglers(self) -> int:
         """The number of workers that the root does not wait for."""
         return self.workers - self.wait_for
-
-    @cached_property
-    def tree(self) -> Tree:
-        """The tree with every worker as a child of the root."""
-        return Tree.regular(fanout=self.workers, depth=1)
 
     def _allocate(self, samples: int) -> Allocation:
         return Owned(self.tree, 0, samples, blocks=self.blocks)
