@@ -68,11 +68,14 @@ def race(
     check_memory(samples, parameters)
     batch_seconds = parse_seconds(compute)
     parse_delays(delays, workers=shape.workers, unit=1.0, seed=seed)
+    base = Scenario(
+        tree=tree, stragglers=tolerated, delays=delays, compute=batch_seconds or 1.0, samples=samples, seed=seed
+    )  # fmt: skip
     for name in names:
-        scenario_for(Scenario(tree=tree, stragglers=tolerated, samples=samples), name).plan()
+        scenario_for(base, name).plan()
     check_writable(json)
     check_folder(report)
-    chosen = racing_schemes(names, tree=tree, stragglers=tolerated, delays=delays, compute=batch_seconds, seed=seed)
+    chosen = racing_schemes(base, names)
     data = synthetic(samples, parameters, seed=seed)
     processes = max(len(scheme.plan(samples=samples).nodes) for scheme in chosen.values())
     job = Job(

@@ -37,7 +37,7 @@ from codedreduce.torch.rounds.shared_run import SharedRun
 from codedreduce.torch.rounds.step import Step
 from codedreduce.torch.training.training import Training
 from codedreduce.training.batches import Function
-from codedreduce.training.checkpoints import Saving, saving_to
+from codedreduce.training.checkpoints import saving_to
 from codedreduce.training.samplers import Sampler
 
 log = logging.getLogger("codedreduce")
@@ -237,7 +237,8 @@ class Cluster:
         run_training = RunTraining(
             training=training, layout=layout, plan=_planned(_scheme_for(self._scheme, wire, layout.device), training),
             replica=TorchReplica(model, state), wire=wire, nonfinite=check_nonfinite(nonfinite or said),
-            saving=self._saving(checkpoint, every, resume), state=state, stream=self._trainings,
+            saving=saving_to(checkpoint, every, resume=resume, membership=self._membership), state=state,
+            stream=self._trainings,
         )  # fmt: skip
         self._trainings += 1
         run_training.stepping.says = self.rank == 0
@@ -269,13 +270,6 @@ class Cluster:
 
     def _journal(self) -> Journal:
         return Journal(listening(on_note=self._on_note), remember=REMEMBERED)
-
-    def _saving(self, checkpoint: str | Path | None, every: int | str, resume: bool) -> Saving | None:
-        """Where and when checkpoints are written. A process that replaces a failed one resumes from them."""
-        saving, membership = saving_to(checkpoint, every, resume=resume), self._membership
-        if saving is None or membership is None:
-            return saving
-        return replace(saving, resume=resume or bool(membership.restarted), run=membership.meeting.run)
 
     def _watch(self, stack: contextlib.ExitStack, world: World) -> None:
         """Take the leader from this world, until it is left."""

@@ -211,8 +211,6 @@ def train(
     membership = read_membership(os.environ)
     if membership is not None:
         tell(Word(membership.rank, What.JOINS))
-    if checkpoint is not None and membership is not None and membership.restarted:
-        resume = True  # this process replaces one that died
     configuration = (membership.configuration if membership is not None else DEFAULTS).override(
         on_excess=on_excess or None, say_waiting_after=say_waiting_after, replan_after=replan_after, audit=audit,
         quarantine=quarantine, nonfinite=nonfinite or None, inject=inject or None,
@@ -224,7 +222,8 @@ def train(
     job = Job(
         objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, start=start,
         scheme=scheme, optimizer=optimizer or SGD(0.1), shared_memory=shared_memory,
-        saving=saving_to(checkpoint, every, resume=resume), until=until, restart=restart, configuration=configuration,
+        saving=saving_to(checkpoint, every, resume=resume, membership=membership), until=until, restart=restart,
+        configuration=configuration,
     )  # fmt: skip
     on_note = on_note or (lambda note: logging.getLogger("codedreduce").warning(note.reason))
     return run_job(job, on_round=on_round, on_note=on_note, membership=membership)
@@ -266,8 +265,7 @@ def run_job(
         kept = None
         is_first = membership is None or membership.rank == 0
         if job.saving is not None and (is_first or isinstance(plan, StripedPlan)):
-            saving = replace(job.saving, run=membership.meeting.run if membership is not None else "")
-            kept = stack.enter_context(Kept(saving, job.kept_as(), replica, journal, is_first=is_first))
+            kept = stack.enter_context(Kept(job.saving, job.kept_as(), replica, journal, is_first=is_first))
         after = kept.resume() if kept is not None else 0
         try:
             if membership is not None:
