@@ -90,16 +90,31 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class Owned:
+class _Grouped:
+    """The samples of a batch, and the groups of workers that can do each other's tasks."""
+
+    tree: Tree
+    stragglers: int
+    samples: int
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The groups of replicas."""
+        return Groups(self.tree, self.stragglers)
+
+    def group(self, node: int) -> range:
+        """The siblings that can do each other's tasks, or all compute the same unit."""
+        return self.groups.place(node)[1]
+
+
+@dataclass(frozen=True)
+class Owned(_Grouped):
     """Every worker owns one unit; a task is the units of a subtree, and its name is the worker at the top.
 
     Each member of a group can do the task of any member: its own first, then the others in turn. This is the
     progressive order. If no straggler is tolerated, every group is one worker: uncoded.
     """
 
-    tree: Tree
-    stragglers: int
-    samples: int
     capacity: tuple[float, ...] | None = None
     blocks: int = 1
 
@@ -112,11 +127,6 @@ class Owned:
                 f"take at least {units} samples or fewer workers"
             )
         _ = self.groups, self._bounds
-
-    @cached_property
-    def groups(self) -> Groups:
-        """The groups of replicas."""
-        return Groups(self.tree, self.stragglers)
 
     @cached_property
     def _bounds(self) -> tuple[int, ...] | None:
@@ -137,10 +147,6 @@ class Owned:
                     "samples; leave it out or take a larger batch"
                 )
         return bounds
-
-    def group(self, node: int) -> range:
-        """The siblings that can do each other's tasks."""
-        return self.groups.place(node)[1]
 
     def order(self, node: int, parent_task: int) -> tuple[int, ...]:
         """The tasks of the group, the node's own first, then in turn."""
@@ -189,16 +195,12 @@ class Owned:
 
 
 @dataclass(frozen=True)
-class Replicated:
+class Replicated(_Grouped):
     """Every group owns one unit, and each of its members computes it at once: eager repetition.
 
     With each group collapsed into one node, the tree has 1/r of its nodes. A task is the units of a subtree of this
     smaller tree, and its name is the node at the top.
     """
-
-    tree: Tree
-    stragglers: int
-    samples: int
 
     def __post_init__(self) -> None:
         if not self.tree.is_complete:
@@ -213,19 +215,10 @@ class Replicated:
             )
 
     @cached_property
-    def groups(self) -> Groups:
-        """The groups of replicas."""
-        return Groups(self.tree, self.stragglers)
-
-    @cached_property
     def collapsed(self) -> Tree:
         """The tree with every group as one node."""
         sizes = tuple(accumulate(self.groups.counts, lambda size, count: size * count, initial=1))
         return Tree(sizes, sizes[:-1])
-
-    def group(self, node: int) -> range:
-        """The siblings that compute the same unit."""
-        return self.groups.place(node)[1]
 
     def order(self, node: int, parent_task: int) -> tuple[int, ...]:
         """The one task of the group."""
