@@ -19,6 +19,7 @@ from codedreduce.cli.terminal.options import (
     MOST_SIMULATED,
     TOLERATED,
     Audit,
+    Inject,
     OnExcess,
     Order,
     Quarantine,
@@ -72,9 +73,7 @@ def run(
     ] = None,
     order: Order = None,
     units: Units = None,
-    inject: Annotated[
-        str | None, typer.Option(help="Delay workers artificially: stalls:0.05:0.5s, bursty, ...")
-    ] = None,
+    inject: Inject = None,
     on_excess: OnExcess = "wait",
     say_waiting_after: SayWaitingAfter = "30s",
     restart: Annotated[

@@ -21,6 +21,7 @@ from codedreduce.cli.terminal.options import (
     MOST_PROCESSES,
     TOLERATED,
     Audit,
+    Inject,
     OnExcess,
     Order,
     Quarantine,
@@ -76,9 +77,7 @@ def train(
     optimizer: Annotated[str, typer.Option(help="Optimizer: sgd, momentum, nesterov or adam.")] = "sgd",
     batch: Annotated[int | None, typer.Option(min=1, help="Samples per round; default all.")] = None,
     seed: Seed = 0,
-    inject: Annotated[
-        str | None, typer.Option(help="Delay workers artificially: stalls:0.05:0.5s, bursty, ...")
-    ] = None,
+    inject: Inject = None,
     on_excess: OnExcess = "wait",
     say_waiting_after: SayWaitingAfter = "30s",
     save: Annotated[Path | None, typer.Option(help="File for the final parameters, .npz.")] = None,

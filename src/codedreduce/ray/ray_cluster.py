@@ -27,9 +27,6 @@ SETTINGS = 4
 #: Resources that Ray lists for every node, but that ranks do not request by default.
 NOT_ASKED_FOR = ("object_store_memory", "memory")
 
-#: Ray's own label with the name of a node.
-NODE_ID = "ray.io/node-id"
-
 
 @dataclass(frozen=True, kw_only=True)
 class RayNode:

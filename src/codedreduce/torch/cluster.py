@@ -101,6 +101,14 @@ def join(
     return Cluster(membership, scheme, on_note or (lambda note: log.warning(note.reason)))
 
 
+def join_ranks(scheme: Scheme | None) -> Cluster:
+    """Join for a trainer of another library, which runs on every rank: over a tree only the root has its state."""
+    cluster = join(scheme)
+    if cluster.size > 1 and not isinstance(cluster.scheme, Striped):
+        raise UsageError(f"{cluster.scheme} has its state at the root, but every rank runs the Trainer: use stripes")
+    return cluster
+
+
 class Cluster:
     """This process's place in a run. Use it in a `with` block; when rank 0 leaves it, the run ends on all ranks."""
 

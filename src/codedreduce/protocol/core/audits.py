@@ -76,7 +76,7 @@ class Mistakes:
     """The number of wrong results of each rank. All ranks know it, so that every later leader does."""
 
     def __init__(self, audit: Audit | None) -> None:
-        self._most = audit.quarantine if audit is not None else 0
+        self._most = audit.quarantine if audit is not None else None
         self._times: Counter[int] = Counter()
 
     def note(self, rank: int, times: int) -> None:
@@ -90,4 +90,4 @@ class Mistakes:
 
     def is_quarantined(self, rank: int) -> bool:
         """True if a rank has so many wrong results that it is no longer used."""
-        return 0 < self._most <= self._times[rank]
+        return self._most is not None and self._most <= self._times[rank]
