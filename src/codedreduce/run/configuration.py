@@ -12,7 +12,7 @@ from codedreduce.run.failures import REFUSE, check_nonfinite
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Configuration:
-    """It is the same on every rank. A launcher sets it by environment variables; arguments of a script override these.
+    """The same on every rank. A launcher sets it by environment variables; arguments of a script override these.
 
     `nonfinite`: whether gradients that are not finite are refused, or pass. `inject`: delays, for experiments.
 
