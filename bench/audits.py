@@ -17,7 +17,8 @@ import numpy as np
 
 from bench.checkpoints import Pull
 from bench.measure import save
-from codedreduce.protocol.core.audits import NO_AUDITS, Auditing
+from codedreduce.protocol.core.audits import NO_AUDIT, Audit
+from codedreduce.run.configuration import Configuration
 from codedreduce.run.journal import RoundLog
 from codedreduce.schemes import Scheme, Striped
 from codedreduce.training import SGD
@@ -28,10 +29,10 @@ RANKS, ROUNDS = 6, 200
 SECONDS = 0.2
 WARM_UP = 5
 
-SIDES = {"none": NO_AUDITS, "2 %": Auditing(0.02), "none again": NO_AUDITS}
+SIDES = {"none": NO_AUDIT, "2 %": Audit(0.02), "none again": NO_AUDIT}
 
 
-def seconds_a_round(scheme: Scheme, parameters: int, auditing: Auditing, *, shared_memory: bool) -> dict[str, float]:
+def seconds_a_round(scheme: Scheme, parameters: int, audit: Audit, *, shared_memory: bool) -> dict[str, float]:
     """The mean and the longest of all rounds but the first ones, which are given beside."""
     times: list[float] = []
 
@@ -40,7 +41,8 @@ def seconds_a_round(scheme: Scheme, parameters: int, auditing: Auditing, *, shar
 
     job = Job(
         objective=Pull(parameters), source=synthetic(RANKS * 160, 4), scheme=scheme, rounds=ROUNDS,
-        optimizer=SGD(0.01), auditing=auditing, shared_memory=shared_memory, compute=SECONDS * scheme.workers,
+        optimizer=SGD(0.01), configuration=Configuration(audit=audit), shared_memory=shared_memory,
+        compute=SECONDS * scheme.workers,
     )  # fmt: skip
     run_job(job, on_round=on_round)
     rest = np.array(times[WARM_UP:])

@@ -29,6 +29,7 @@ from codedreduce.memory.arena import arenas_of
 from codedreduce.node.local import LocalCluster, new_meeting
 from codedreduce.protocol import Settings
 from codedreduce.run.agreement import Run
+from codedreduce.run.configuration import Configuration
 from codedreduce.run.tuning import LOCAL_CHUNK
 from codedreduce.run.world import Gradient, World
 from codedreduce.schemes import Piece
@@ -129,7 +130,7 @@ def mean_round(scheme: Scheme, delays: str, rounds: int = 12) -> float:
     """Mean seconds of a round of 20 workers whose batch takes 4 s on one of them, the first round left out."""
     job = Job(
         objective=LogisticRegression(), source=synthetic(2000, 500), scheme=scheme, rounds=rounds, optimizer=SGD(0.5),
-        delays=delays, compute=4.0,
+        configuration=Configuration(inject=delays), compute=4.0,
     )  # fmt: skip
     history = run_job(job).history
     return statistics.fmean(log.seconds for log in history[1:])

@@ -94,6 +94,8 @@ def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 def _default(option: Any) -> str:
     default = option.default
+    if isinstance(shown := getattr(option, "show_default", None), str):  # what holds if the option is not given
+        return f"`{_cell(shown)}`"
     if default is None or default is False or callable(default) or repr(default).endswith("UNSET"):
         return ""
     if default is True:

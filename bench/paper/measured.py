@@ -13,6 +13,7 @@ from bench.paper.experiments import WARM_UP, Experiment, delay_model
 from bench.paper.simulated import messages_a_round
 from codedreduce.comparison.result import round_times, work_by_round
 from codedreduce.lab import Lab
+from codedreduce.run.configuration import Configuration
 from codedreduce.run.journal import ALL_ROUNDS, Interval
 from codedreduce.schemes import LiveCompensation, MasterWorker, Scheme
 from codedreduce.simulator.scenario import Scenario
@@ -61,9 +62,8 @@ class Measuring:
     def _job(self, scheme: Scheme, delays: str) -> Job:
         return Job(
             objective=self.experiment.objective, source=self.data, scheme=scheme, rounds=self.rounds + WARM_UP,
-            optimizer=SGD(self.experiment.learning_rate), delays=delay_model(delays),
-            compute=self.experiment.compute(delays),
-            site=self.lab,
+            optimizer=SGD(self.experiment.learning_rate), configuration=Configuration(inject=delay_model(delays)),
+            compute=self.experiment.compute(delays), site=self.lab,
         )  # fmt: skip
 
     def _uncached_reference(self, scheme: Scheme) -> tuple[Any, float]:

@@ -27,6 +27,7 @@ from bench.paper.experiments import EXPERIMENTS, WARM_UP, Experiment, delay_mode
 from bench.paper.measured import summed_up
 from codedreduce.lab import Lab
 from codedreduce.process.processes import die_with_parent
+from codedreduce.run.configuration import Configuration
 from codedreduce.run.injected_delays import DelayInjector
 from codedreduce.schemes import RingAllReduce
 from codedreduce.training.data import Arrays
@@ -46,7 +47,8 @@ class Rank:
     def __init__(self, experiment: Experiment, data: Arrays, rank: int, delays: str) -> None:
         self.job = Job(
             objective=experiment.objective, source=data, scheme=RingAllReduce(experiment.workers), rounds=1,
-            optimizer=SGD(experiment.learning_rate), delays=delay_model(delays), compute=experiment.compute(delays),
+            optimizer=SGD(experiment.learning_rate), configuration=Configuration(inject=delay_model(delays)),
+            compute=experiment.compute(delays),
         )  # fmt: skip
         plan = self.job.scheme.plan(samples=self.job.samples)
         (self._unit,) = plan.units(rank + 1)

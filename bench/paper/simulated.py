@@ -30,7 +30,7 @@ def scenario(experiment: Experiment, delays: str) -> Scenario:
         samples=experiment.samples,
         parameters=experiment.parameters + 1, compute=experiment.compute(delays) or ARITHMETIC * experiment.samples,
         least_head_start=LEAST_HEAD_START, turn=TURN,
-        announce=worth_announcing(experiment.parameters + 1),
+        announce=worth_announcing(experiment.parameters + 1, 4),
     )  # fmt: skip
 
 

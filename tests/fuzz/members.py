@@ -98,7 +98,7 @@ class Two:
         self._bear()
         if isinstance(self._there, Endpoints):
             self._transport.move(self.other, self._there)
-        machine = machine_for(self.node, plan, self.settings)
+        machine = machine_for(self.node, plan, self.settings, process=1, computes=True)
         self.driver = Driver(machine, self._transport, self._orders.put, orphaned_after=600.0)
         threading.Thread(target=self._work, daemon=True).start()
         self.driver.start()

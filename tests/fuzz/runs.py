@@ -14,7 +14,8 @@ from codedreduce.node.local import LocalCluster, new_meeting
 from codedreduce.process.addresses import free_port
 from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings
-from codedreduce.run.agreement import FLOAT32, Dtype, Meeting, Run
+from codedreduce.protocol.core.settings import FLOAT32, Dtype
+from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.journal import Journal
 from codedreduce.run.world import Over, RoundResult, World
 from codedreduce.schemes import Piece, Plan, StripedPlan, TreePlan
@@ -48,9 +49,9 @@ class Checked:
         self.gradients = Gradients(SAMPLES, LENGTH, seed=5)
         itemsize = np.dtype(self.dtype).itemsize
         chunk = self.plan.chunk(LENGTH, itemsize, 2000) if isinstance(self.plan, StripedPlan) else 400
-        settings = Settings(length=LENGTH, itemsize=itemsize, chunk=chunk, least_head_start=0.05)
+        settings = Settings(length=LENGTH, dtype=self.dtype, chunk=chunk, least_head_start=0.05)
         meeting = with_keys() if self.has_keys else new_meeting(shared_memory=self.shared_memory)
-        self.run = Run(meeting=meeting, plan=self.plan, settings=settings, dtype=self.dtype)
+        self.run = Run(meeting=meeting, plan=self.plan, settings=settings)
         self.done = 0
         self.seconds: list[float] = []
 

@@ -100,6 +100,7 @@ MISTAKES = [
     ("run --restarts -1 x", "-1"),
     ("run --grace soon x", "'soon'"),
     ("run --grace 99999999999s x", "99999999999s"),
+    ("run --within 5s x", "--within needs a cluster: add --on ray"),
     ("run --on mars x", "'mars'"),
     ("run --inject windy x", "'windy'"),
     # draw
@@ -152,6 +153,7 @@ MISTAKES = [
     ("chaos --seed -1", "`--seed -1`: must be at least 0"),
     ("chaos -n 0", "`--workers 0`: must be at least 2"),
     ("chaos -n 99999999", "`--workers 99999999`: must be at most 1000"),
+    ("chaos -n 8 --tree 4x2", "`-n 8`: the tree 4x2 has 20 workers"),
     ("chaos --tree 9x9", "435,848,049 workers are too many for a lab"),
     ("chaos --every 0.0000001s", "more than 1,000,000"),
     ("chaos --only ''", "unknown fault ''"),

@@ -22,6 +22,7 @@ from codedreduce.node.local import LocalCluster
 from codedreduce.node.node import Node
 from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings
+from codedreduce.protocol.core.settings import Excess
 from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.injected_delays import Injection
 from codedreduce.run.journal import Journal, Lateness, listening
@@ -94,7 +95,7 @@ def test_a_stopped_worker_is_done_without_and_used_again(node: int) -> None:
 
 
 def test_rounds_wait_when_too_many_are_stopped() -> None:
-    settings = Settings(length=1000, say_waiting_after=0.2)
+    settings = Settings(length=1000, excess=Excess(say_waiting_after=0.2))
     with LocalCluster.of(PLAN, counting, settings) as cluster:
         cluster.sum_of(MODEL)
         stop_and_go(cluster.processes[1], 1.0)
@@ -140,7 +141,7 @@ def test_an_error_before_the_first_round_ends_the_run() -> None:
 @pytest.mark.parametrize("nodes", [(1, 2), (3, 4, 5, 6), (1, 2, 3, 4, 5, 6)], ids=str)
 def test_more_dead_than_tolerated_are_stood_in_for(nodes: tuple[int, ...]) -> None:
     said = []
-    settings = replace(SETTINGS, replan_after=0.5)
+    settings = replace(SETTINGS, excess=Excess(replan_after=0.5))
     with LocalCluster.of(PLAN, counting, settings, journal=Journal(listening(on_note=said.append))) as cluster:
         cluster.sum_of(MODEL)
         for node in nodes:

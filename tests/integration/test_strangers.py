@@ -121,9 +121,9 @@ def test_a_child_s_socket_is_not_a_parent_s() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 10**4])
 def test_a_ring_chunk_that_is_not_whole_numbers(count: int) -> None:
     """4 bytes of a chunk of float64 ended a run; more than a chunk has would take memory."""
-    plan, settings = RingAllReduce(3).plan(samples=6), Settings(length=12, itemsize=8, chunk=4)
+    plan, settings = RingAllReduce(3).plan(samples=6), Settings(length=12, dtype=np.dtype(np.float64), chunk=4)
     run = Run(
-        meeting=Meeting(run="x", shared_memory=False), plan=plan, settings=settings, dtype=np.dtype(np.float64)
+        meeting=Meeting(run="x", shared_memory=False), plan=plan, settings=settings
     )  # fmt: skip
     context: Context = zmq.Context()
     try:

@@ -19,6 +19,7 @@ from codedreduce.errors import SchemeError, TooManyStragglers, UsageError
 from codedreduce.node.local import LocalCluster
 from codedreduce.protocol import Settings
 from codedreduce.protocol.rank import catch_up as behind
+from codedreduce.run.configuration import Configuration
 from codedreduce.run.injected_delays import Injection
 from codedreduce.run.journal import Journal
 from codedreduce.run.world import Renewal, RoundResult, World
@@ -295,7 +296,7 @@ def test_training_ends_with_the_same_parameters(tmp_path: Path) -> None:
         job = Job(
             objective=LogisticRegression(), source=synthetic(400, 30), scheme=Striped(4), rounds=15, batch=100,
             optimizer=type(optimizer)(**{k: v for k, v in vars(optimizer).items() if not k.startswith("_")}),
-            delays="stalls:0.1:0.1s",
+            configuration=Configuration(inject="stalls:0.1:0.1s"),
         )  # fmt: skip
         expected, error = reference_run(job, 15)
         assert error < 1e-5

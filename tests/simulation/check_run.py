@@ -4,7 +4,7 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
-from codedreduce.protocol.core.audits import Auditing
+from codedreduce.protocol.core.audits import Audit
 from codedreduce.schemes import LiveCompensation, Plan, StripedPlan, TreePlan
 from codedreduce.simulator import Recorder, SimulatedCluster
 from codedreduce.simulator.scenario import ENDLESS, Scenario, write_trace
@@ -106,7 +106,7 @@ def check_gradients(plan: Plan, scenario: Scenario, recorder: Recorder) -> None:
 
 def not_drawn(scenario: Scenario) -> set[int]:
     """Rounds in which nothing is audited, if a rank is wrong in those as well."""
-    plan, audit = scenario.plan(), Auditing(scenario.audit, scenario.quarantine).of(scenario.seed)
+    plan, audit = scenario.plan(), Audit(scenario.audit, scenario.quarantine).of(scenario.seed)
     if audit is None or not isinstance(plan, StripedPlan) or all(wrong.where_audited for wrong in scenario.wrongs):
         return set()
     return {round_ for round_ in range(1, scenario.rounds + 1) if not audit.blocks(round_, 0, plan.blocks)}

@@ -19,6 +19,7 @@ from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.machine import State
 from codedreduce.protocol.core.membership import run_name
 from codedreduce.protocol.core.rank_table import RankState
+from codedreduce.protocol.core.settings import Excess
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.tree.ring_node import RingState
 from codedreduce.protocol.tree.root import RootState
@@ -26,7 +27,7 @@ from codedreduce.protocol.tree.tree_worker_table import TreeWorkerState
 from codedreduce.schemes.names import parse_tree
 
 #: Three chunks, of which two are sent at a time: what cannot be sent yet waits.
-SETTINGS = Settings(length=10, chunk=4, window=2, say_waiting_after=100.0, on_excess="approximate")
+SETTINGS = Settings(length=10, chunk=4, window=2, excess=Excess("approximate", say_waiting_after=100.0))
 
 PROGRESSIVE = CodedReduce(Tree.regular(fanout=2, depth=2), 1).plan(samples=60)
 DEEP = CodedReduce(Tree.regular(fanout=2, depth=3), 1).plan(samples=1400)
@@ -38,7 +39,7 @@ LIVE = LiveCompensation(4, wait_for=2, blocks=2).plan(samples=60)
 RING = RingAllReduce(3).plan(samples=60)
 
 #: Ranks wait for whom they must. A stripe has one chunk.
-OF_RANKS = replace(SETTINGS, on_excess="wait", state_chunk=2)
+OF_RANKS = replace(SETTINGS, excess=Excess(say_waiting_after=100.0), state_chunk=2)
 STRIPED = Striped(3, blocks=2, stripes=3).plan(samples=60)
 GROUPED = Striped(4, reach=2, blocks=4, stripes=2).plan(samples=64)
 ALONE = Striped(1, blocks=2, stripes=1).plan(samples=60)

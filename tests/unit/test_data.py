@@ -243,7 +243,7 @@ def test_batches_that_cannot_be(asked: tuple[int, int, int]) -> None:
         ("a.csv", "1,2,3\n4,oops,6\n", "sample 1 is not all numbers"),
         ("a.csv", ",1,2\n3,4,5\n", "sample 0 is not all numbers"),
         ("a.csv", "1,2,3\n4,nan,6\n", "x has a value that is not a number in sample 1"),
-        ("a.csv", "1,2,3\n4,5,inf\n", "y has a value that is not a number in sample 1"),
+        ("a.csv", "1,2,3\n4,5,inf\n", "y has a value that is infinite in sample 1"),
         ("a.csv", "f,g,label\nh,i,j\n1,2,3\n", "sample 0 is not all numbers"),
         ("a.csv", "1\n2\n", "1 column"),
         ("a.txt", "1 1:2 3:x\n0 1:1\n", "sample 0 is not LIBSVM text"),

@@ -9,7 +9,7 @@ from codedreduce.protocol.core.membership import run_name
 from tests.unit.conversation import OF_RANKS, STRIPED, Talk, of_type
 
 
-def leader(least: int) -> Talk:
+def leader(least: int | None) -> Talk:
     return Talk(Rank(0, STRIPED, replace(OF_RANKS, least=least)))
 
 
@@ -19,7 +19,7 @@ def comes(talk: Talk, rank: int) -> list[object]:
 
 
 def test_all_are_waited_for_unless_fewer_are_enough() -> None:
-    talk = leader(least=0)
+    talk = leader(least=None)
     talk.happens(PeerLost(peer=2))
     assert not of_type(comes(talk, 1), EveryoneIn)
     talk = leader(least=2)

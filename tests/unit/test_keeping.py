@@ -90,7 +90,7 @@ def test_sums_of_the_last_rounds_are_held() -> None:
 
 
 def test_a_sum_stays_here_as_it_travels() -> None:
-    reducer = Reducer(units=1, blocks=1, rounds_held=4, settings=Settings(length=1, wire=np.float16))
+    reducer = Reducer(units=1, blocks=1, rounds_held=4, settings=Settings(length=1, wire=np.dtype(np.float16)))
     reducer.begin(1, range(1))
     total = reducer.add(Part(0, 0, 1), 0, np.array([1.0001], np.float32))
     ((_, held),) = reducer.sums(1, [0])

@@ -43,7 +43,7 @@ def test_it_gives_the_sum_also_when_the_next_round_is_on(name: str) -> None:
 
 
 def test_sums_are_held_as_far_as_a_few_megabytes_go() -> None:
-    settings = Settings(length=100, chunk=30, itemsize=HELD_BYTES // 300)
+    settings = Settings(length=100, chunk=30, dtype=np.dtype(f"V{HELD_BYTES // 300}"))
     past = PastSums(settings)
     for round_ in range(1, 6):
         total = SumAssembly(round_, settings)

@@ -101,7 +101,7 @@ def test_they_are_added_up_wide_and_rounded_once(kind: str, exact: int, monkeypa
 
 
 def test_a_vector_is_cut_where_bytes_are() -> None:
-    settings = Settings(length=LENGTH, itemsize=2, chunk=100, wire=BFLOAT16, exact=EXACT)
+    settings = Settings(length=LENGTH, chunk=100, wire=BFLOAT16, exact=EXACT)
     slices = [settings.byte_slice(index) for index in range(settings.chunks)]
     assert [one.start for one in slices] == [0, *(one.stop for one in slices[:-1])]
     packed = Packed.of(numbers(0), BFLOAT16, EXACT)
@@ -112,7 +112,7 @@ def test_a_vector_is_cut_where_bytes_are() -> None:
         assert (settings.chunk_bytes(index), settings.exact_in(index)) == (chunk.nbytes, chunk.exact)
         assert chunk.nbytes <= settings.largest_chunk
     assert settings.chunk_bytes(settings.chunks) == -1
-    with pytest.raises(UsageError, match="exact"):
+    with pytest.raises(UsageError, match="exact must be from 0 to 3, the length of a vector, got 4"):
         Settings(length=3, exact=4)
 
 

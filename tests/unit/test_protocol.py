@@ -13,6 +13,7 @@ from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core import messages as said
 from codedreduce.protocol.core.membership import run_name
 from codedreduce.protocol.core.outbox import Outbox
+from codedreduce.protocol.core.settings import Excess
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.tree.root import RootState
 from codedreduce.protocol.tree.shares import Arrival, Shares
@@ -145,7 +146,7 @@ def test_a_worker_with_a_new_connection_takes_the_model_again() -> None:
 
 def test_a_replica_that_dies_and_returns_is_asked_again() -> None:
     plan = CodedReduce(Tree.regular(fanout=2, depth=1), 1).plan(samples=14)
-    talk = Talk(Root(plan, Settings(length=4, say_waiting_after=500)))
+    talk = Talk(Root(plan, Settings(length=4, excess=Excess(say_waiting_after=500))))
     talk.join(1, 2)
     talk.begin()
     talk.happens(happening.PeerLost(peer=2))

@@ -86,7 +86,7 @@ def lose(experience: Experience, bets: int) -> None:
     for task in range(1, bets + 1):
         assert experience.may_bet(task - 1), "a storm is met at once"
         experience.bet_made()
-        experience.bet_lost(task)
+        experience.on_time(task)
 
 
 def after_calm(children: int) -> Experience:
@@ -154,5 +154,5 @@ def test_who_needed_it_last_time_is_needy_until_it_is_on_time() -> None:
     experience.on_time(2)
     assert not experience.is_needy(2)
     experience.bet_won(2, counted=True)
-    experience.bet_lost(2)
+    experience.on_time(2)
     assert not experience.is_needy(2)

@@ -25,6 +25,9 @@ from codedreduce.units import human_seconds
 from codedreduce.units import rate as parse_rate
 from codedreduce.units import seconds as parse_seconds
 
+#: The default number of ranks.
+WORKERS = 20
+
 #: Limits: seconds of a chaos run, and number of faults.
 LONGEST, MOST_FAULTS = 7 * 86400, 1_000_000
 
@@ -33,8 +36,16 @@ def chaos(
     minutes: Annotated[float, typer.Option(help="Duration in minutes.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the schedule of faults.")] = 0,
     workers: Annotated[
-        int, typer.Option("-n", "--workers", min=2, max=MOST_NODES, help="Number of ranks of a striped run.")
-    ] = 20,
+        int | None,
+        typer.Option(
+            "-n",
+            "--workers",
+            min=2,
+            max=MOST_NODES,
+            show_default=str(WORKERS),
+            help="Number of ranks of a striped run.",
+        ),
+    ] = None,
     tree: Annotated[str | None, typer.Option(help="Use a tree instead of stripes: FANOUTxDEPTH.")] = None,
     pytorch: Annotated[bool, typer.Option("--torch", help="Train in PyTorch instead of NumPy.")] = False,
     every: Annotated[str, typer.Option(help="Time between two faults.")] = "1s",
@@ -56,7 +67,11 @@ def chaos(
     if not 0 < seconds <= LONGEST:
         raise UsageError(f"`--minutes {minutes:g}`: the duration must be above 0 minutes and at most a week")
     check_writable(trace, out)
-    count = workers if tree is None else parse_shape(tree, 1, most=MOST_NODES - 1, why="for a lab").workers
+    count = workers or WORKERS
+    if tree is not None:
+        count = parse_shape(tree, 1, most=MOST_NODES - 1, why="for a lab").workers
+        if workers is not None and workers != count:
+            raise UsageError(f"`-n {workers}`: the tree {tree} has {count} workers; specify only one of them")
     with tempfile.TemporaryDirectory(prefix="codedreduce-chaos-") as scratch:
         folder = keep or Path(scratch)
         try:

@@ -133,14 +133,22 @@ def down(
         remove_probes()
     for one in sorted(found) if everything else [name]:
         ended = Lab(one, found[one]).down()
-        console.print(f"removed lab {one}" + (f"; ended {ended} processes that still ran" if ended else ""))
+        console.print(f"removed lab {one}" + (f"; ended {_processes(ended)} that still ran" if ended else ""))
     if not found:
         console.print("no lab was up")
 
 
 def _say(processes: list[int], what: str, node: int) -> None:
-    count = "1 process" if len(processes) == 1 else f"{len(processes)} processes"
-    make_console().print(f"node {node}: {count} {what}")
+    make_console().print(f"node {node}: {_processes(len(processes))} {what}")
+
+
+def _processes(count: int) -> str:
+    """The number of processes, in words.
+
+    >>> _processes(1), _processes(2)
+    ('1 process', '2 processes')
+    """
+    return "1 process" if count == 1 else f"{count} processes"
 
 
 def _table(lab: Lab) -> Table:

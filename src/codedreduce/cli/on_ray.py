@@ -16,6 +16,9 @@ from codedreduce.launch.showing import Show
 from codedreduce.schemes import Plan
 from codedreduce.units import seconds as parse_seconds
 
+#: The default time limit for placing all processes.
+WITHIN = "60s"
+
 On = Annotated[str | None, typer.Option("--on", help="Start the processes on a cluster: ray.")]
 Address = Annotated[
     str | None, typer.Option(help="With --on ray: address of the head, HOST:6379; default the local cluster.")
@@ -26,7 +29,9 @@ Resources = Annotated[
 SpreadOver = Annotated[
     str | None, typer.Option(help="With --on ray: node label of failure domains (rack, zone); default the node.")
 ]
-Within = Annotated[str, typer.Option(help="With --on ray: time limit for placing all processes.")]
+Within = Annotated[
+    str | None, typer.Option(show_default=WITHIN, help="With --on ray: time limit for placing all processes.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="With --on ray: show the placement and exit.")]
 
 
@@ -38,7 +43,7 @@ class SaidOfRay:
     address: str | None
     resources: str | None
     spread_over: str | None
-    within: str
+    within: str | None
     dry_run: bool
 
     def __post_init__(self) -> None:
@@ -47,7 +52,7 @@ class SaidOfRay:
         if self.on is None:
             given = {
                 "--address": self.address, "--resources": self.resources, "--spread-over": self.spread_over,
-                "--dry-run": self.dry_run,
+                "--within": self.within, "--dry-run": self.dry_run,
             }  # fmt: skip
             for name, value in given.items():
                 if value:
@@ -80,7 +85,7 @@ def launch_on_ray(said: SaidOfRay, what: Launch, plan: Plan, least: int, show: S
 
     wanted = Wanted(
         least=least, count=what.count, resources=parse_resources(said.resources), spread_over=said.spread_over,
-        within=parse_seconds(said.within),
+        within=parse_seconds(WITHIN if said.within is None else said.within),
     )  # fmt: skip
     on = OnRay(wanted=wanted, plan=plan, address=said.address)
     if not said.dry_run:

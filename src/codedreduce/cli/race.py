@@ -29,6 +29,7 @@ from codedreduce.comparison.race_runs import race_schemes, racing_schemes
 from codedreduce.comparison.result import Comparison
 from codedreduce.comparison.selection import ALL, scenario_for, scheme_names
 from codedreduce.lab import DEFAULT_NAME
+from codedreduce.run.configuration import Configuration
 from codedreduce.run.delays import parse_delays
 from codedreduce.run.journal import RoundLog
 from codedreduce.schemes import Scheme
@@ -67,17 +68,20 @@ def race(
     check_memory(samples, parameters)
     batch_seconds = parse_seconds(compute)
     parse_delays(delays, workers=shape.workers, unit=1.0, seed=seed)
+    base = Scenario(
+        tree=tree, stragglers=tolerated, delays=delays, compute=batch_seconds or 1.0, samples=samples, seed=seed
+    )  # fmt: skip
     for name in names:
-        scenario_for(Scenario(tree=tree, stragglers=tolerated, samples=samples), name).plan()
+        scenario_for(base, name).plan()
     check_writable(json)
     check_folder(report)
-    chosen = racing_schemes(names, tree=tree, stragglers=tolerated, delays=delays, compute=batch_seconds, seed=seed)
+    chosen = racing_schemes(base, names)
     data = synthetic(samples, parameters, seed=seed)
     processes = max(len(scheme.plan(samples=samples).nodes) for scheme in chosen.values())
     job = Job(
         objective=LogisticRegression(), source=data, rounds=rounds,
-        scheme=next(iter(chosen.values())), optimizer=SGD(1.0), seed=seed, delays=delays, compute=batch_seconds,
-        site=chosen_lab(in_lab, lab_name, processes),
+        scheme=next(iter(chosen.values())), optimizer=SGD(1.0), seed=seed, compute=batch_seconds,
+        configuration=Configuration(inject=delays), site=chosen_lab(in_lab, lab_name, processes),
     )  # fmt: skip
     console = make_lasting_console()
     comparison = _race(job, chosen, console)

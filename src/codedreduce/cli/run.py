@@ -22,6 +22,7 @@ from codedreduce.cli.terminal.options import (
     MOST_SIMULATED,
     TOLERATED,
     Audit,
+    Inject,
     OnExcess,
     Order,
     Quarantine,
@@ -34,13 +35,14 @@ from codedreduce.cli.terminal.options import (
 )
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
+from codedreduce.launch.environment import variables_of
 from codedreduce.launch.launcher import Launch, launch
 from codedreduce.launch.placement import Placement
 from codedreduce.launch.showing import AlsoInFiles, OnlyFirst, Show
 from codedreduce.process.secrets import INSECURE_VARIABLE
-from codedreduce.protocol.core.audits import QUARANTINE, Auditing
-from codedreduce.protocol.core.settings import Excess
+from codedreduce.protocol.core.audits import QUARANTINE
 from codedreduce.report.palette import group_colour
+from codedreduce.run.configuration import DEFAULTS
 from codedreduce.run.delays import parse_delays
 from codedreduce.schemes import Striped
 from codedreduce.schemes.names import DEFAULT_WORKERS, parse_scheme
@@ -72,9 +74,7 @@ def run(
     ] = None,
     order: Order = None,
     units: Units = None,
-    inject: Annotated[
-        str | None, typer.Option(help="Delay workers artificially: stalls:0.05:0.5s, bursty, ...")
-    ] = None,
+    inject: Inject = None,
     on_excess: OnExcess = "wait",
     say_waiting_after: SayWaitingAfter = "30s",
     restart: Annotated[
@@ -107,7 +107,7 @@ def run(
     address: Address = None,
     resources: Resources = None,
     spread_over: SpreadOver = None,
-    within: Within = "60s",
+    within: Within = None,
     dry_run: DryRun = False,
 ) -> None:
     """Start all processes of a run, show the output of rank 0, and end all processes when the run is over.
@@ -131,21 +131,22 @@ def run(
     shape = parse_shape(tree, tolerated, most=most, why="to be started")
     if workers is not None and count != shape.workers:
         raise UsageError(f"`-n {workers}`: the tree {tree} has {shape.workers} workers; specify only one of them")
-    excess = Excess(on_excess, parse_seconds(say_waiting_after), parse_seconds(replan_after))
+    configuration = DEFAULTS.override(
+        on_excess=on_excess, say_waiting_after=parse_seconds(say_waiting_after),
+        replan_after=parse_seconds(replan_after), audit=audit, quarantine=quarantine, inject=inject,
+    )  # fmt: skip
     chosen = parse_scheme(scheme, tree=shape, stragglers=tolerated, order=order, units=units)
     is_striped = isinstance(chosen, Striped)
-    _check(is_striped, excess, least, count, start)
+    _check(is_striped, on_excess, least, count, start)
     if restarts is not None and restarts < 0:
         raise UsageError(f"`--restarts {restarts}`: the number of restarts must be at least 0")
     if inject is not None:
         parse_delays(inject, workers=shape.workers, unit=1.0, seed=0)
     variables = {
         "CODEDREDUCE_TREE": tree, "CODEDREDUCE_STRAGGLERS": str(tolerated), "CODEDREDUCE_SCHEME": scheme,
-        "CODEDREDUCE_ORDER": order, **_said_of_excess(excess),
-        **_said_of_audits(Auditing(audit, quarantine)), **({INSECURE_VARIABLE: "1"} if insecure else {}),
+        "CODEDREDUCE_ORDER": order, **variables_of(configuration), **({INSECURE_VARIABLE: "1"} if insecure else {}),
         **({"CODEDREDUCE_LEAST": str(least)} if least < count else {}),
         **({"CODEDREDUCE_UNITS": str(units)} if units is not None else {}),
-        **({"CODEDREDUCE_INJECT": inject} if inject is not None else {}),
     }  # fmt: skip
     processes = shape.workers + (0 if is_striped else 1)
     lab = chosen_lab(in_lab, lab_name, processes)
@@ -200,26 +201,14 @@ def _usual_tree(scheme: str, count: int, stragglers: int) -> str:
     return f"{count}/{max(4, stragglers + 1)}"
 
 
-def _check(is_striped: bool, excess: Excess, least: int, count: int, start: int | None) -> None:
+def _check(is_striped: bool, on_excess: str, least: int, count: int, start: int | None) -> None:
     """Refuse options that only the other kind of run (striped or tree) supports."""
-    if is_striped and excess.do != "wait":
+    if is_striped and on_excess != "wait":
         raise UsageError("--on-excess is for trees: a striped run computes the exact sum as long as one rank is left")
     if not is_striped and (least < count or start is not None):
         raise UsageError("a tree needs all its workers: a minimum (as -n 4:12) and --start are for --scheme striped")
     if start is not None and start < least:
         raise UsageError(f"`--start {start}`: the run needs at least {least} processes; start {least} or more")
-
-
-def _said_of_excess(excess: Excess) -> dict[str, str]:
-    return {
-        "CODEDREDUCE_ON_EXCESS": excess.do,
-        "CODEDREDUCE_SAY_WAITING_AFTER": str(excess.after),
-        "CODEDREDUCE_REPLAN_AFTER": f"{excess.replan_after:g}",
-    }
-
-
-def _said_of_audits(auditing: Auditing) -> dict[str, str]:
-    return {"CODEDREDUCE_AUDIT": repr(auditing.fraction), "CODEDREDUCE_QUARANTINE": str(auditing.quarantine)}
 
 
 def _shown(output: str, *, has_root: bool) -> Show:

@@ -21,6 +21,7 @@ from codedreduce.cli.terminal.options import (
     MOST_PROCESSES,
     TOLERATED,
     Audit,
+    Inject,
     OnExcess,
     Order,
     Quarantine,
@@ -35,9 +36,9 @@ from codedreduce.cli.terminal.options import (
 from codedreduce.cli.terminal.output_files import check_writable, write_whole
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
-from codedreduce.protocol.core.audits import QUARANTINE, Auditing
+from codedreduce.protocol.core.audits import QUARANTINE
 from codedreduce.protocol.core.events import Note
-from codedreduce.protocol.core.settings import Excess
+from codedreduce.run.configuration import DEFAULTS
 from codedreduce.run.journal import RoundLog
 from codedreduce.schemes import Scheme, Striped
 from codedreduce.schemes.choice import choose
@@ -76,9 +77,7 @@ def train(
     optimizer: Annotated[str, typer.Option(help="Optimizer: sgd, momentum, nesterov or adam.")] = "sgd",
     batch: Annotated[int | None, typer.Option(min=1, help="Samples per round; default all.")] = None,
     seed: Seed = 0,
-    inject: Annotated[
-        str | None, typer.Option(help="Delay workers artificially: stalls:0.05:0.5s, bursty, ...")
-    ] = None,
+    inject: Inject = None,
     on_excess: OnExcess = "wait",
     say_waiting_after: SayWaitingAfter = "30s",
     save: Annotated[Path | None, typer.Option(help="File for the final parameters, .npz.")] = None,
@@ -119,10 +118,13 @@ def train(
     else:
         chosen = _scheme(scheme, workers, tree, stragglers, order, units)
     job = Job(
-        objective=objective, source=source, rounds=rounds, batch=batch, seed=seed, scheme=chosen, delays=inject,
-        optimizer=parse_optimizer(optimizer, lr), excess=Excess(on_excess, parse_seconds(say_waiting_after)),
-        saving=saving_to(checkpoints, checkpoint_every, keep, resume=resume), restart=restart,
-        auditing=Auditing(audit, quarantine),
+        objective=objective, source=source, rounds=rounds, batch=batch, seed=seed, scheme=chosen,
+        optimizer=parse_optimizer(optimizer, lr), restart=restart,
+        saving=saving_to(checkpoints, checkpoint_every, keep, resume=resume),
+        configuration=DEFAULTS.override(
+            on_excess=on_excess, say_waiting_after=parse_seconds(say_waiting_after), audit=audit, quarantine=quarantine,
+            inject=inject,
+        ),
     )  # fmt: skip
     job = replace(job, site=chosen_lab(in_lab, lab_name, len(job.plan().nodes)))
     job.injection()

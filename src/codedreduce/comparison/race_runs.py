@@ -6,11 +6,12 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from codedreduce.comparison.result import Comparison, Result, SchemeRun, lateness, run_in_turn, summed_up, work_by_round
 from codedreduce.comparison.simulated_runs import choose_tolerances
 from codedreduce.run.journal import ALL_ROUNDS, OnNote, RoundLog
 from codedreduce.schemes import LiveCompensation, Scheme
-from codedreduce.schemes.names import parse_tree
 from codedreduce.simulator.gradients import Gradients
 from codedreduce.simulator.scenario import Scenario
 from codedreduce.training.loop import Job, TrainingResult, reference_run, run_job
@@ -19,15 +20,10 @@ from codedreduce.training.loop import Job, TrainingResult, reference_run, run_jo
 OnRacingRound = Callable[[str, RoundLog], None]
 
 
-def racing_schemes(
-    names: Sequence[str], *, tree: str, stragglers: int, delays: str, compute: float, seed: int
-) -> dict[str, Scheme]:
+def racing_schemes(base: Scenario, names: Sequence[str]) -> dict[str, Scheme]:
     """The schemes with these names for the same workers; for gradient coding a simulation finds the best S."""
-    base = Scenario(
-        tree=tree, stragglers=stragglers, delays=delays, compute=compute or 1.0, rounds=40, seed=seed,
-        parameters=10, samples=20 * parse_tree(tree, stragglers).workers, rate=1e9,
-    )  # fmt: skip
-    chosen = choose_tolerances(base, names, Gradients(base.samples, base.parameters, seed))
+    base = msgspec.structs.replace(base, rounds=40, parameters=10, samples=20 * base.workers, rate=1e9)
+    chosen = choose_tolerances(base, names, Gradients(base.samples, base.parameters, base.seed))
     return {name: scenario.parsed_scheme() for name, scenario in chosen.items()}
 
 

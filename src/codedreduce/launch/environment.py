@@ -11,10 +11,11 @@ from codedreduce.launch.launchers import NEEDED, named_by_launcher, refuse_half,
 from codedreduce.launch.slurm import another_host, times_requeued
 from codedreduce.process.addresses import is_loopback, numeric
 from codedreduce.process.secrets import find_secret, is_insecure
-from codedreduce.protocol.core.audits import NO_AUDITS, QUARANTINE, Auditing
-from codedreduce.protocol.core.settings import WAIT_ON, Excess
+from codedreduce.protocol.core.audits import QUARANTINE, Audit
+from codedreduce.protocol.core.settings import Excess
 from codedreduce.run.agreement import Meeting
-from codedreduce.run.failures import REFUSE, check_nonfinite
+from codedreduce.run.configuration import Configuration
+from codedreduce.run.failures import REFUSE
 from codedreduce.schemes import Plan, RingPlan, Scheme, Striped, StripedPlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
 
@@ -34,23 +35,17 @@ OF_A_TREE = ("CODEDREDUCE_SCHEME", "CODEDREDUCE_STRAGGLERS", "CODEDREDUCE_ORDER"
 class Membership:
     """The place of this process in a run: rank 0 is the root, the others are workers; in stripes all ranks compute.
 
-    In stripes a run begins when `least` ranks have joined, and has at most `size` ranks. `replan_after`: seconds to
-    wait when more ranks are lost than the scheme tolerates. `units`: number of units of a batch in stripes; the default
-    is one per rank. `restarted`: number of restarts of this process, including requeues of its Slurm job.
+    `units`: number of units of a batch in stripes; the default is one per rank. `restarted`: number of restarts of this
+    process, including requeues of its Slurm job.
     """
 
     rank: int
     size: int
     meeting: Meeting
     scheme: Scheme | None
-    inject: str | None
-    excess: Excess = WAIT_ON
-    nonfinite: str = REFUSE
-    least: int
-    replan_after: float = 10.0
+    configuration: Configuration
     units: int | None = None
     restarted: int = 0
-    auditing: Auditing = NO_AUDITS
 
     @property
     def workers(self) -> int:
@@ -104,25 +99,44 @@ def read_membership(environment: Mapping[str, str]) -> Membership | None:
         raise UsageError(f"CODEDREDUCE_LEAST={least} exceeds the number of ranks of the run ({size})")
     return Membership(
         rank=rank,
-        least=least,
-        replan_after=_at_least(0, environment, "CODEDREDUCE_REPLAN_AFTER", 10.0),
         units=units_said(environment),
         restarted=int(_at_least(0, environment, "CODEDREDUCE_RESTARTED", 0)) + times_requeued(environment),
         size=size,
         meeting=_meeting(environment, launch),
         scheme=_scheme(environment),
+        configuration=_configuration(environment),
+    )
+
+
+def _configuration(environment: Mapping[str, str]) -> Configuration:
+    return Configuration(
         inject=environment.get("CODEDREDUCE_INJECT"),
         excess=Excess(
             environment.get("CODEDREDUCE_ON_EXCESS", "wait"),
             _number(environment, "CODEDREDUCE_SAY_WAITING_AFTER", 30.0),
             _at_least(0, environment, "CODEDREDUCE_REPLAN_AFTER", 10.0),
         ),
-        auditing=Auditing(
+        audit=Audit(
             _number(environment, "CODEDREDUCE_AUDIT", 0.0),
             int(_at_least(1, environment, "CODEDREDUCE_QUARANTINE", QUARANTINE)),
         ),
-        nonfinite=check_nonfinite(environment.get("CODEDREDUCE_NONFINITE", REFUSE)),
+        nonfinite=environment.get("CODEDREDUCE_NONFINITE", REFUSE),
     )
+
+
+def variables_of(configuration: Configuration) -> dict[str, str]:
+    """The variables from which a process reads this configuration; `nonfinite` is not set by a launcher.
+
+    >>> variables_of(Configuration(inject="bursty"))["CODEDREDUCE_INJECT"]
+    'bursty'
+    """
+    excess, audit, inject = configuration.excess, configuration.audit, configuration.inject
+    return {
+        "CODEDREDUCE_ON_EXCESS": excess.do, "CODEDREDUCE_SAY_WAITING_AFTER": str(excess.say_waiting_after),
+        "CODEDREDUCE_REPLAN_AFTER": f"{excess.replan_after:g}", "CODEDREDUCE_AUDIT": repr(audit.fraction),
+        "CODEDREDUCE_QUARANTINE": str(audit.quarantine),
+        **({"CODEDREDUCE_INJECT": inject} if inject is not None else {}),
+    }  # fmt: skip
 
 
 def units_said(environment: Mapping[str, str]) -> int | None:

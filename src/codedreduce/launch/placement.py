@@ -12,7 +12,7 @@ from typing import IO, Protocol
 from codedreduce.process.addresses import free_port
 from codedreduce.process.processes import Processes
 from codedreduce.process.telling import Word
-from codedreduce.run.site import Site, meeting_at
+from codedreduce.run.site import Site, port_at
 
 
 class Starter(Protocol):
@@ -66,7 +66,7 @@ class Placement:
     def at(cls, site: Site, count: int) -> Placement:
         """Each process on its own node of a site."""
         addresses = tuple(site.address(rank) for rank in range(count))
-        return cls(addresses=addresses, starter=lambda: Processes(site.enter), port=meeting_at(site).port)
+        return cls(addresses=addresses, starter=lambda: Processes(site.enter), port=port_at(site))
 
     @property
     def is_here(self) -> bool:

@@ -26,8 +26,9 @@ from codedreduce.errors import UsageError
 from codedreduce.lightning.fit_state import FitState, save_where
 from codedreduce.lightning.logged import Logged
 from codedreduce.lightning.refused import check, refuse_metrics
-from codedreduce.schemes import Scheme, Striped
+from codedreduce.schemes import Scheme
 from codedreduce.torch.broadcast import share
+from codedreduce.torch.cluster import join_ranks
 from codedreduce.torch.data.data_loader import Counted, Counting, LoaderSource, read_loader
 from codedreduce.torch.model.loss_output import At, Sum
 from codedreduce.training.batches import Function
@@ -87,11 +88,7 @@ class CodedReduceStrategy(Strategy):
         scheme: Scheme | None = None, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__()
-        self._cluster = cr.join(scheme)
-        if self._cluster.size > 1 and not isinstance(self._cluster.scheme, Striped):
-            raise UsageError(
-                f"{self._cluster.scheme} has its state at the root, but every rank runs the Trainer: use stripes"
-            )
+        self._cluster = join_ranks(scheme)
         self._batch_size, self._sampler, self._seed, self._options = batch_size, sampler, seed, options
         self._source: LoaderSource | None = None
         self._steps: Generator[cr.Step] | None = None

@@ -21,13 +21,12 @@ from codedreduce.vectors import Vector, convert, empty
 class SlotShape:
     """What a slot contains, and where its chunks lie: plain numbers, or with `wire` the bytes of packed numbers."""
 
-    def __init__(self, settings: Settings, dtype: npt.DTypeLike) -> None:
+    def __init__(self, settings: Settings) -> None:
         is_packed = settings.wire is not None
-        self.dtype: np.dtype[Any] = np.dtype(np.uint8 if is_packed else dtype)
+        self.dtype: np.dtype[Any] = np.dtype(np.uint8) if is_packed else settings.dtype
         self.length = settings.bytes if is_packed else settings.length
         self.slice = settings.byte_slice if is_packed else settings.chunk_slice
         self._settings = settings
-        self._wide = np.dtype(dtype)
 
     def whole(self, found: Vector) -> Vector:
         """The contents of a slot, as a vector."""
@@ -40,7 +39,7 @@ class SlotShape:
     def _unpacked(self, found: Vector, exact: int) -> Vector:
         if self._settings.wire is None:
             return found
-        packed: Any = Packed(found, exact, np.dtype(self._settings.wire), self._wide)
+        packed: Any = Packed(found, exact, self._settings.wire, self._settings.dtype)
         vector: Vector = packed
         return vector
 

@@ -41,9 +41,9 @@ class Buffers:
         self._memory = memory if memory is not None else Memory()
         self._settings = run.settings
         self._length = run.settings.length
-        self._dtype = run.dtype
-        self._wire = run.wire
-        self._shape = SlotShape(run.settings, run.dtype)
+        self._dtype = run.settings.dtype
+        self._wire = run.settings.wire
+        self._shape = SlotShape(run.settings)
         self._arena: SharedMemory | None = None
         self._lending: Lending | None = None
         self._spare: Vector | None = None

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 from threadpoolctl import threadpool_limits
@@ -25,7 +25,7 @@ from codedreduce.process.restarts import Restarts, ordinal
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import Note
 from codedreduce.protocol.tree.standing_in import can_stand_in
-from codedreduce.run.agreement import FLOAT32, Dtype, Meeting, Run
+from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.injected_delays import Injection
 from codedreduce.run.journal import Interval, Journal
 from codedreduce.run.site import Site, meeting_at
@@ -80,15 +80,11 @@ class LocalCluster:
 
     @classmethod
     def of(
-        cls, plan: Plan, gradient: Gradient, settings: Settings, *, dtype: Dtype = FLOAT32, shared_memory: bool = True,
-        injection: Injection | None = None, journal: Journal | None = None,
-        member: Callable[[World], object] | None = None, replica: Replica | None = None, restart: bool = False,
-    ) -> LocalCluster:  # fmt: skip
-        """A cluster for a plan, with its rendezvous at a local socket."""
-        run = Run(meeting=new_meeting(shared_memory=shared_memory), plan=plan, settings=settings, dtype=dtype)
-        return cls(
-            run, gradient, injection=injection, journal=journal, member=member, replica=replica, restart=restart
-        )  # fmt: skip
+        cls, plan: Plan, gradient: Gradient, settings: Settings, *, shared_memory: bool = True, **options: Any
+    ) -> LocalCluster:
+        """A cluster for a plan, with its rendezvous at a local socket, and these options of a cluster."""
+        run = Run(meeting=new_meeting(shared_memory=shared_memory), plan=plan, settings=settings)
+        return cls(run, gradient, **options)
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:

@@ -6,7 +6,6 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -152,9 +151,9 @@ class Node:
             number, self._buffers, self._gradient, self._injector, self._record,
             reports_failures=not isinstance(run.plan, RingPlan), refuses_nonfinite=run.nonfinite == REFUSE,
         )  # fmt: skip
-        settings = replace(run.settings, least=run.meeting.least or 0, process=transport.process)
         machine = machine_for(
-            number, run.plan, settings, self._buffers.rooms, computes=self._gradient is not None
+            number, run.plan, run.settings, self._buffers.rooms, process=transport.process,
+            computes=self._gradient is not None,
         )  # fmt: skip
         self._driver = Driver(machine, transport, self._computing.tell, met, orphaned_after=run.meeting.orphaned_after)
         self._driver.start()
@@ -313,7 +312,7 @@ class Node:
             self._looked_at = begin
             self._look()
         self._round += 1
-        digest = ""
+        digest = None
         if isinstance(self.machine, Root):  # the workers read it from shared memory
             sent = self._buffers.room(self._round)
             sent[:] = model
@@ -458,7 +457,7 @@ def root_of(
 
     With a gradient it can do their work if more are missing than the plan tolerates.
     """
-    gradient = gradient if run.wire is None else None  # the root has the model before rounding
+    gradient = gradient if run.settings.wire is None else None  # the root has the model before rounding
     with Node(run, run.plan.first_node, gradient=gradient, journal=journal, step=step) as node:
         node.wait_for_all()
         yield node

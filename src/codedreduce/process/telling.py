@@ -89,27 +89,26 @@ class Said(NamedTuple):
     """An error that starts with a rank, split into rank and rest: errors with the same rest are merged.
 
     >>> Said.of("rank 3 has seed 1, and the root seed 0")
-    Said(subject='rank', ranks=frozenset({3}), rest='has seed 1, and the root seed 0')
-    >>> str(Said("rank", frozenset({1, 3}), "has seed 1")), str(Said.of("no such file"))
+    Said(ranks=frozenset({3}), rest='has seed 1, and the root seed 0')
+    >>> str(Said(frozenset({1, 3}), "has seed 1")), str(Said.of("no such file"))
     ('ranks 1, 3 have seed 1', 'no such file')
     """
 
-    subject: str
     ranks: frozenset[int]
     rest: str
 
     @classmethod
     def of(cls, text: str) -> Self:
         """Split a text."""
-        found = re.match(r"(node|rank) (\d+) (?=has )", text)
+        found = re.match(r"rank (\d+) (?=has )", text)
         if found is None:
-            return cls("", frozenset(), text)
-        return cls(found[1], frozenset({int(found[2])}), text[found.end() :])
+            return cls(frozenset(), text)
+        return cls(frozenset({int(found[1])}), text[found.end() :])
 
     def __str__(self) -> str:
         if len(self.ranks) < 2:
-            return " ".join([*(f"{self.subject} {rank}" for rank in self.ranks), self.rest])
-        return f"{self.subject}s {', '.join(map(str, sorted(self.ranks)))} have {self.rest.removeprefix('has ')}"
+            return " ".join([*(f"rank {rank}" for rank in self.ranks), self.rest])
+        return f"ranks {', '.join(map(str, sorted(self.ranks)))} have {self.rest.removeprefix('has ')}"
 
 
 class ReportPipe:

@@ -13,15 +13,16 @@ __all__ = ["Machine", "Rank", "RingNode", "Root", "Settings", "TreeWorker", "dia
 
 
 def machine_for(
-    node: int, plan: Plan, settings: Settings, rooms: SumBuffers = OWN_SUM_BUFFERS, *, computes: bool = True
+    node: int, plan: Plan, settings: Settings, rooms: SumBuffers = OWN_SUM_BUFFERS, *, process: int, computes: bool
 ) -> Machine:  # fmt: skip
     """The state machine of a node under a plan.
 
-    `rooms` provide the memory for the vectors of ranks. `computes`: the root can do the work of missing workers.
+    `rooms` provide the memory for the vectors of ranks. `process` identifies this process among those of its rank.
+    `computes`: the root can do the work of missing workers.
     """
     if isinstance(plan, RingPlan):
         return RingNode(node, plan, settings)
     if isinstance(plan, StripedPlan):
-        return Rank(node, plan, settings, rooms)
+        return Rank(node, plan, settings, rooms, process=process)
     assert isinstance(plan, TreePlan)
     return TreeWorker(node, plan, settings) if node else Root(plan, settings, computes=computes)

@@ -15,13 +15,11 @@ from codedreduce.process.private_folder import run_folder
 from codedreduce.process.secrets import Secret
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.audits import Audit, check_auditable
-from codedreduce.protocol.core.settings import WAIT_ON, Excess
-from codedreduce.run.failures import REFUSE, check_nonfinite
+from codedreduce.protocol.core.settings import FLOAT32, Dtype
+from codedreduce.run.configuration import DEFAULTS, Configuration
+from codedreduce.run.failures import REFUSE
 from codedreduce.run.tuning import settings_for
 from codedreduce.schemes import Plan, RingPlan, StripedPlan
-
-Dtype = np.dtype[np.generic]
-FLOAT32: Dtype = np.dtype(np.float32)
 
 #: Separators in a subject: between things that may differ, and before the shared memory.
 APART = "; "
@@ -90,65 +88,64 @@ class Meeting:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """All that a rank must know to take part. `wire`: the type of numbers in messages, if not `dtype`."""
+    """All that a rank must know to take part."""
 
     meeting: Meeting
     plan: Plan
     settings: Settings
-    dtype: Dtype = FLOAT32
-    wire: Dtype | None = None
     nonfinite: str = REFUSE  # what to do with gradients that are not finite
-
-    def __post_init__(self) -> None:
-        check_nonfinite(self.nonfinite)
 
     @classmethod
     def of(
-        cls, meeting: Meeting, plan: Plan, length: int, *, dtype: Dtype = FLOAT32, wire: str | None = None,
-        exact: int = 0, excess: Excess = WAIT_ON, after: int = 0, nonfinite: str = REFUSE, audit: Audit | None = None,
+        cls, meeting: Meeting, plan: Plan, length: int, configuration: Configuration = DEFAULTS, *,
+        dtype: Dtype = FLOAT32, wire: str | None = None, exact: int = 0, after: int = 0, seed: int = 0,
         arithmetic: Arithmetic | None = None,
     ) -> Run:  # fmt: skip
         """A run for vectors of `length` numbers, with settings that suit its rendezvous; the first round is after+1.
 
         `exact`: count of numbers at the end of a vector that are sent as `dtype`, while the others are sent as `wire`.
         """
+        audit = configuration.audit.of(seed)
         travels_as = _wire_dtype(wire)
         meeting = replace(meeting, arithmetic=str(arithmetic or of_numpy()))
         if audit is not None:
             check_auditable(plan)
             meeting = _saying_what_is_audited(meeting, audit)
-        run = cls(
-            meeting=meeting, plan=plan, settings=Settings(length=length), dtype=dtype, wire=travels_as,
-            nonfinite=nonfinite,
-        )  # fmt: skip
+        is_shared = _shares_memory(meeting, plan, travels_as)
         settings = settings_for(
-            plan, length, shared_memory=run.shares_memory, same_machine=meeting.same_machine,
-            itemsize=(travels_as or dtype).itemsize, excess=excess,
+            plan, length, shared_memory=is_shared, same_machine=meeting.same_machine, dtype=dtype, wire=travels_as
         )  # fmt: skip
         if travels_as is not None:
-            settings = _with_narrow_numbers(settings, plan, travels_as, exact, dtype)
-        settings = replace(settings, after=after, generation=meeting.generation, audit=audit)
-        return replace(run, meeting=_saying_whose_memory(meeting, run.shares_memory), settings=settings)
+            settings = _with_exact_numbers(settings, plan, exact)
+        settings = replace(
+            settings, excess=configuration.excess, audit=audit, after=after, generation=meeting.generation,
+            least=meeting.least,
+        )  # fmt: skip
+        meeting = _saying_whose_memory(meeting, is_shared)
+        return cls(meeting=meeting, plan=plan, settings=settings, nonfinite=configuration.nonfinite)
 
     @property
     def shares_memory(self) -> bool:
         """Whether ranks read vectors in shared memory instead of sending them."""
-        if isinstance(self.plan, StripedPlan) and self.plan.workers == 1:
-            return False  # there is no other rank
-        if self.wire is not None and not isinstance(self.plan, StripedPlan):
-            return False  # a tree's sums are rounded on their way
-        return self.meeting.shared_memory and self.meeting.same_machine
+        return _shares_memory(self.meeting, self.plan, self.settings.wire)
 
 
-def _with_narrow_numbers(settings: Settings, plan: Plan, wire: Dtype, exact: int, dtype: Dtype) -> Settings:
+def _shares_memory(meeting: Meeting, plan: Plan, wire: Dtype | None) -> bool:
+    if isinstance(plan, StripedPlan) and plan.workers == 1:
+        return False  # there is no other rank
+    if wire is not None and not isinstance(plan, StripedPlan):
+        return False  # a tree's sums are rounded on their way
+    return meeting.shared_memory and meeting.same_machine
+
+
+def _with_exact_numbers(settings: Settings, plan: Plan, exact: int) -> Settings:
     """Chunks end between numbers of either type, and the exact numbers begin at an aligned position."""
     if exact and isinstance(plan, RingPlan):
         raise UsageError("a ring sends all numbers as one type: exact must be 0")
-    each = dtype.itemsize // wire.itemsize
+    each = settings.exact_itemsize // settings.itemsize
     narrow = (settings.length - exact) // each * each
     chunk = -(-settings.chunk // each) * each
-    return replace(settings, wire=wire, exact=settings.length - narrow if exact else 0, exact_itemsize=dtype.itemsize,
-                   chunk=chunk)  # fmt: skip
+    return replace(settings, exact=settings.length - narrow if exact else 0, chunk=chunk)
 
 
 def _saying_what_is_audited(meeting: Meeting, audit: Audit) -> Meeting:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -25,13 +24,16 @@ class Site(Protocol):
         """Move the calling thread to a node and back; sockets that it opens stay there."""
 
 
-def meeting_at(site: Site, run: str = "") -> Meeting:
-    """The rendezvous of a run on a site: by TCP, at a port that is free at its root."""
+def port_at(site: Site) -> int:
+    """A port that is free at the root of a site."""
     with site.at(0):
-        port = free_port()
-    run = run or f"codedreduce-{uuid.uuid4().hex[:8]}"
+        return free_port()
+
+
+def meeting_at(site: Site, run: str) -> Meeting:
+    """The rendezvous of a run on a site: by TCP."""
     insecure = is_insecure(os.environ)
     return Meeting(
-        run=run, host=site.address(0), port=port, same_machine=False, shared_memory=False, insecure=insecure,
+        run=run, host=site.address(0), port=port_at(site), same_machine=False, shared_memory=False, insecure=insecure,
         secret=None if insecure else find_secret(os.environ) or Secret.fresh(),
     )  # fmt: skip

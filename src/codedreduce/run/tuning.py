@@ -6,7 +6,7 @@ import math
 import os
 
 from codedreduce.protocol import Settings
-from codedreduce.protocol.core.settings import CHUNK_ELEMENTS, WAIT_ON, Excess
+from codedreduce.protocol.core.settings import CHUNK_ELEMENTS, Dtype
 from codedreduce.schemes import Plan, StripedPlan
 from codedreduce.schemes.striped import OVER_A_NETWORK, Costs
 
@@ -43,10 +43,10 @@ WORTH_ANNOUNCING = 1 << 16
 
 
 def settings_for(
-    plan: Plan, length: int, *, shared_memory: bool, same_machine: bool = False, itemsize: int = 4,
-    excess: Excess = WAIT_ON,
-) -> Settings:  # fmt: skip
-    """Settings for vectors of `length` numbers, each `itemsize` bytes on the wire."""
+    plan: Plan, length: int, *, shared_memory: bool, same_machine: bool, dtype: Dtype, wire: Dtype | None
+) -> Settings:
+    """Settings for vectors of `length` numbers."""
+    itemsize = (wire or dtype).itemsize
     costs = Costs(LOCAL_BYTES_A_MESSAGE, os.cpu_count() or 1) if shared_memory else OVER_A_NETWORK
     if isinstance(plan, StripedPlan):
         about = math.inf if shared_memory else LOCAL_CHUNK * itemsize if same_machine else STRIPE_CHUNK
@@ -58,9 +58,8 @@ def settings_for(
     else:
         window = LEAST_WINDOW if shared_memory or same_machine else window_over_network(min(chunk, length) * itemsize)
     return Settings(
-        length=length, itemsize=itemsize, chunk=chunk, least_head_start=LEAST_HEAD_START, costs=costs,
-        unknown_seconds=UNKNOWN_LOCAL if shared_memory or same_machine else UNKNOWN_NETWORK, on_excess=excess.do,
-        say_waiting_after=excess.after, replan_after=excess.replan_after,
+        length=length, dtype=dtype, wire=wire, chunk=chunk, least_head_start=LEAST_HEAD_START, costs=costs,
+        unknown_seconds=UNKNOWN_LOCAL if shared_memory or same_machine else UNKNOWN_NETWORK,
         window=window, announce=length > LOCAL_CHUNK if shared_memory else worth_announcing(length, itemsize),
     )  # fmt: skip
 
@@ -83,6 +82,6 @@ def window_over_network(chunk_bytes: int) -> int:
     return max(LEAST_WINDOW, min(MOST_WINDOW, IN_FLIGHT // chunk_bytes))
 
 
-def worth_announcing(length: int, itemsize: int = 4) -> bool:
+def worth_announcing(length: int, itemsize: int) -> bool:
     """Whether a sum of `length` numbers is announced before it is sent over a network."""
     return length * itemsize >= WORTH_ANNOUNCING

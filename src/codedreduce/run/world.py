@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from codedreduce.memory.memory import Memory
-from codedreduce.run.agreement import Dtype
+from codedreduce.protocol.core.settings import Dtype
 from codedreduce.schemes import Piece, Plan
 from codedreduce.vectors import Vector
 

@@ -85,11 +85,9 @@ class Nodes:
 
     def _machine(self, number: int, process: int) -> Machine:
         settings = self._settings
-        if self._is_striped:
-            settings = replace(settings, process=process)
         if self._is_tree and number == 0:
             settings = replace(settings, after=self.checkpoint)
-        return machine_for(number, self.plan, settings, computes=self._root_computes)
+        return machine_for(number, self.plan, settings, process=process, computes=self._root_computes)
 
     def have_done(self, performers: Mapping[type, Callable[[int, Any], None]]) -> None:
         """Set the functions that perform actions of these types."""

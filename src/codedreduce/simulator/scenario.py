@@ -8,7 +8,7 @@ import msgspec
 
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
-from codedreduce.protocol.core.audits import QUARANTINE, Auditing, check_auditable
+from codedreduce.protocol.core.audits import QUARANTINE, Audit, check_auditable
 from codedreduce.protocol.core.settings import Excess
 from codedreduce.run.delays import Delays, parse_delays
 from codedreduce.schemes import Plan, Scheme, Striped, StripedPlan, TreePlan
@@ -68,7 +68,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"the compute time of the batch must be above zero, got {self.compute}")
         if self.rounds < 1:
             raise UsageError(f"at least one round is needed, got {self.rounds}")
-        Excess(self.on_excess, self.say_waiting_after)
+        self.excess()
+
+    def excess(self) -> Excess:
+        """What a round does if more workers are late than tolerated."""
+        return Excess(self.on_excess, self.say_waiting_after, self.replan_after)
 
     @property
     def workers(self) -> int:
@@ -111,7 +115,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             checkpoint_every=self.checkpoint_every, root_computes=self.replan_after > 0,
             wrongs=self.wrongs,
         )  # fmt: skip
-        audit = Auditing(self.audit, self.quarantine).of(self.seed)
+        audit = Audit(self.audit, self.quarantine).of(self.seed)
         if audit is not None:
             check_auditable(plan)
         chunk = self.chunk
@@ -119,8 +123,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             chunk = plan.chunk(self.parameters, 4, chunk * 4)
         settings = Settings(
             length=self.parameters, chunk=chunk, head_start=self.head_start,
-            least_head_start=self.least_head_start, say_waiting_after=self.say_waiting_after,
-            on_excess=self.on_excess, replan_after=self.replan_after, announce=self.announce, state_chunk=2,
+            least_head_start=self.least_head_start, excess=self.excess(), announce=self.announce, state_chunk=2,
             audit=audit,
         )  # fmt: skip
         gradients = gradients or Gradients(self.samples, self.parameters, self.seed)

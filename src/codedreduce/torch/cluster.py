@@ -36,7 +36,7 @@ from codedreduce.torch.rounds.shared_run import SharedRun
 from codedreduce.torch.rounds.step import Step
 from codedreduce.torch.training.training import Training
 from codedreduce.training.batches import Function
-from codedreduce.training.checkpoints import Saving, saving_to
+from codedreduce.training.checkpoints import saving_to
 from codedreduce.training.samplers import Sampler
 
 log = logging.getLogger("codedreduce")
@@ -93,12 +93,19 @@ def join(
                 log.info("%s: %s", scheme, chosen.reason)
     if membership is not None:
         scheme = membership.cut(scheme)
-        excess = replace(membership.excess, do=on_excess or membership.excess.do)
-        membership = replace(
-            membership, inject=inject or membership.inject, excess=excess,
-            auditing=membership.auditing.or_else(audit, quarantine),
+        configuration = membership.configuration.override(
+            inject=inject or None, on_excess=on_excess or None, audit=audit, quarantine=quarantine
         )  # fmt: skip
+        membership = replace(membership, configuration=configuration)
     return Cluster(membership, scheme, on_note or (lambda note: log.warning(note.reason)))
+
+
+def join_ranks(scheme: Scheme | None) -> Cluster:
+    """Join for a trainer of another library, which runs on every rank: over a tree only the root has its state."""
+    cluster = join(scheme)
+    if cluster.size > 1 and not isinstance(cluster.scheme, Striped):
+        raise UsageError(f"{cluster.scheme} has its state at the root, but every rank runs the Trainer: use stripes")
+    return cluster
 
 
 class Cluster:
@@ -202,7 +209,7 @@ class Cluster:
         that depends on the other samples of a batch. If that is intended, `coupled="micro-batch"` computes whole
         micro-batches of `micro_batch` samples, with the same result on any rank.
         """
-        said = self._membership.nonfinite if self._membership is not None else REFUSE
+        said = self._membership.configuration.nonfinite if self._membership is not None else REFUSE
         check_not_wrapped(model)
         where = device_of(device) if device is not None else None
         if where is not None:
@@ -221,7 +228,8 @@ class Cluster:
         run_training = RunTraining(
             training=training, layout=layout, plan=_planned(_scheme_for(self.scheme, wire, layout.device), training),
             replica=TorchReplica(model, state), wire=wire, nonfinite=check_nonfinite(nonfinite or said),
-            saving=self._saving(checkpoint, every, resume), state=state, stream=self._trainings,
+            saving=saving_to(checkpoint, every, resume=resume, membership=self._membership), state=state,
+            stream=self._trainings,
         )  # fmt: skip
         self._trainings += 1
         run_training.stepping.says = self.rank == 0
@@ -251,13 +259,6 @@ class Cluster:
                 self._running.join(made)
         assert run_training.run is not None
         yield from run_training.run.steps(run_training)
-
-    def _saving(self, checkpoint: str | Path | None, every: int | str, resume: bool) -> Saving | None:
-        """Where and when checkpoints are written. A process that replaces a failed one resumes from them."""
-        saving, membership = saving_to(checkpoint, every, resume=resume), self._membership
-        if saving is None or membership is None:
-            return saving
-        return replace(saving, resume=resume or bool(membership.restarted), run=membership.meeting.run)
 
     def _watch(self, stack: contextlib.ExitStack, world: World) -> None:
         """Take the leader from this world until it is left, and keep the last: scripts save after the loop."""

@@ -30,6 +30,7 @@ import msgspec
 import numpy as np
 
 from codedreduce.errors import UsageError
+from codedreduce.launch.environment import Membership
 from codedreduce.units import seconds
 from codedreduce.vectors import Vector
 
@@ -117,13 +118,18 @@ class InUse(UsageError):
         self.by_own_run = by_own_run
 
 
-def saving_to(folder: str | Path | None, every: int | str, keep: int = KEPT, *, resume: bool) -> Saving | None:
-    """The configuration from these options; None without a folder."""
+def saving_to(
+    folder: str | Path | None, every: int | str, keep: int = KEPT, *, resume: bool, membership: Membership | None = None
+) -> Saving | None:
+    """The configuration from these options; None without a folder. A process that replaces a failed one resumes."""
     if folder is None:
         if resume:
             raise UsageError("resume needs checkpoints: set their folder")
         return None
-    return Saving(folder=Path(folder), when=When.parse(every), keep=keep, resume=resume)
+    run, restarted = (membership.meeting.run, membership.restarted) if membership is not None else ("", 0)
+    return Saving(
+        folder=Path(folder), when=When.parse(every), keep=keep, resume=resume or restarted > 0, run=run
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -127,9 +127,12 @@ def check_values(x: Array, y: Array, name: str, ranges: Sequence[range] | None =
         for start in range(0, len(values), step):
             good = np.isfinite(values[start : start + step])
             if not good.all():
-                row = start + int(np.argwhere(~good)[0][0])
+                first = np.argwhere(~good)[0]
+                row, is_nan = start + int(first[0]), np.isnan(values[start:][tuple(first)])
                 sample = row if ranges is None else [number for one in ranges for number in one][row]
-                raise UsageError(f"{name}: {what} has a value that is not a number in sample {sample}")
+                raise UsageError(
+                    f"{name}: {what} has a value that is {'not a number' if is_nan else 'infinite'} in sample {sample}"
+                )
 
 
 def synthetic(samples: int, features: int, *, kind: str = "logistic", seed: int = 0) -> Arrays:

@@ -20,10 +20,10 @@ from codedreduce.node.local import LocalCluster, new_meeting
 from codedreduce.node.node import Node, digest_of, root_of
 from codedreduce.process.error_lines import speak_plainly
 from codedreduce.process.telling import What, Word, tell
-from codedreduce.protocol.core.audits import NO_AUDITS, Auditing
-from codedreduce.protocol.core.settings import WAIT_ON, Excess
-from codedreduce.run.agreement import APART, FLOAT32, Meeting, Run
-from codedreduce.run.failures import REFUSE, check_nonfinite
+from codedreduce.protocol.core.settings import FLOAT32
+from codedreduce.run.agreement import APART, Meeting, Run
+from codedreduce.run.configuration import DEFAULTS, Configuration
+from codedreduce.run.failures import REFUSE
 from codedreduce.run.injected_delays import Injection
 from codedreduce.run.journal import Journal, OnNote, OnRound, RoundLog, listening
 from codedreduce.run.site import Site
@@ -74,17 +74,14 @@ class Job:
     optimizer: Optimizer
     batch: int | None = None
     seed: int = 0
-    delays: str | None = None
     compute: float = 0.0  # minimum seconds of one worker for the whole batch; workers sleep for the rest
     shared_memory: bool = True
     start: Vector | None = None
-    excess: Excess = WAIT_ON  # the reaction of a round to more late nodes than tolerated
     site: Site | None = None  # the nodes of the processes, if they are not all on this host
     saving: Saving | None = None  # checkpoints, if any
     restart: bool = True  # whether to restart child processes that are killed
     until: Callable[[RoundLog], bool] | None = None  # the leader calls it after every round; True ends the run
-    nonfinite: str = REFUSE  # whether to refuse gradients that are not finite, or let them pass
-    auditing: Auditing = NO_AUDITS  # the part of the gradients that is computed twice and compared
+    configuration: Configuration = DEFAULTS
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -136,15 +133,15 @@ class Job:
     def run(self, meeting: Meeting, plan: Plan, after: int = 0) -> Run:
         """The run of this job at a rendezvous. A vector has one number more than parameters: the loss."""
         return Run.of(
-            meeting, plan, len(self.model()) + 1, excess=self.excess, after=after, nonfinite=self.nonfinite,
-            audit=self.auditing.of(self.seed),
+            meeting, plan, len(self.model()) + 1, self.configuration, after=after, seed=self.seed
         )  # fmt: skip
 
     def injection(self) -> Injection | None:
         """The injected delays; all processes draw the same ones."""
         return Injection.of(
-            self.delays, workers=self.scheme.workers, seed=self.seed, compute=self.compute, samples=self.samples
-        )
+            self.configuration.inject, workers=self.scheme.workers, seed=self.seed, compute=self.compute,
+            samples=self.samples,
+        )  # fmt: skip
 
 
 def _called(one: object) -> str:
@@ -213,27 +210,26 @@ def train(
     membership = read_membership(os.environ)
     if membership is not None:
         tell(Word(membership.rank, What.JOINS))
-    if checkpoint is not None and membership is not None and membership.restarted:
-        resume = True  # this process replaces one that died
-    auditing = (membership.auditing if membership is not None else NO_AUDITS).or_else(audit, quarantine)
+    configuration = (membership.configuration if membership is not None else DEFAULTS).override(
+        on_excess=on_excess or None, say_waiting_after=say_waiting_after, replan_after=replan_after, audit=audit,
+        quarantine=quarantine, nonfinite=nonfinite or None, inject=inject or None,
+    )  # fmt: skip
     if scheme is None:
-        scheme = _default(objective, data, membership, shared_memory, auditing)
+        scheme = _default(objective, data, membership, shared_memory, audited=configuration.audit.fraction > 0)
     if membership is not None:
         scheme = membership.cut(scheme)
     job = Job(
         objective=objective, source=data, rounds=rounds, batch=batch, seed=seed, start=start,
-        delays=inject or (membership.inject if membership else None), scheme=scheme, optimizer=optimizer or SGD(0.1),
-        shared_memory=shared_memory, excess=_excess(membership, on_excess, say_waiting_after, replan_after),
-        saving=saving_to(checkpoint, every, resume=resume), until=until, restart=restart,
-        nonfinite=check_nonfinite(nonfinite or (membership.nonfinite if membership else REFUSE)),
-        auditing=auditing,
+        scheme=scheme, optimizer=optimizer or SGD(0.1), shared_memory=shared_memory,
+        saving=saving_to(checkpoint, every, resume=resume, membership=membership), until=until, restart=restart,
+        configuration=configuration,
     )  # fmt: skip
     on_note = on_note or (lambda note: logging.getLogger("codedreduce").warning(note.reason))
     return run_job(job, on_round=on_round, on_note=on_note, membership=membership)
 
 
 def _default(
-    objective: Objective, data: Source, membership: Membership | None, shared_memory: bool, auditing: Auditing
+    objective: Objective, data: Source, membership: Membership | None, shared_memory: bool, *, audited: bool
 ) -> Scheme:
     """The launcher's scheme; else a choice by the length of the vector, the number of processes and their hosts."""
     if membership is not None and membership.scheme is not None:
@@ -242,20 +238,13 @@ def _default(
     meeting = membership.meeting if membership is not None else None
     shares = shared_memory and (meeting is None or (meeting.same_machine and meeting.shared_memory))
     count = DEFAULT_WORKERS if membership is None else membership.size
-    choice = choose(count, length, shared_memory=shares, audited=auditing.fraction > 0)
+    choice = choose(count, length, shared_memory=shares, audited=audited)
     scheme = choice.scheme
     if membership is not None and not isinstance(scheme, Striped):  # one of the processes is the root
         scheme = default_scheme(membership.workers) if membership.workers else Striped(1)
     if membership is None or membership.rank == 0:
         logging.getLogger("codedreduce").info("%s: %s", scheme, choice.reason)
     return scheme
-
-
-def _excess(membership: Membership | None, do: str | None, after: float | None, replan: float | None) -> Excess:
-    said = membership.excess if membership is not None else WAIT_ON
-    return Excess(
-        do or said.do, said.after if after is None else after, said.replan_after if replan is None else replan
-    )  # fmt: skip
 
 
 def run_job(
@@ -275,8 +264,7 @@ def run_job(
         kept = None
         is_first = membership is None or membership.rank == 0
         if job.saving is not None and (is_first or isinstance(plan, StripedPlan)):
-            saving = replace(job.saving, run=membership.meeting.run if membership is not None else "")
-            kept = stack.enter_context(Kept(saving, job.kept_as(), replica, journal, is_first=is_first))
+            kept = stack.enter_context(Kept(job.saving, job.kept_as(), replica, journal, is_first=is_first))
         after = kept.resume() if kept is not None else 0
         try:
             if membership is not None:
@@ -309,7 +297,7 @@ def _place(
     if isinstance(plan, StripedPlan):
         with Node(
             run, membership.rank, gradient=gradient, replica=replica, injection=job.injection(), journal=journal
-        ) as rank:  # fmt: skip
+        ) as rank:
             rank.wait_for_all()
             yield rank
             trainings.part(rank.reached, rank.generation)
@@ -358,7 +346,7 @@ def _train(
         if check is not None:
             check(round_.number, round_.total)
         mean = round_.total / round_.total.dtype.type(job.samples)
-        if job.nonfinite == REFUSE and not is_finite(mean):
+        if job.configuration.nonfinite == REFUSE and not is_finite(mean):
             raise Diverged(
                 round_.number,
                 f"round {round_.number}: the gradient is not finite; take a smaller learning rate, or look at the data",

@@ -18,8 +18,9 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 import codedreduce.torch as cr
 from codedreduce.errors import UsageError
-from codedreduce.schemes import Scheme, Striped
+from codedreduce.schemes import Scheme
 from codedreduce.torch.broadcast import share
+from codedreduce.torch.cluster import join_ranks
 from codedreduce.torch.data.data_loader import Counting, LoaderSource, read_loader
 from codedreduce.training.batches import Function
 from codedreduce.training.samplers import Sampler
@@ -88,11 +89,7 @@ class CodedReduceTrainer(Trainer):
         self, model: Any = None, args: TrainingArguments | None = None, *more: Any, scheme: Scheme | None = None,
         sampler: Sampler | Function | None = None, options: dict[str, Any] | None = None, **named: Any,
     ) -> None:  # fmt: skip
-        self._cluster = cr.join(scheme)
-        if self._cluster.size > 1 and not isinstance(self._cluster.scheme, Striped):
-            raise UsageError(
-                f"{self._cluster.scheme} has its state at the root, but every rank runs the Trainer: use stripes"
-            )
+        self._cluster = join_ranks(scheme)
         self._sampler, self._options = sampler, options or {}
         self._steps: Generator[cr.Step] | None = None
         self._source: LoaderSource | None = None

@@ -36,6 +36,7 @@ Seed = Annotated[
     int, typer.Option(min=0, max=2**63 - 1, help="Seed of data, batches and delays; the same seed repeats the run.")
 ]
 
+Inject = Annotated[str | None, typer.Option(help="Delay workers artificially: stalls:0.05:0.5s, bursty, ...")]
 OnExcess = Annotated[
     str,
     typer.Option(

@@ -30,7 +30,10 @@ def main(folder: Path, rounds: int) -> None:
         diary.round(log.round, leads=True)  # only the leader calls this
         return diary.is_to_stop()
 
-    job = numpy_job(membership.scheme, rounds, checkpoints=folder / "checkpoints", look=failing.look, until=until)
+    job = numpy_job(
+        membership.scheme, rounds, checkpoints=folder / "checkpoints", membership=membership, look=failing.look,
+        until=until,
+    )  # fmt: skip
     result = run_job(job, on_round=on_round, membership=membership)
     if result.history:
         diary.end(result.parameters)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from codedreduce.launch.environment import Membership
 from codedreduce.run.journal import RoundLog
 from codedreduce.schemes import Scheme
 from codedreduce.training.checkpoints import saving_to
@@ -47,6 +48,7 @@ def numpy_job(
     rounds: int,
     *,
     checkpoints: Path | None = None,
+    membership: Membership | None = None,
     look: Callable[[], None] = lambda: None,
     until: Callable[[RoundLog], bool] | None = None,
 ) -> Job:
@@ -54,7 +56,7 @@ def numpy_job(
     return Job(
         objective=Looking(look), source=synthetic(SAMPLES, FEATURES), scheme=scheme, rounds=rounds, batch=BATCH, seed=7,
         optimizer=parse_optimizer("momentum", 0.05), compute=COMPUTE, until=until,
-        saving=saving_to(checkpoints, CHECKPOINT_EVERY, resume=True) if checkpoints else None,
+        saving=saving_to(checkpoints, CHECKPOINT_EVERY, resume=True, membership=membership) if checkpoints else None,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from codedreduce.digests import digest
 from codedreduce.errors import SchemeError, UsageError
@@ -18,9 +18,11 @@ from codedreduce.schemes import Plan, StripedPlan
 QUARANTINE = 2
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Audit:
     """Which fraction of the work is computed twice, and how many wrong results quarantine a rank.
+
+    `seed` is that of a training, and selects the blocks.
 
     >>> audit = Audit(fraction=0.02)
     >>> [round_ for round_ in range(1, 20) if audit.blocks(round_, unit=0, of=16)]
@@ -29,15 +31,21 @@ class Audit:
     ((11,), (8,))
     """
 
-    fraction: float
-    seed: int = 0
+    fraction: float = 0.0
     quarantine: int = QUARANTINE
+    seed: int = 0
 
     def __post_init__(self) -> None:
+        if not self.fraction:
+            return
         if not 0 < self.fraction <= 1:
             raise UsageError(f"the audited fraction is {self.fraction}: must be above 0 and at most 1")
         if self.quarantine < 1:
             raise UsageError(f"quarantine is {self.quarantine}: must be at least 1 wrong result")
+
+    def of(self, seed: int) -> Audit | None:
+        """The audit of a training with this seed; None if nothing is audited."""
+        return replace(self, seed=seed) if self.fraction else None
 
     def blocks(self, round_: int, unit: int, of: int) -> tuple[int, ...]:
         """The blocks of a unit that are audited in a round."""
@@ -60,38 +68,15 @@ def check_auditable(plan: Plan) -> None:
         raise SchemeError(f"audits need two ranks that can read each sample; in {plan.scheme} some samples have one")
 
 
-@dataclass(frozen=True, slots=True)
-class Auditing:
-    """The user's configuration: the fraction that is computed twice, and how many wrong results quarantine a worker."""
-
-    fraction: float = 0.0
-    quarantine: int = QUARANTINE
-
-    def __post_init__(self) -> None:
-        self.of(0)
-
-    def of(self, seed: int) -> Audit | None:
-        """The audit with the seed of a training; None if nothing is audited."""
-        if not self.fraction:
-            return None
-        return Audit(fraction=self.fraction, seed=seed, quarantine=self.quarantine)
-
-    def or_else(self, fraction: float | None, quarantine: int | None) -> Auditing:
-        """The same, with the values that are given here in place of its own."""
-        return Auditing(
-            self.fraction if fraction is None else fraction, self.quarantine if quarantine is None else quarantine
-        )  # fmt: skip
-
-
 #: Nothing is audited.
-NO_AUDITS = Auditing()
+NO_AUDIT = Audit()
 
 
 class Mistakes:
     """The number of wrong results of each rank. All ranks know it, so that every later leader does."""
 
     def __init__(self, audit: Audit | None) -> None:
-        self._most = audit.quarantine if audit is not None else 0
+        self._most = audit.quarantine if audit is not None else None
         self._times: Counter[int] = Counter()
 
     def note(self, rank: int, times: int) -> None:
@@ -105,4 +90,4 @@ class Mistakes:
 
     def is_quarantined(self, rank: int) -> bool:
         """True if a rank has so many wrong results that it is no longer used."""
-        return 0 < self._most <= self._times[rank]
+        return self._most is not None and self._most <= self._times[rank]

@@ -32,7 +32,7 @@ class Budget:
         return subject in self._needy
 
     def on_time(self, subject: int) -> None:
-        """Record that the expected node delivered the subject."""
+        """Record that the expected node delivered the subject, perhaps after a bet against it."""
         self._needy.discard(subject)
 
     def may_bet(self, open_bets: int) -> bool:
@@ -48,7 +48,3 @@ class Budget:
         self._needy.add(subject)
         if counted:
             self._credit = min(self._most_credit, self._credit + 1)
-
-    def bet_lost(self, subject: int) -> None:
-        """Record that the late node delivered first after all."""
-        self._needy.discard(subject)

@@ -33,7 +33,7 @@ class Begin(Event, frozen=True, kw_only=True):
 
     round: int
     model: Vector
-    digest: str = ""
+    digest: str | None = None
 
 
 class Computed(Event, frozen=True, kw_only=True):

@@ -10,8 +10,9 @@ from codedreduce.protocol.core.settings import Settings
 class RankPosition:
     """The parts of a rank's machine read the position, and change it with its methods."""
 
-    def __init__(self, node: int, settings: Settings, ranks: int) -> None:
+    def __init__(self, node: int, process: int, settings: Settings, ranks: int) -> None:
         self.node = node
+        self.process = process  # identifies this process among those of the rank
         self._ranks = ranks
         self.state: RankState = JOINING
         self.round = settings.after  # the current or the last round of this rank's own model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy.typing as npt
+import numpy as np
 
 from codedreduce.errors import UsageError
 from codedreduce.protocol.core.audits import Audit
@@ -18,29 +18,35 @@ HELD_BYTES = 8 << 20
 #: About 1 MiB of float32: the size at which loopback and copies are fastest.
 CHUNK_ELEMENTS = 1 << 18
 
+#: The type of the numbers of a vector.
+Dtype = np.dtype[np.generic]
+FLOAT32: Dtype = np.dtype(np.float32)
+
 #: Bytes in a piece of a state.
 STATE_CHUNK = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """What a round does after `after` seconds if more workers are late than the plan tolerates.
+    """What a round does if more workers are late than the plan tolerates: wait, or take the best approximation.
+
+    `say_waiting_after`: seconds until it reports the ranks that it waits for, or approximates. `replan_after`: seconds
+    until a root that can compute does the work of missing workers itself.
 
     >>> Excess("approximate", 5.0)
-    Excess(do='approximate', after=5.0, replan_after=10.0)
+    Excess(do='approximate', say_waiting_after=5.0, replan_after=10.0)
     """
 
     do: str = "wait"
-    after: float = 30.0
-    replan_after: float = 10.0  # seconds until the root does the work of missing workers
+    say_waiting_after: float = 30.0
+    replan_after: float = 10.0
 
     def __post_init__(self) -> None:
         if self.do not in ("wait", "approximate"):
             raise UsageError(f"on_excess must be 'wait' or 'approximate', got {self.do!r}")
-        if not self.after >= 0:
-            raise UsageError(f"say_waiting_after cannot be negative, got {self.after}")
-        if not self.replan_after >= 0:
-            raise UsageError(f"replan_after cannot be negative, got {self.replan_after}")
+        for name in ("say_waiting_after", "replan_after"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
 
 
 #: A round waits without a limit.
@@ -52,51 +58,46 @@ class Settings:
     """The vector's layout on the wire, and the time limits.
 
     `head_start`: how long a parent waits for a late share before it asks a replica for it, as a fraction of the
-    replica's own time; `least_head_start` is the minimum in seconds. `hold`: how long an offered share may take to
-    arrive, as a fraction of the time that had passed when it was offered. `say_waiting_after`: seconds until a round
-    that cannot end reports the ranks that it waits for. `on_excess`: what the round does then: wait, or take the best
-    approximation. `replan_after`: seconds until a root that can compute does the work of missing workers itself.
+    replica's own time; `least_head_start` is the minimum in seconds.
     """
 
     length: int
-    itemsize: int = 4
+    dtype: Dtype = FLOAT32
+    wire: Dtype | None = None  # type of the numbers on the wire, if not their own
+    exact: int = 0  # numbers at the end of a vector that always travel in their own type
     chunk: int = CHUNK_ELEMENTS
     window: int = 4
     head_start: float = 0.2
     least_head_start: float = 0.0
-    hold: float = 1.0
-    say_waiting_after: float = 30.0
-    on_excess: str = "wait"
-    replan_after: float = 10.0
+    excess: Excess = WAIT_ON
     generation: int = 0
     after: int = 0  # rounds that were over before the run began
-    least: int = 0  # the run begins with so many ranks if the others cannot be reached; 0: with all
-    process: int = 0  # unique number of this process of the rank; 0: not known
+    least: int | None = None  # the run begins with so many ranks if the others cannot be reached; None: with all
     unknown_seconds: float = 0.5  # assumed travel time of a vector, until it is measured
-    wire: npt.DTypeLike | None = None  # type of the numbers on the wire, if not their own
-    exact: int = 0  # numbers at the end of a vector that always travel in their own type
-    exact_itemsize: int = 4  # bytes of each of these
     state_chunk: int = STATE_CHUNK  # numbers in a piece of a state; bytes, if the states are real ones
     costs: Costs = OVER_A_NETWORK  # determine the number of reducers
     chunks: int = field(init=False)  # how many chunks a vector has
+    itemsize: int = field(init=False)  # bytes of a number on the wire
+    exact_itemsize: int = field(init=False)  # bytes of a number that travels in its own type
     audit: Audit | None = None  # which fraction is computed twice and compared; None: nothing
     announce: bool = True  # offer a pushed sum ahead of its bytes; useless if bytes arrive as fast as offers
 
     def __post_init__(self) -> None:
-        for name in ("length", "itemsize", "chunk", "window", "state_chunk"):
+        for name in ("length", "chunk", "window", "state_chunk"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("head_start", "least_head_start", "hold"):
+        for name in ("head_start", "least_head_start"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
-        Excess(self.on_excess, self.say_waiting_after, self.replan_after)
         if not 0 <= self.exact <= self.length:
-            raise UsageError(f"exact must be at most the length of a vector, got {self.exact}")
+            raise UsageError(f"exact must be from 0 to {self.length}, the length of a vector, got {self.exact}")
         object.__setattr__(self, "chunks", -(-self.length // self.chunk))
+        object.__setattr__(self, "itemsize", (self.wire or self.dtype).itemsize)
+        object.__setattr__(self, "exact_itemsize", self.dtype.itemsize)
 
     def to_settle(self, levels: int) -> float:
         """Seconds for so many levels of a tree to send what they have, when a round cannot end."""
-        return 0.1 * self.say_waiting_after * levels
+        return 0.1 * self.excess.say_waiting_after * levels
 
     def reducers(self, plan: StripedPlan) -> int:
         """How many ranks reduce a stripe."""
@@ -154,7 +155,7 @@ class Settings:
     def byte_slice(self, index: int) -> slice:
         """Where chunk `index` lies in a vector with the layout of the wire.
 
-        >>> settings = Settings(length=10, itemsize=2, chunk=4, exact=3)
+        >>> settings = Settings(length=10, wire=np.dtype(np.float16), chunk=4, exact=3)
         >>> [settings.byte_slice(index) for index in range(3)], settings.exact_in(1)
         ([slice(0, 8, None), slice(8, 18, None), slice(18, 26, None)], 1)
         """

@@ -50,9 +50,8 @@ class Election:
         self._plan = plan
         self._links = links
         self._leadership = leadership
-        self._process = settings.process
-        self._say_waiting_after = settings.say_waiting_after
-        self._voting = Voting(position.node, settings.process, plan.computing)
+        self._say_waiting_after = settings.excess.say_waiting_after
+        self._voting = Voting(position.node, position.process, plan.computing)
         self._silence = LeaderLiveness()
         self.is_lost = False  # this rank has no leader
         self._standing: dict[int, int] = {}  # progress of the other ranks that lost their leader
@@ -249,7 +248,7 @@ class Election:
         position = self._position
         return Stand(
             generation=position.generation, round=position.candidacy, lost=self.is_lost, asks=asks,
-            process=self._process, voters=self._voting.voters,
+            process=position.process, voters=self._voting.voters,
         )  # fmt: skip
 
     def _tell_all(self, message: Message) -> None:
@@ -367,7 +366,7 @@ class Election:
             return
         self.adopt(message.generation)
         self.is_lost = True  # until the new leader admits it
-        follow = Follow(generation=message.generation, round=position.progress, process=self._process)
+        follow = Follow(generation=message.generation, round=position.progress, process=position.process)
         self._actions.append(Transmit(to=sender, message=follow))
         self._try_again(now)
 

@@ -225,7 +225,7 @@ class Members:
         """Issue `EveryoneIn` once all ranks are ready, or at least `least` are and no other can be reached."""
         lacking = self._roster.lacking()
         count = len(self._roster.children) + 1 - len(lacking)
-        may_begin = not lacking or (0 < self._least <= count and self._lost.issuperset(lacking))
+        may_begin = not lacking or (self._least is not None and self._least <= count and self._lost.issuperset(lacking))
         if may_begin and self._is_first and not self._has_said:
             self._has_said = True
             self._actions.append(EveryoneIn())
@@ -265,7 +265,7 @@ class Members:
             if odd != self._own:
                 reason += "; it takes their state"
                 self._odd.add(odd)
-                lead.must_renew(odd)
+                lead.is_elsewhere(odd)
                 renew = Renew(generation=self._position.generation, round=round_)
                 self._actions.append(Transmit(to=odd, message=renew))
             if round_ > self._first:  # before it the leader's counts, and others may differ
@@ -294,7 +294,7 @@ class Members:
         If there are none, or the transfer failed, the leader transfers its own.
         """
         self._odd.discard(rank)
-        self.scheduler.must_renew(rank)
+        self.scheduler.is_elsewhere(rank)
         if round_ <= self._first or rank in self._taking or not self._ask(rank, round_):
             self._taking.discard(rank)
             return False

@@ -214,7 +214,7 @@ class Reassignment:
         if is_late:
             self.budget.bet_won(unit, counted=counted)
         else:
-            self.budget.bet_lost(unit)
+            self.budget.on_time(unit)
 
     # -- late and idle ranks
 

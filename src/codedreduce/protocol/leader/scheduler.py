@@ -164,12 +164,8 @@ class Scheduler:
             if rank in self._plan.readers(unit):
                 self._hand_out_uncovered(unit, now)
 
-    def must_renew(self, rank: int) -> None:
-        """A rank takes the state of another, and does nothing until it has it."""
-        self._participation.renews(rank)
-
     def is_elsewhere(self, rank: int) -> None:
-        """A rank is in another round, and must show that it has reached the current one."""
+        """A rank is in another round, or takes the state of another: it must show that it has reached this round."""
         self._participation.renews(rank)
 
     def is_current(self, rank: int) -> bool:
@@ -259,8 +255,8 @@ class Scheduler:
             self._participation.heard(self._own, now)
             self._work.is_idle(self._own)
         self._look_at(self._work.first_look(), now)
-        if self._settings.say_waiting_after < float("inf"):
-            self._actions.append(SetTimer(name=Timer.WAITING, at=now + self._settings.say_waiting_after))
+        if self._settings.excess.say_waiting_after < float("inf"):
+            self._actions.append(SetTimer(name=Timer.WAITING, at=now + self._settings.excess.say_waiting_after))
         self._say(self._own, own, now)
 
     def _trial(self, rank: int, now: float) -> tuple[Part, ...]:

@@ -40,7 +40,6 @@ class Joining:
         self._giving = giving
         self._election = election
         self._leadership = leadership
-        self._process = settings.process
         self._hellos = 0  # hellos without an answer
         self._to = position.leader
 
@@ -50,7 +49,7 @@ class Joining:
         self._to = position.leader if to is None else to
         is_in = position.state is not JOINING
         hello = Hello(
-            generation=position.generation, round=position.round, plan=self._run, is_in=is_in, process=self._process
+            generation=position.generation, round=position.round, plan=self._run, is_in=is_in, process=position.process
         )  # fmt: skip
         self._actions.append(Transmit(to=self._to, message=hello))
         self._hellos += 1

@@ -77,14 +77,16 @@ class Rank(Machine):
     ROWS = ROWS
     OF_ANY_GENERATION = OF_ANY_GENERATION
 
-    def __init__(self, node: int, plan: StripedPlan, settings: Settings, rooms: SumBuffers = OWN_SUM_BUFFERS) -> None:
+    def __init__(
+        self, node: int, plan: StripedPlan, settings: Settings, rooms: SumBuffers = OWN_SUM_BUFFERS, *, process: int = 1
+    ) -> None:
         super().__init__()
-        if settings.on_excess != "wait":
+        if settings.excess.do != "wait":
             raise UsageError("striped computes the exact sum as long as a rank is left; on_excess must be 'wait'")
         self.node = node
         self.plan = plan
         self.settings = settings
-        self._position = position = RankPosition(node, settings, plan.workers)
+        self._position = position = RankPosition(node, process, settings, plan.workers)
         self._leadership = leadership = Leadership()
         self._links = links = Outboxes(
             self._actions, [peer for peer in plan.computing if peer != node], settings.window
@@ -278,7 +280,7 @@ class Rank(Machine):
         if self._members is not None:
             if not self.begun:
                 self._election.begin_with(self._members.met())
-            if event.digest:
+            if event.digest is not None:
                 self._members.compare(self.node, event.round, event.digest)
             if self._members.takes_state(event.round):
                 self._catch_up.renew(now)
@@ -396,7 +398,7 @@ class Rank(Machine):
             elif rank in self._links and self._links.reaches([rank]):
                 self._election.tell(rank)
         if self.state in (READY, WORKING) and not self._position.is_past_end:
-            if self._worker.digest:
+            if self._worker.digest is not None:
                 members.compare(self.node, self.round, self._worker.digest)
             if not self._position.is_on:
                 self._position.become(READY)
@@ -481,7 +483,7 @@ class Rank(Machine):
     def _say_waiting(self, waiting: tuple[int, ...], now: float) -> None:
         reason = f"round {self.round} has waited {now - self._position.began_at:.3g} s for ranks {list(waiting)}"
         self._actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=waiting))
-        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.say_waiting_after))
+        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.excess.say_waiting_after))
 
     def _on_peer_lost(self, event: PeerLost, now: float) -> None:
         if event.peer in self._links:

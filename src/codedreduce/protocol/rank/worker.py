@@ -73,14 +73,14 @@ class RankWorker:
         self._checking = AuditChecks(position, plan, settings)
         self._untold: dict[Part, Done] = {}  # computed parts that are not yet reported: no audit has confirmed them
         self._model: Vector | None = None
-        self._digest = ""  # of the model, until it is reported
-        self._told = ""  # the same, once it is reported
+        self.digest: str | None = None  # of the model with which the script began this round, if models are compared
+        self._is_digest_told = False
 
-    def use(self, model: Vector, digest: str) -> None:
+    def use(self, model: Vector, digest: str | None) -> None:
         """The script begins a round with this model."""
         self._model = model
-        self._digest = digest
-        self._told = ""
+        self.digest = digest
+        self._is_digest_told = False
 
     def drop_model(self) -> None:
         """Drop the script's model: it is no longer needed."""
@@ -254,8 +254,7 @@ class RankWorker:
             self._send(part, vector, now)
 
     def _say_done(self, done: Done, now: float) -> None:
-        done = replace(done, generation=self._position.generation, digest=self._digest)
-        self._has_told()
+        done = replace(done, generation=self._position.generation, digest=self._news_of_model())
         self._work.said.append(done)
         self.report(done, now)
 
@@ -411,22 +410,18 @@ class RankWorker:
 
     def tell_status(self, now: float) -> None:
         """Report the progress of this rank."""
-        status = self._status(self._digest)
-        self._has_told()
-        self.report(status, now)
+        self.report(self._status(self._news_of_model()), now)
 
     def tell_again(self, now: float) -> None:
         """Report progress to another leader, with the model's digest if models are compared."""
-        self._digest, self._told = self._digest or self._told, ""
+        self._is_digest_told = False
         self.tell_status(now)
 
-    @property
-    def digest(self) -> str:
-        """The digest of the model with which the script began this round, if models are compared."""
-        return self._digest or self._told
-
-    def _has_told(self) -> None:
-        self._digest, self._told = "", self._digest or self._told
+    def _news_of_model(self) -> str:
+        """The model's digest, as a message carries it: empty if there is none, or if it is reported already."""
+        digest = "" if self.digest is None or self._is_digest_told else self.digest
+        self._is_digest_told = True
+        return digest
 
     def _status(self, digest: str = "") -> Status:
         """The progress of this rank, and the units that its stripe lacks.

@@ -14,6 +14,9 @@ from codedreduce.protocol.tree.shares import Arrival, FirstShares, Shares, TreeS
 from codedreduce.schemes import TreePlan
 from codedreduce.vectors import Vector
 
+#: How long an offered share may take to arrive, as a fraction of the time that had passed when it was offered.
+HOLD = 1.0
+
 
 class _Effort:
     """The attempts to get a missing share."""
@@ -239,7 +242,7 @@ class Ledger:
     def _lose_bets(self, at_work: list[tuple[int, int]]) -> None:
         for child, task in at_work:
             if self._instead.get(child) == task:
-                self._experience.bet_lost(task)
+                self._experience.on_time(task)
 
     # -- lateness (redundancy.py describes the policy)
 
@@ -281,7 +284,7 @@ class Ledger:
         """When to ask for a missing share, and which replica; None if there is none to ask."""
         effort = self._efforts.get(share.task) or _Effort()
         if effort.offered_at is not None:
-            arrives = effort.offered_at + self._settings.hold * (effort.offered_at - self.since)
+            arrives = effort.offered_at + HOLD * (effort.offered_at - self.since)
             if now < arrives:
                 return arrives, None
             effort.offered_at = None

@@ -128,7 +128,7 @@ class Root(Machine):
 
     def _on_started(self, event: Started, now: float) -> None:
         self._since = now
-        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.say_waiting_after))
+        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.excess.say_waiting_after))
 
     def _on_hello(self, hello: Hello, child: int, now: float) -> None:
         if hello.plan == self.below.roster.run and is_ahead(hello, self.generation, self.round):
@@ -214,7 +214,7 @@ class Root(Machine):
         self.below.new_round(event.round)
         self.below.let_go()
         self._send_out(event.model, now)
-        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.say_waiting_after))
+        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.excess.say_waiting_after))
         self._standing_in.begin(event.model, now)
 
     def _send_out(self, model: Vector, now: float) -> None:
@@ -314,7 +314,7 @@ class Root(Machine):
         missing = self.lacking()
         reason = f"has waited {now - self._since:.3g} s for workers to join; {missing} are missing"
         self._actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=tuple(missing)))
-        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.say_waiting_after))
+        self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.excess.say_waiting_after))
 
     def _say_waiting(self, now: float) -> None:
         waiting = self.below.ledger.shares.waiting_for()
@@ -323,17 +323,17 @@ class Root(Machine):
         if absent:
             reason += f"; {absent} are not connected"
         self._actions.append(Note(kind="waiting", reason=reason, round=self.round, nodes=waiting))
-        if self.settings.on_excess == "approximate":
+        if self.settings.excess.do == "approximate":
             self.state = SETTLING
             self.below.tell_all(Settle(generation=self.generation, round=self.round))
             self._actions.append(SetTimer(name=Timer.SETTLED, at=now + self.settings.to_settle(self.plan.tree.depth)))
         else:
-            self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.say_waiting_after))
+            self._actions.append(SetTimer(name=Timer.WAITING, at=now + self.settings.excess.say_waiting_after))
 
     def _settle(self, now: float) -> None:
         result, covered = self.below.ledger.shares.settle(None)
         if result is None:
-            self._actions.append(SetTimer(name=Timer.SETTLED, at=now + self.settings.say_waiting_after))
+            self._actions.append(SetTimer(name=Timer.SETTLED, at=now + self.settings.excess.say_waiting_after))
             return
         self._result = result
         residual = math.sqrt(max(0.0, 1.0 - covered))

@@ -54,7 +54,7 @@ class StandingIn:
         if self._is_able:
             self._model = model
             self._look_at = None
-            self._look_again(now + self._settings.replan_after)
+            self._look_again(now + self._settings.excess.replan_after)
             self.go_on()
 
     def end(self, now: float) -> None:
@@ -70,7 +70,7 @@ class StandingIn:
 
     def somebody_went(self, now: float) -> None:
         """A worker has left: perhaps no worker can deliver some share."""
-        self._look_again(now + self._settings.replan_after)
+        self._look_again(now + self._settings.excess.replan_after)
 
     def _look_again(self, moment: float) -> None:
         """Check at this moment whether to stand in, unless an earlier check is set."""
@@ -84,7 +84,7 @@ class StandingIn:
             return
         since = self._below.ledger.since
         wanted = {share.task: share.providers for share in self._below.ledger.shares.wanted()}
-        too_late = since + self._settings.replan_after + MUCH_TOO_LATE * max(self._took, default=math.inf)
+        too_late = since + self._settings.excess.replan_after + MUCH_TOO_LATE * max(self._took, default=math.inf)
         given_up = set(wanted) if now >= too_late else set(wanted) & self._cannot_come()
         if given_up - self._given_up:
             workers = sorted({one for task in given_up for one in wanted[task]})

@@ -82,14 +82,14 @@ class _InCluster:
         membership, first = self._membership, trainings[0]
         meeting = replace(self._trainings.meeting(membership.meeting), subject=subject)
         return Run.of(
-            meeting, trainings.plan, length, dtype=trainings.dtype, wire=first.wire,
-            exact=length - trainings.narrow, excess=membership.excess, after=after,
-            nonfinite=first.nonfinite, audit=membership.auditing.of(first.training.seed),
-            arithmetic=arithmetic(first.training.device),
+            meeting, trainings.plan, length, membership.configuration.override(nonfinite=first.nonfinite),
+            dtype=trainings.dtype, wire=first.wire, exact=length - trainings.narrow, after=after,
+            seed=first.training.seed, arithmetic=arithmetic(first.training.device),
         )  # fmt: skip
 
     def _injection(self, trainings: RunTrainings) -> Injection | None:
-        return Injection.of(self._membership.inject, workers=trainings.plan.workers, seed=trainings[0].training.seed)
+        inject = self._membership.configuration.inject
+        return Injection.of(inject, workers=trainings.plan.workers, seed=trainings[0].training.seed)
 
     def _share_cores(self) -> None:
         """Let processes of one host compute on one core each."""
