@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from codedreduce.errors import UsageError
 from codedreduce.protocol.core.audits import Audit
+from codedreduce.protocol.core.policy import DEFAULT_POLICY, Policy
 from codedreduce.schemes import StripedPlan
 from codedreduce.schemes.striped import OVER_A_NETWORK, Costs
 
@@ -80,6 +81,7 @@ class Settings:
     costs: Costs = OVER_A_NETWORK  # determine the number of reducers
     chunks: int = field(init=False)  # how many chunks a vector has
     audit: Audit | None = None  # which fraction is computed twice and compared; None: nothing
+    policy: Policy = DEFAULT_POLICY  # constants of the reaction to stragglers
     announce: bool = True  # offer a pushed sum ahead of its bytes; useless if bytes arrive as fast as offers
 
     def __post_init__(self) -> None:

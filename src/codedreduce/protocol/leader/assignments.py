@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from codedreduce.protocol.core.policy import DEFAULT_POLICY
 from codedreduce.schemes import Part
 
 
@@ -141,9 +142,6 @@ class Assignments:
         ]
 
 
-#: The least time to save, as a fraction of a block's time; otherwise nothing is taken.
-SAVES = 0.5
-
 Dealt = tuple[tuple[int, tuple[Part, ...]], ...]
 
 
@@ -187,8 +185,10 @@ class Relief:
     parts: Dealt
 
 
-def relieve(rest: Rest, helpers: Sequence[Helper], vector: float, ranks: int) -> Relief | None:
-    """The work that helpers, the best ones first, take over; None if that does not pay.
+def relieve(
+    rest: Rest, helpers: Sequence[Helper], vector: float, ranks: int, least_saving: float = DEFAULT_POLICY.least_saving
+) -> Relief | None:
+    """The work that helpers, the best ones first, take over; None if that saves too little (see `Policy`).
 
     >>> idle = [Helper(rank=0, block=1.0), Helper(rank=1, block=1.0)]
     >>> relieve(Rest(part=Part(3, 0, 8), pace=1.0, done=4, begun=5), idle, 0.0, 6)
@@ -204,7 +204,7 @@ def relieve(rest: Rest, helpers: Sequence[Helper], vector: float, ranks: int) ->
         time = _time(rest, relief, helpers, vector, ranks)
         if best is None or time < best[0]:
             best = (time, relief)
-    if best is None or best[0] > rest.through(rest.part.last, vector) - SAVES * helpers[0].block:
+    if best is None or best[0] > rest.through(rest.part.last, vector) - least_saving * helpers[0].block:
         return None
     return best[1]
 

@@ -13,17 +13,9 @@ import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from codedreduce.protocol.core.policy import DEFAULT_POLICY, Policy
 from codedreduce.schemes import Part
 from codedreduce.schemes.striped import FULL_WEIGHT
-
-#: Stripes differ only if their lengths would differ by more than this fraction of the usual stripe.
-WORTHWHILE = 0.2
-
-#: Another draft is used if it saves this fraction of the round.
-SAVES = 0.02
-
-#: Vectors that each rank sends beyond the first one delay each other, by this fraction of a vector.
-IN_THE_WAY = 0.15
 
 Can = Callable[[int, int], bool]
 
@@ -66,8 +58,9 @@ Loads = dict[int, Allotment]
 
 
 def share_out(
-    units: int, blocks: int, speeds: Mapping[int, Speed], can: Can, vector: float, owner: Owner = int
-) -> Loads:
+    units: int, blocks: int, speeds: Mapping[int, Speed], can: Can, vector: float, owner: Owner = int,
+    policy: Policy = DEFAULT_POLICY,
+) -> Loads:  # fmt: skip
     """The work of each rank that takes part, such that all links are free soonest.
 
     Every rank computes its own units, front to back, unless that is too slow. Units of ranks that do not take part go
@@ -94,8 +87,8 @@ def share_out(
             if by_units and not draft.move_units(price if price < float("inf") else 0.0):
                 continue
             draft.move_blocks(price)
-            end = through_at(draft.loads, speeds, vector)
-            if best is None or end < (1 - SAVES) * best[0]:
+            end = through_at(draft.loads, speeds, vector, policy.vector_delay)
+            if best is None or end < (1 - policy.draft_saving) * best[0]:
                 best = (end, draft.loads)
         if best is not None and not draft.is_uneven:
             break  # all ranks finish at about the same time
@@ -220,8 +213,15 @@ def sending(load: Allotment, speed: Speed, vector: float) -> Sending:
     return Sending(ready=ready, sent=sent)
 
 
-def through_at(loads: Mapping[int, Allotment], speeds: Mapping[int, Speed], vector: float) -> float:
+def through_at(
+    loads: Mapping[int, Allotment],
+    speeds: Mapping[int, Speed],
+    vector: float,
+    delay: float = DEFAULT_POLICY.vector_delay,
+) -> float:
     """When all links are free, out and in, if stripes are cut as they should be.
+
+    Vectors that a rank sends beyond its first one delay each other, by this fraction (`delay`) of a vector.
 
     >>> calm = {rank: Allotment({rank: 4}) for rank in range(4)}
     >>> through_at(calm, {rank: Speed(block=1.0) for rank in range(4)}, 1.0)
@@ -236,7 +236,7 @@ def through_at(loads: Mapping[int, Allotment], speeds: Mapping[int, Speed], vect
     most_kept = max(0.0, out - min(bottoms.values())) / (vector * (len(plans) - 1))
     vectors = sum(len(load.parts()) for load in loads.values())
     into = first + (most_kept * (vectors - 1) + 1 - most_kept) * vector
-    return max(last, out, into) + IN_THE_WAY * max(0, vectors / len(plans) - 1) * vector
+    return max(last, out, into) + delay * max(0, vectors / len(plans) - 1) * vector
 
 
 def _bottoms(plans: Mapping[int, Sending]) -> dict[int, float]:
@@ -249,8 +249,12 @@ def _bottoms(plans: Mapping[int, Sending]) -> dict[int, float]:
     return {rank: max(plan.sent, last, usual) for rank, plan in plans.items()}
 
 
-def stripe_weights(plans: Mapping[int, Sending], vector: float) -> dict[int, int]:
+def stripe_weights(
+    plans: Mapping[int, Sending], vector: float, least: float = DEFAULT_POLICY.stripe_saving
+) -> dict[int, int]:
     """The stripe weight of each rank, such that all links are free at the same time.
+
+    They are equal if they would differ by less than this fraction (`least`) of the usual stripe.
 
     >>> alike = {rank: Sending(ready=1.0, sent=2.0) for rank in range(4)}
     >>> stripe_weights(alike, 1.0)
@@ -261,7 +265,7 @@ def stripe_weights(plans: Mapping[int, Sending], vector: float) -> dict[int, int
     bottoms = _bottoms(plans)
     times = sorted(bottoms.values())
     usual = vector * (len(plans) - 1) / len(plans)
-    if times[-1] - times[0] <= WORTHWHILE * usual or not vector:
+    if times[-1] - times[0] <= least * usual or not vector:
         return dict.fromkeys(plans, FULL_WEIGHT)
     through = _fill(times, vector * (len(plans) - 1))
     largest = through - times[0]

@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-#: How much longer than expected a sum may take before the leader asks reducers, and then until it intervenes.
-PATIENCE, MORE_PATIENCE = 1.5, 0.5
+from codedreduce.protocol.core.policy import DEFAULT_POLICY, Policy
 
 #: Chunks in one message that requests chunks.
 WANTED_AT_ONCE = 1024
@@ -30,11 +29,6 @@ class Redone:
 
     tried: set[int] = field(default_factory=set)
     asked: float = 0.0
-
-
-#: Checks during which the leader waits for a reducer that lacks many units: the vectors are slow, and no rank is late.
-#: More while no vector's time is known. The time between two checks grows with that of the round.
-SLOW_LOOKS, UNKNOWN_LOOKS = 6, 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +58,7 @@ class MissingSums:
     _before: dict[int, set[int]] = field(default_factory=dict)  # earlier reducers of a stripe
     vector_is_known: bool = True
     own: int = 0  # the leader's rank
+    policy: Policy = DEFAULT_POLICY
     _looks: int = 0  # number of checks in this round
     _left: dict[int, int] = field(default_factory=dict)  # missing chunks by stripe, at the last check
     _catch_up: set[int] = field(default_factory=set)  # reducers at an earlier round when they reported what they lack
@@ -160,7 +155,8 @@ class MissingSums:
 
     def _is_slow_for_all(self, lacks: Sequence[int]) -> bool:
         """Whether a reducer lacks so many units that vectors are slow, rather than one lost; for some checks only."""
-        looks = SLOW_LOOKS if self.vector_is_known else UNKNOWN_LOOKS
+        policy = self.policy
+        looks = policy.slow_checks if self.vector_is_known else policy.unknown_slow_checks
         return self._looks <= looks and len(lacks) > max(1, (self.units or len(self.stripes)) // 3)
 
     def _want_again(self, missing: Sequence[int]) -> tuple[tuple[int, tuple[int, ...]], ...]:

@@ -23,26 +23,12 @@ from itertools import islice
 from codedreduce.protocol.core.budget import Budget
 from codedreduce.protocol.core.events import Actions
 from codedreduce.protocol.core.messages import Cut, Do, Message, Tell
+from codedreduce.protocol.core.policy import Policy
 from codedreduce.protocol.leader.assignments import Assignment, Assignments, Helper, Relief, Rest, WorkOrder, relieve
 from codedreduce.protocol.leader.pace import NEVER, Links, Pace
 from codedreduce.protocol.leader.participation import Participation
-from codedreduce.protocol.leader.stragglers import ASKED, BEHIND, NOT_BEGUN, SILENT, Stragglers
+from codedreduce.protocol.leader.stragglers import Stragglers
 from codedreduce.schemes import Part, StripedPlan
-
-#: Helpers that are this many times slower than usual are asked last.
-TOO_SLOW = 3.0
-
-#: A report of a rank is valid for this fraction of the time that it needs for a block.
-FRESH = 0.5
-
-#: Number of idle ranks that are searched for quick ones that can read a unit's samples.
-LOOKED_THROUGH = 64
-
-#: The leader checks and asks a rank without helpers again after this fraction of the time that the rank has had.
-LATER = 0.1
-
-#: When a round has taken this many times the time expected of all ranks, the budget no longer limits bets.
-FAR_TOO_LATE = 4.0
 
 Say = Callable[[int, Message, float], None]
 
@@ -51,21 +37,22 @@ class Reassignment:
     """The late and the idle ranks of a round."""
 
     def __init__(
-        self, actions: Actions, plan: StripedPlan, participation: Participation, pace: Pace, links: Links,
-        lateness: Stragglers, say: Say, *, own: int = 0, generation: int = 0,
+        self, actions: Actions, plan: StripedPlan, policy: Policy, participation: Participation, pace: Pace,
+        links: Links, lateness: Stragglers, say: Say, *, own: int = 0, generation: int = 0,
     ) -> None:  # fmt: skip
         self._actions = actions
         self._plan = plan
+        self._policy = policy
         self._own = own
         # A unit of one block shows no progress before it is done: a rank that answers may be computing it.
-        self._not_begun = NOT_BEGUN if plan.blocks > 1 else SILENT
+        self._not_begun = policy.stuck_not_begun if plan.blocks > 1 else policy.stuck_silent
         self._participation = participation
         self._pace = pace
         self._links = links
         self._lateness = lateness
         self._say = say
         self.assignments = Assignments()
-        self.budget = Budget(len(plan.all_units))
+        self.budget = Budget(len(plan.all_units), policy)
         self.round = 0
         self._generation = generation
         self.is_acting = False
@@ -93,9 +80,10 @@ class Reassignment:
 
     def first_look(self) -> float:
         """All ranks have their assignments: when to check on them, even if none of them ever reports."""
-        due = (self._lateness.at(assignment, SILENT) for assignment in self.assignments.all() if assignment.each)
+        silent = self._policy.stuck_silent
+        due = (self._lateness.at(assignment, silent) for assignment in self.assignments.all() if assignment.each)
         self._ask_again_at = max(due, default=float("inf"))
-        self._far_too_late = self._began + FAR_TOO_LATE * (self._ask_again_at - self._began)
+        self._far_too_late = self._began + self._policy.bets_unlimited * (self._ask_again_at - self._began)
         return self._next_look()
 
     def take_silent(self) -> list[int]:
@@ -166,7 +154,7 @@ class Reassignment:
             if was_asked:
                 self._note(assignment, now)
             else:
-                self._lateness.look_at(assignment, self._lateness.at(assignment, ASKED))
+                self._lateness.look_at(assignment, self._lateness.at(assignment, self._policy.ask_after))
 
     def delivered(self, assignment: Assignment, order: WorkOrder | None, now: float) -> None:
         """A rank has delivered a part, with or without an order for it."""
@@ -240,10 +228,10 @@ class Reassignment:
                 assignment.rank != self._own
                 and assignment.orders
                 and self._is_alive(assignment)
-                and self._lateness.at(assignment, SILENT) <= now
+                and self._lateness.at(assignment, self._policy.stuck_silent) <= now
             ):
                 self._say(assignment.rank, Tell(generation=self._generation, round=self.round), now)
-        self._ask_again_at = now + LATER * (now - self._began) + self._lateness.least
+        self._ask_again_at = now + self._policy.retry_elapsed * (now - self._began) + self._lateness.least
 
     def _note(self, assignment: Assignment, now: float) -> None:
         """Note a rank with work that others could take."""
@@ -280,29 +268,29 @@ class Reassignment:
 
     def _consider(self, assignment: Assignment, now: float) -> float | None:
         """Relieve a rank if it is time to; return when to check it again, or None if no bet is possible now."""
-        lateness = self._lateness
+        lateness, policy = self._lateness, self._policy
         if not self._is_alive(assignment):
             return self._relieve(assignment, now, is_stuck=True)
-        if assignment.is_helping and now < lateness.at(assignment, ASKED):
+        if assignment.is_helping and now < lateness.at(assignment, self._policy.ask_after):
             return self._relieve(assignment, now)
         if assignment.asked is not None:
-            due = max(lateness.answers_by(assignment, assignment.asked), lateness.at(assignment, SILENT))
+            due = max(lateness.answers_by(assignment, assignment.asked), lateness.at(assignment, policy.stuck_silent))
             if now < due:
                 return due
             self._silent.append(assignment.rank)
             return self._relieve(assignment, now, is_stuck=True)
-        if assignment.heard is None or now - assignment.heard > FRESH * assignment.pace(lateness.slowdown):
+        valid = policy.report_valid * assignment.pace(lateness.slowdown)
+        if assignment.heard is None or now - assignment.heard > valid:
             assignment.asked = now
             self._say(assignment.rank, Tell(generation=self._generation, round=self.round), now)
             return (
-                max(lateness.answers_by(assignment, now), lateness.at(assignment, SILENT))
+                max(lateness.answers_by(assignment, now), lateness.at(assignment, self._policy.stuck_silent))
                 if assignment.asked is not None
                 else now
             )
         if not assignment.has_begun:
-            due = lateness.at(
-                assignment, self._not_begun if self._participation.is_current(assignment.rank) else BEHIND
-            )
+            is_here = self._participation.is_current(assignment.rank)
+            due = lateness.at(assignment, self._not_begun if is_here else policy.stuck_catching_up)
             return due if now < due else self._relieve(assignment, now, is_stuck=True)
         return self._relieve(assignment, now, is_stuck=lateness.seems_stuck(assignment, now))
 
@@ -312,17 +300,17 @@ class Reassignment:
         if order is None:
             return float("inf")
         if not is_stuck and not self._links.is_known:  # the cost of blocks that travel alone is unknown
-            return now + LATER * (now - assignment.since) + self._lateness.least
+            return now + self._policy.retry_elapsed * (now - assignment.since) + self._lateness.least
         rest = self._rest(assignment, order, now, is_stuck=is_stuck)
         later = (
             now
             + assignment.blocks * assignment.pace(self._lateness.slowdown)
-            + NOT_BEGUN * self._lateness.margin(assignment)
+            + self._policy.stuck_not_begun * self._lateness.margin(assignment)
         )
-        later = max(later, now + LATER * (now - assignment.since))
+        later = max(later, now + self._policy.retry_elapsed * (now - assignment.since))
         helpers = self._helpers(order.part.unit, now)
         vector = self._links.vector or self._pace.usual() or 0.0
-        relief = relieve(rest, helpers, vector, self._plan.workers) if helpers else None
+        relief = relieve(rest, helpers, vector, self._plan.workers, self._policy.least_saving) if helpers else None
         if relief is None:
             return later
         is_begun = is_stuck and (assignment.asked is not None or order is assignment.orders[0])
@@ -361,7 +349,7 @@ class Reassignment:
         usual = self._pace.usual() or 0.0
         group = [rank for rank in self._plan.readers(unit) if not self.has_failed(rank, unit)]
         ranks = [
-            rank for rank in islice(self._idle, LOOKED_THROUGH)
+            rank for rank in islice(self._idle, self._policy.idle_searched)
             if rank in group and (self.assignments.of(rank).delivered or self._pace.lag(rank) <= usual)
         ]  # fmt: skip
         if not ranks:  # then also ranks that are excluded, or were not heard from
@@ -372,7 +360,7 @@ class Reassignment:
             Helper(rank=rank, block=self._pace.block(rank) or usual, link=max(0.0, self._links.free_at(rank) - now))
             for rank in ranks
         ]
-        quick = [helper for helper in able if helper.block <= TOO_SLOW * usual]
+        quick = [helper for helper in able if helper.block <= self._policy.slow_helper * usual]
         return sorted(quick or able, key=lambda one: (one.link + one.block, one.rank))[:most]
 
     def _hand_over(

@@ -17,12 +17,6 @@ from codedreduce.protocol.leader.pace import NEVER, Links, Pace
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.schemes.striped import FULL_WEIGHT
 
-#: A rank without work does one block in this many rounds, as a trial beside another rank.
-TRY_EVERY = 4
-
-#: A late start is planned for if the rank is this late every time, as a fraction of the time a unit takes.
-BEGINS_LATE = 0.75
-
 
 class RoundStart:
     """Plans of rounds, from the known paces of ranks and links."""
@@ -31,6 +25,7 @@ class RoundStart:
         self._plan = plan
         self._own = own
         self._chunks = settings.chunks
+        self._policy = settings.policy
         self._reducers = settings.reducers(plan)
         self._noise = settings.least_head_start
         self._pace = pace
@@ -47,14 +42,14 @@ class RoundStart:
         }
         loads = share_out(
             len(plan.all_units), plan.blocks, beginning, lambda rank, unit: rank in plan.readers(unit),
-            self._links.vector, plan.owner,
+            self._links.vector, plan.owner, self._policy,
         )  # fmt: skip
         self._cover(loads, set(present))
         return loads
 
     def _speed(self, rank: int) -> Speed:
         usual, lag = self._pace.usual() or 1.0, self._pace.lag(rank)
-        if lag < BEGINS_LATE * usual * self._plan.blocks:
+        if lag < self._policy.late_start * usual * self._plan.blocks:
             lag = 0.0
         block = self._pace.block(rank) or usual
         if lag + self._plan.blocks * block <= self._noise:  # so short a time is noise
@@ -77,7 +72,7 @@ class RoundStart:
 
     def trial(self, rank: int, round_: int) -> Part | None:
         """The trial of a rank without work in a round."""
-        if rank not in self._taking_part or (round_ + rank) % TRY_EVERY:
+        if rank not in self._taking_part or (round_ + rank) % self._policy.trial_every:
             return None
         return Part(self._plan.own(rank).start, 0, 1)
 
@@ -88,7 +83,7 @@ class RoundStart:
         if self._reducers < self._plan.workers:
             weights = dict.fromkeys(plans, FULL_WEIGHT)
         else:
-            weights = stripe_weights(plans, vector)
+            weights = stripe_weights(plans, vector, self._policy.stripe_saving)
         usual = self._plan.weights(self._reducers, {})
         exceptions = {rank: 0 for rank in self._plan.computing if usual[rank] and rank not in weights}
         lacking = len(exceptions)

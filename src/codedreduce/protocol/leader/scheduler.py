@@ -41,31 +41,14 @@ from codedreduce.protocol.core.messages import (
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.leader.assignments import Assignment, WorkOrder
-from codedreduce.protocol.leader.missing_sums import MORE_PATIENCE, PATIENCE, MissingSums, Redone
+from codedreduce.protocol.leader.missing_sums import MissingSums, Redone
 from codedreduce.protocol.leader.pace import Deliveries, Links, Pace
 from codedreduce.protocol.leader.participation import Participation
 from codedreduce.protocol.leader.reassignment import Reassignment
 from codedreduce.protocol.leader.round_start import RoundStart
-from codedreduce.protocol.leader.stragglers import SILENT, Stragglers
+from codedreduce.protocol.leader.stragglers import Stragglers
 from codedreduce.protocol.leader.verdicts import Verdicts
 from codedreduce.schemes import Part, StripedPlan
-
-#: Number of rounds for which the time from the last unit to the sum is remembered.
-TAILS = 8
-
-#: Least timeout for the sum, in seconds.
-LEAST_PATIENCE = 0.01
-
-#: How long an intervention may take before the next one, as a fraction of the round so far; of that at most LONG_ROUND
-#: seconds count.
-LONGER = 0.1
-LONG_ROUND = 600.0
-
-#: Seconds after which a message from the start of a round counts as lost, not as under way.
-UNDER_WAY = 1.0
-
-#: A single block that took this many times longer than usual was begun late.
-BEGUN_LATE = 2.0
 
 
 class Scheduler:
@@ -82,16 +65,17 @@ class Scheduler:
         self._plan = plan
         self._own = own
         self._settings = settings
+        self._policy = policy = settings.policy
         self._tell_self = tell
         self._mistakes = mistakes if mistakes is not None else Mistakes(settings.audit)
-        self._participation = Participation(own, self._mistakes)
-        self._pace = Pace(plan.workers)
-        self._links = Links(plan.workers, settings.unknown_seconds, own)
-        self._deliveries = Deliveries()
+        self._participation = Participation(own, self._mistakes, policy)
+        self._pace = Pace(plan.workers, policy)
+        self._links = Links(plan.workers, settings.unknown_seconds, own, policy)
+        self._deliveries = Deliveries(policy)
         self._lateness = Stragglers(settings, self._pace, self._links)
         self._generation = settings.generation if generation is None else generation
         self._work = Reassignment(
-            self._actions, plan, self._participation, self._pace, self._links, self._lateness, self._say,
+            self._actions, plan, policy, self._participation, self._pace, self._links, self._lateness, self._say,
             own=own, generation=self._generation,
         )  # fmt: skip
         self._start = RoundStart(plan, settings, self._pace, self._links, own)
@@ -99,8 +83,8 @@ class Scheduler:
             self._actions, plan, settings, self._participation, self._pace, self._work.assignments, self._mistakes,
             self._say, own=own, generation=self._generation,
         )  # fmt: skip
-        self._sums = MissingSums(own=own)
-        self._tails: deque[float] = deque(maxlen=TAILS)
+        self._sums = MissingSums(own=own, policy=policy)
+        self._tails: deque[float] = deque(maxlen=policy.sums_timed)
         self.round = settings.after
         self._began = 0.0
         self._units: dict[int, UnitParts[None]] = {}  # units that are not complete
@@ -237,7 +221,7 @@ class Scheduler:
         self._weights = weights = self._start.weights(loads)
         self._sums = MissingSums(
             stripes=self._start.stripes(weights), units=len(self._plan.all_units),
-            vector_is_known=self._links.is_known, own=self._own,
+            vector_is_known=self._links.is_known, own=self._own, policy=self._policy,
         )  # fmt: skip
         self._links.begin(self._sums.stripes)
         self._deliveries.begin()
@@ -391,7 +375,7 @@ class Scheduler:
         rank, known = assignment.rank, self._pace.block(assignment.rank)
         if order is None or order.helps or assignment.delivered:
             self._pace.did(rank, block, part.blocks)
-        elif part.blocks == 1 and known is not None and block > BEGUN_LATE * known:
+        elif part.blocks == 1 and known is not None and block > self._policy.begun_late * known:
             self._pace.began(rank, block - known)
         else:
             self._pace.did(rank, block, part.blocks)
@@ -461,7 +445,7 @@ class Scheduler:
         is_here = status.round == self.round
         if is_here:
             self._hear_of(rank, now)
-        if rank != self._own and status.round <= self.round and now - self._began >= UNDER_WAY:
+        if rank != self._own and status.round <= self.round and now - self._began >= self._policy.lost_after:
             self._say_again(rank, status, now)
         if status.round < self.round:  # it still reduces its stripe
             self._participation.fell_behind(rank)
@@ -485,7 +469,7 @@ class Scheduler:
 
     def has_missed_the_end(self, status: Status, now: float) -> bool:
         """True if a rank still waits for the sum of a round that is over, and no later round tells it so."""
-        return status.round == self.round and not self._is_on and now - self._began >= UNDER_WAY
+        return status.round == self.round and not self._is_on and now - self._began >= self._policy.lost_after
 
     def part_came(self, rank: int, part: Part, index: int, now: float) -> None:
         """A chunk of a rank's partial sum has arrived at the leader's own rank, which reduces it."""
@@ -533,15 +517,18 @@ class Scheduler:
 
     def _patience(self, now: float) -> float:
         """How long the sum may take, now that all is computed, before the leader asks reducers."""
-        settings, so_far = self._settings, now - self._began
+        settings, policy, so_far = self._settings, self._policy, now - self._began
         expected = max(self._usual(2 * so_far), self._links.end(at_all=True) - now, self._resent - now)
-        return max(PATIENCE * expected, 0.5 * settings.head_start * so_far, settings.least_head_start, LEAST_PATIENCE)
+        head_start = max(policy.head_start_of_sum * settings.head_start * so_far, settings.least_head_start)
+        return max(policy.sum_timeout * expected, head_start, policy.least_sum_timeout)
 
     def _more_patience(self, now: float) -> float:
         """How much longer the sum may take after an intervention; it grows with the time taken so far."""
-        settings, so_far = self._settings, min(LONG_ROUND, now - self._began)
+        policy = self._policy
+        so_far = min(policy.longest_elapsed, now - self._began)
         expected = max(self._usual(0.5 * so_far), self._links.end(at_all=True) - now, self._resent - now)
-        return max(MORE_PATIENCE * PATIENCE * expected, LONGER * so_far, settings.least_head_start, LEAST_PATIENCE)
+        least = max(self._settings.least_head_start, policy.least_sum_timeout)
+        return max(policy.sum_retry * policy.sum_timeout * expected, policy.sum_retry_elapsed * so_far, least)
 
     def sum_is_late(self, missing: Iterable[int], own_lacks: list[int], now: float) -> None:
         """All units are done, and chunks of the sum are still missing: find out why, and intervene."""
@@ -599,10 +586,9 @@ class Scheduler:
         redone = self._sums.redone.get(unit)
         if redone is None:
             return False
-        due = max(
-            (self._lateness.at(assignment, SILENT) for assignment, _ in self._work.assignments.holding(unit)),
-            default=0.0,
-        )
+        silent = self._policy.stuck_silent
+        holding = self._work.assignments.holding(unit)
+        due = max((self._lateness.at(assignment, silent) for assignment, _ in holding), default=0.0)
         longest = 2 * redone.asked - self._began + self._settings.unknown_seconds
         return now < max(redone.asked + self._more_patience(redone.asked), min(due, longest))
 

@@ -21,35 +21,12 @@ from bisect import insort
 from collections import deque
 from statistics import median
 
-from codedreduce.protocol.core.budget import UNKNOWN
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.leader.assignments import Assignment
 from codedreduce.protocol.leader.pace import Links, Pace
 
-#: Fractions of the margin. After ASKED the leader asks a rank. The others are limits after which a rank is stuck: if it
-#: has not begun, if it is silent, and if it has not got the last sum.
-ASKED, NOT_BEGUN, SILENT, BEHIND = 0.25, 0.5, 1.0, 2.0
-
-#: What a helper does in a rank's place travels as one more vector. The rank must be late by this fraction of its time.
-WORTH_A_VECTOR = 0.5
-
-#: The margin as a fraction of a round's time, in units of the head start.
-OF_A_ROUND = 0.5
-
-#: The timeout for an answer, as a fraction of the time that has passed, and of a round.
-ANSWER, ANSWER_OF_A_ROUND = 0.05, 0.02
-
-#: How long a message may wait behind vectors, as a fraction of a vector's time: a link sends its messages in turn.
-BEHIND_VECTORS = 0.2
-
-#: A rank that made progress is stuck after this many times a block's time without a block done, and half the margin.
-BLOCKS_WITHOUT_NEWS = 2.0
-
 #: Entries of the agenda above which the void ones are removed.
 MOST_VOID = 64
-
-#: Number of rounds for which the length is remembered.
-REMEMBERED = 5
 
 
 class Stragglers:
@@ -57,9 +34,10 @@ class Stragglers:
 
     def __init__(self, settings: Settings, pace: Pace, links: Links) -> None:
         self._settings = settings
+        self._policy = policy = settings.policy
         self._pace = pace
         self._links = links
-        self._rounds: deque[float] = deque(maxlen=REMEMBERED)
+        self._rounds: deque[float] = deque(maxlen=policy.rounds_timed)
         self._round = 0.0
         self._slower: list[float] = []  # block times of ranks that have finished, as multiples of the expected ones
         self._later: list[float] = []  # seconds by which these ranks began later than expected
@@ -91,7 +69,7 @@ class Stragglers:
         assignment.each = each
         assignment.since = assignment.moved = now
         assignment.expected = now + lag + assignment.blocks * each
-        self.look_at(assignment, self.at(assignment, ASKED))
+        self.look_at(assignment, self.at(assignment, self._policy.ask_after))
 
     def through(self, assignment: Assignment, block: float, now: float) -> None:
         """A rank has finished its assignment: update how much slower and later all ranks are in this round."""
@@ -106,22 +84,23 @@ class Stragglers:
 
     def margin(self, assignment: Assignment) -> float:
         """The head start of a rank, in seconds."""
-        settings = self._settings
+        settings, policy = self._settings, self._policy
         if not settings.head_start:
             return settings.least_head_start
         known = self._pace.block(assignment.rank) is not None
-        fraction = settings.head_start if known else max(UNKNOWN, settings.head_start)
+        fraction = settings.head_start if known else max(policy.unknown_margin, settings.head_start)
         expected = self.slowdown * (assignment.expected - assignment.since)
-        of_a_round = OF_A_ROUND * settings.head_start * self._round
+        of_a_round = policy.round_margin * settings.head_start * self._round
         return max(fraction * expected, of_a_round, settings.least_head_start, self._held_up())
 
     def at(self, assignment: Assignment, part: float) -> float:
         """When this fraction of a rank's margin has passed."""
+        policy = self._policy
         expected = self.slowdown * (assignment.expected - assignment.since)
         late = part * self.margin(assignment)
-        if part >= NOT_BEGUN:
-            late = max(late, WORTH_A_VECTOR * self._links.vector)
-        if part >= SILENT:  # its work may be done twice
+        if part >= policy.stuck_not_begun:
+            late = max(late, policy.vector_margin * self._links.vector)
+        if part >= policy.stuck_silent:  # its work may be done twice
             late = max(late, self._pace.spread() * expected) + (0.0 if assignment.delivered else self._delay)
         return assignment.since + expected + late
 
@@ -132,20 +111,20 @@ class Stragglers:
 
     def answers_by(self, assignment: Assignment, asked: float) -> float:
         """The deadline for the answer of a rank that was asked."""
-        patience = max(
-            ANSWER * (asked - assignment.since), ANSWER_OF_A_ROUND * self._round, self._settings.least_head_start
-        )
-        return asked + max(patience, self._held_up())
+        policy = self._policy
+        timeout = max(policy.answer_elapsed * (asked - assignment.since), policy.answer_round * self._round)
+        return asked + max(timeout, self.least)
 
     def _held_up(self) -> float:
         """How long a small message may wait behind vectors on a link."""
         unknown = 0.0 if self._links.is_known else self._settings.unknown_seconds
-        return BEHIND_VECTORS * max(self._links.vector, unknown)
+        return self._policy.vector_queue * max(self._links.vector, unknown)
 
     def seems_stuck(self, assignment: Assignment, now: float) -> bool:
         """Whether a rank that had made progress has done nothing for too long."""
-        late = max(NOT_BEGUN * self.margin(assignment), WORTH_A_VECTOR * self._links.vector)
-        return now > assignment.moved + BLOCKS_WITHOUT_NEWS * assignment.pace(self.slowdown) + late
+        policy = self._policy
+        late = max(policy.stuck_not_begun * self.margin(assignment), policy.vector_margin * self._links.vector)
+        return now > assignment.moved + policy.blocks_without_news * assignment.pace(self.slowdown) + late
 
     # -- the agenda
 
