@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from codedreduce.protocol.core.policy import DEFAULT_POLICY, Policy
+from codedreduce.protocol.leader.stragglers import Decision, Remedy
 
 #: Chunks in one message that requests chunks.
 WANTED_AT_ONCE = 1024
@@ -34,13 +35,57 @@ class Redone:
 @dataclass(frozen=True, kw_only=True)
 class Steps:
     """What to do about missing chunks: request chunks (`want`), ask reducers what they lack (`ask`), reassign stripes
-    (`replace`), compute units again (`redo`).
+    (`replace`) and compute units again (`redo`), both with the reason.
     """
 
     want: tuple[tuple[int, tuple[int, ...]], ...] = ()
     ask: tuple[int, ...] = ()
-    replace: tuple[int, ...] = ()
-    redo: tuple[int, ...] = ()
+    replace: tuple[tuple[int, str], ...] = ()
+    redo: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReducerView:
+    """What the leader knows of the reducer of a stripe that misses chunks, at its n-th check (`checks`) of a round."""
+
+    reducer: int
+    checks: int
+    units: int  # number of units in a sum
+    lacks: tuple[int, ...] | None = None  # units that its stripes lack; None: it has not reported since it was asked
+    is_own: bool = False  # it is the leader
+    is_present: bool = True
+    has_sent: bool = False  # chunks have arrived since the last check
+    was_asked: bool = False
+    was_served: bool = False  # it lacks units at an earlier round, and all of them were computed again
+    vector_is_known: bool = True
+
+
+def decide_on_reducer(view: ReducerView, policy: Policy = DEFAULT_POLICY) -> Decision:
+    """What to do about a reducer, all units being computed.
+
+    >>> decide_on_reducer(ReducerView(reducer=2, checks=9, units=4, was_asked=True, lacks=(3,)))
+    Decision(remedy=<Remedy.REDO: 6>, reason='rank 2 lacks unit 3', until=0.0)
+    """
+    name, lacks = f"rank {view.reducer}", view.lacks or ()
+    if view.has_sent and not view.is_own:  # a reducer that sends, however slowly, is not late
+        return Decision(remedy=Remedy.WAIT, reason=f"{name} sends")
+    checks = policy.slow_checks if view.vector_is_known else policy.unknown_slow_checks
+    if view.checks <= checks and len(lacks) > max(1, view.units // 3):
+        return Decision(remedy=Remedy.WAIT, reason=f"{name} lacks {len(lacks)} units: vectors are slow, not lost")
+    units = f"{name} lacks unit{'s' if len(lacks) > 1 else ''} {', '.join(map(str, lacks))}"
+    if view.is_own:
+        return Decision(remedy=Remedy.REDO, reason=units)
+    if not view.is_present:
+        return Decision(remedy=Remedy.REPLACE, reason=f"{name} cannot be reached")
+    if not view.was_asked:
+        return Decision(remedy=Remedy.ASK, reason=f"the sums of {name} do not arrive")
+    if lacks and not view.was_served:
+        return Decision(remedy=Remedy.REDO, reason=units)
+    if view.lacks is None:
+        return Decision(remedy=Remedy.REPLACE, reason=f"{name} does not answer")
+    if lacks:
+        return Decision(remedy=Remedy.REPLACE, reason=f"{units}, which others have computed again")
+    return Decision(remedy=Remedy.REPLACE, reason=f"{name} lacks nothing, and its sums do not arrive")
 
 
 @dataclass
@@ -112,52 +157,49 @@ class MissingSums:
         self._lacks[rank] = lacks
         (self._catch_up.add if is_behind else self._catch_up.discard)(rank)
 
-    def _is_waiting(self, reducer: int) -> bool:
-        """Whether a reducer waits for units. If it may wait in another round, units computed again do not count."""
-        lacks = self._lacks.get(reducer, ())
-        return bool(lacks) and not (reducer in self._catch_up and self.redone.keys() >= set(lacks))
-
     def steps(self, missing: Iterable[int], own_lacks: Sequence[int], present: set[int]) -> Steps:
         """What to do about these missing chunks; `own_lacks` are the units that the leader itself lacks as a reducer.
 
         >>> sums = MissingSums(stripes=(range(0, 2), range(2, 4), range(4, 6)))
         >>> sums.steps([2, 4, 5], [], {0, 1, 2})
         Steps(want=(), ask=(1, 2), replace=(), redo=())
-        >>> sums.said(1, (2,)); sums.steps([2, 4, 5], [], {0, 1, 2})
-        Steps(want=((1, (2,)), (2, (4, 5))), ask=(), replace=(2,), redo=(2,))
+        >>> sums.said(1, (2,)); steps = sums.steps([2, 4, 5], [], {0, 1, 2})
+        >>> steps.replace, steps.redo
+        (((2, 'rank 2 does not answer'),), ((2, 'rank 1 lacks unit 2'),))
         """
         missing = list(missing)
         want = self._want_again(missing)
         ask: list[int] = []
-        replace: list[int] = []
-        redo: set[int] = set()
+        replace: list[tuple[int, str]] = []
+        redo: dict[int, str] = {}
         self._looks += 1
-        for stripe, comes in self._stripes_of(missing):
-            reducer = self.reducer(stripe)
-            if comes and reducer != self.own:
-                self._asked.discard(reducer)  # a reducer that sends, however slowly, is not late
-            elif self._is_slow_for_all(own_lacks if reducer == self.own else self._lacks.get(reducer, ())):
-                self._asked.discard(reducer)
-            elif reducer == self.own:
-                redo.update(own_lacks)
-            elif reducer not in present:
-                replace.append(stripe)
-            elif reducer not in self._asked:
-                self._asked.add(reducer)
-                self._lacks.pop(reducer, None)
-                ask.append(reducer)
-            elif self._is_waiting(reducer):
-                redo.update(self._lacks[reducer])
-                self._asked.discard(reducer)
-            else:
-                replace.append(stripe)
-        return Steps(want=want, ask=tuple(ask), replace=tuple(replace), redo=tuple(sorted(redo)))
+        for stripe, has_sent in self._stripes_of(missing):
+            view = self._view(self.reducer(stripe), own_lacks, has_sent=has_sent, present=present)
+            decision, reducer = decide_on_reducer(view, self.policy), view.reducer
+            match decision.remedy:
+                case Remedy.WAIT:
+                    self._asked.discard(reducer)
+                case Remedy.ASK:
+                    self._asked.add(reducer)
+                    self._lacks.pop(reducer, None)
+                    ask.append(reducer)
+                case Remedy.REDO:
+                    redo = dict.fromkeys(view.lacks or (), decision.reason) | redo
+                    self._asked.discard(reducer)
+                case Remedy.REPLACE:
+                    replace.append((stripe, decision.reason))
+        return Steps(want=want, ask=tuple(ask), replace=tuple(replace), redo=tuple(sorted(redo.items())))
 
-    def _is_slow_for_all(self, lacks: Sequence[int]) -> bool:
-        """Whether a reducer lacks so many units that vectors are slow, rather than one lost; for some checks only."""
-        policy = self.policy
-        looks = policy.slow_checks if self.vector_is_known else policy.unknown_slow_checks
-        return self._looks <= looks and len(lacks) > max(1, (self.units or len(self.stripes)) // 3)
+    def _view(self, reducer: int, own_lacks: Sequence[int], *, has_sent: bool, present: set[int]) -> ReducerView:
+        """What is known of a reducer."""
+        is_own = reducer == self.own
+        lacks = tuple(own_lacks) if is_own else self._lacks.get(reducer)
+        return ReducerView(
+            reducer=reducer, checks=self._looks, units=self.units or len(self.stripes), lacks=lacks, is_own=is_own,
+            is_present=reducer in present, has_sent=has_sent, was_asked=reducer in self._asked,
+            was_served=bool(lacks) and reducer in self._catch_up and self.redone.keys() >= set(lacks or ()),
+            vector_is_known=self.vector_is_known,
+        )  # fmt: skip
 
     def _want_again(self, missing: Sequence[int]) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Ranks that may have sent missing chunks, and the chunks to request: reducers asked or replaced, and ranks

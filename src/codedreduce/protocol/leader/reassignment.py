@@ -21,13 +21,13 @@ from dataclasses import replace
 from itertools import islice
 
 from codedreduce.protocol.core.budget import Budget
-from codedreduce.protocol.core.events import Actions
+from codedreduce.protocol.core.events import Actions, Note
 from codedreduce.protocol.core.messages import Cut, Do, Message, Tell
 from codedreduce.protocol.core.policy import Policy
-from codedreduce.protocol.leader.assignments import Assignment, Assignments, Helper, Relief, Rest, WorkOrder, relieve
+from codedreduce.protocol.leader.assignments import Assignment, Assignments, Deadlines, WorkOrder
 from codedreduce.protocol.leader.pace import NEVER, Links, Pace
 from codedreduce.protocol.leader.participation import Participation
-from codedreduce.protocol.leader.stragglers import Stragglers
+from codedreduce.protocol.leader.stragglers import Decision, Helper, Relief, Remedy, Rest, decide, relieve
 from codedreduce.schemes import Part, StripedPlan
 
 Say = Callable[[int, Message, float], None]
@@ -38,18 +38,16 @@ class Reassignment:
 
     def __init__(
         self, actions: Actions, plan: StripedPlan, policy: Policy, participation: Participation, pace: Pace,
-        links: Links, lateness: Stragglers, say: Say, *, own: int = 0, generation: int = 0,
+        links: Links, deadlines: Deadlines, say: Say, *, own: int = 0, generation: int = 0,
     ) -> None:  # fmt: skip
         self._actions = actions
         self._plan = plan
         self._policy = policy
         self._own = own
-        # A unit of one block shows no progress before it is done: a rank that answers may be computing it.
-        self._not_begun = policy.stuck_not_begun if plan.blocks > 1 else policy.stuck_silent
         self._participation = participation
         self._pace = pace
         self._links = links
-        self._lateness = lateness
+        self._deadlines = deadlines
         self._say = say
         self.assignments = Assignments()
         self.budget = Budget(len(plan.all_units), policy)
@@ -61,7 +59,7 @@ class Reassignment:
         self._noted: set[int] = set()  # the ranks in `_catch_up`
         self._bets: dict[int, bool] = {}  # units with a bet in this round, and whether the budget counted it
         self.failed: dict[int, dict[int, str]] = {}  # by unit: the ranks that failed at it in this round, and why
-        self._silent: list[int] = []  # ranks that did not answer, since the last `take_silent`
+        self._silent: dict[int, str] = {}  # ranks to replace as reducers, and why, since the last `take_silent`
         self._began = 0.0
         self._ask_again_at = self._far_too_late = float("inf")
 
@@ -76,32 +74,32 @@ class Reassignment:
         self._catch_up = []
         self._noted = set()
         self._bets = {}
-        self._silent = []
+        self._silent = {}
 
     def first_look(self) -> float:
         """All ranks have their assignments: when to check on them, even if none of them ever reports."""
         silent = self._policy.stuck_silent
-        due = (self._lateness.at(assignment, silent) for assignment in self.assignments.all() if assignment.each)
+        due = (self._deadlines.at(assignment, silent) for assignment in self.assignments.all() if assignment.each)
         self._ask_again_at = max(due, default=float("inf"))
         self._far_too_late = self._began + self._policy.bets_unlimited * (self._ask_again_at - self._began)
         return self._next_look()
 
-    def take_silent(self) -> list[int]:
-        """The late ranks that did not answer, since the last call."""
-        silent, self._silent = self._silent, []
+    def take_silent(self) -> dict[int, str]:
+        """The late ranks that did not answer since the last call, with the reason to replace them as reducers."""
+        silent, self._silent = self._silent, {}
         return silent
 
     def give(self, rank: int, parts: Iterable[Part], now: float) -> None:
         """Assign parts to a rank at the start of a round."""
         assignment = self.assignments.give(rank, [WorkOrder(part, now) for part in parts])
         lag = self._pace.lag(rank)
-        self._lateness.expect(assignment, now, lag if lag < NEVER else 0.0)
+        self._deadlines.expect(assignment, now, lag if lag < NEVER else 0.0)
 
     def help(self, rank: int, parts: tuple[Part, ...], now: float) -> None:
         """Have a rank compute parts in place of another."""
         assignment = self.assignments.give(rank, [WorkOrder(part, now, helps=True) for part in parts])
         self._idle.pop(rank, None)
-        self._lateness.expect(assignment, now)
+        self._deadlines.expect(assignment, now)
         self._note(assignment, now)
         self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now)
 
@@ -114,7 +112,7 @@ class Reassignment:
             for order in owed:
                 order.given = now
             assignment.done = 0
-            self._lateness.expect(assignment, now)
+            self._deadlines.expect(assignment, now)
         return tuple(order.part for order in owed)
 
     def is_out(self, rank: int) -> None:
@@ -154,7 +152,7 @@ class Reassignment:
             if was_asked:
                 self._note(assignment, now)
             else:
-                self._lateness.look_at(assignment, self._lateness.at(assignment, self._policy.ask_after))
+                self._deadlines.look_at(assignment, self._deadlines.at(assignment, self._policy.ask_after))
 
     def delivered(self, assignment: Assignment, order: WorkOrder | None, now: float) -> None:
         """A rank has delivered a part, with or without an order for it."""
@@ -165,7 +163,7 @@ class Reassignment:
         if order is not None:
             self.assignments.take(assignment, order)
             if assignment.orders:
-                self._lateness.expect(assignment, now)
+                self._deadlines.expect(assignment, now)
                 if order.helps:
                     self._note(assignment, now)
         self.is_idle(assignment.rank)
@@ -177,7 +175,7 @@ class Reassignment:
         for order in [one for one in assignment.orders if one.part.unit == unit]:
             self.assignments.take(assignment, order)
         if assignment.orders:
-            self._lateness.expect(assignment, now)
+            self._deadlines.expect(assignment, now)
         self.is_idle(assignment.rank)
 
     def complete(self, unit: int, now: float) -> list[tuple[Assignment, WorkOrder, int]]:
@@ -188,7 +186,7 @@ class Reassignment:
             self.assignments.take(assignment, order)
             self._say(assignment.rank, Cut(generation=self._generation, round=self.round, unit=unit, end=0), now)
             if assignment.orders:
-                self._lateness.expect(assignment, now)
+                self._deadlines.expect(assignment, now)
             self.is_idle(assignment.rank)
         self._settle(unit, any(not order.helps and not order.is_trial for _, order, _ in left))
         return left
@@ -208,7 +206,7 @@ class Reassignment:
 
     def look(self, now: float) -> float:
         """Have idle ranks take over what late ones have not done; return when to check again."""
-        for assignment in self._lateness.due(now):
+        for assignment in self._deadlines.due(now):
             self._note(assignment, now)
         if not self.is_acting:
             self.is_acting = True
@@ -219,7 +217,7 @@ class Reassignment:
         return self._next_look()
 
     def _next_look(self) -> float:
-        return min(self._lateness.next_look() if self._idle else float("inf"), self._ask_again_at)
+        return min(self._deadlines.next_look() if self._idle else float("inf"), self._ask_again_at)
 
     def _ask_again(self, now: float) -> None:
         """Ask all late ranks: their reports may have been lost."""
@@ -228,17 +226,17 @@ class Reassignment:
                 assignment.rank != self._own
                 and assignment.orders
                 and self._is_alive(assignment)
-                and self._lateness.at(assignment, self._policy.stuck_silent) <= now
+                and self._deadlines.at(assignment, self._policy.stuck_silent) <= now
             ):
                 self._say(assignment.rank, Tell(generation=self._generation, round=self.round), now)
-        self._ask_again_at = now + self._policy.retry_elapsed * (now - self._began) + self._lateness.least
+        self._ask_again_at = now + self._policy.retry_elapsed * (now - self._began) + self._deadlines.least
 
     def _note(self, assignment: Assignment, now: float) -> None:
         """Note a rank with work that others could take."""
         if assignment.to_relieve() is not None:
             if self._is_alive(assignment):
                 finish = max(now, assignment.heard or assignment.since) + assignment.blocks * assignment.pace(
-                    self._lateness.slowdown
+                    self._deadlines.slowdown
                 )
             else:
                 finish = float("inf")
@@ -262,52 +260,39 @@ class Reassignment:
                 heapq.heappop(self._catch_up)
                 self._noted.discard(rank)
             if when > now:
-                self._lateness.look_at(assignment, when)
+                self._deadlines.look_at(assignment, when)
             elif stamp != assignment.stamp:
                 self._note(assignment, now)
 
     def _consider(self, assignment: Assignment, now: float) -> float | None:
-        """Relieve a rank if it is time to; return when to check it again, or None if no bet is possible now."""
-        lateness, policy = self._lateness, self._policy
-        if not self._is_alive(assignment):
-            return self._relieve(assignment, now, is_stuck=True)
-        if assignment.is_helping and now < lateness.at(assignment, self._policy.ask_after):
-            return self._relieve(assignment, now)
-        if assignment.asked is not None:
-            due = max(lateness.answers_by(assignment, assignment.asked), lateness.at(assignment, policy.stuck_silent))
-            if now < due:
-                return due
-            self._silent.append(assignment.rank)
-            return self._relieve(assignment, now, is_stuck=True)
-        valid = policy.report_valid * assignment.pace(lateness.slowdown)
-        if assignment.heard is None or now - assignment.heard > valid:
-            assignment.asked = now
-            self._say(assignment.rank, Tell(generation=self._generation, round=self.round), now)
-            return (
-                max(lateness.answers_by(assignment, now), lateness.at(assignment, self._policy.stuck_silent))
-                if assignment.asked is not None
-                else now
-            )
-        if not assignment.has_begun:
-            is_here = self._participation.is_current(assignment.rank)
-            due = lateness.at(assignment, self._not_begun if is_here else policy.stuck_catching_up)
-            return due if now < due else self._relieve(assignment, now, is_stuck=True)
-        return self._relieve(assignment, now, is_stuck=lateness.seems_stuck(assignment, now))
+        """Do what is decided about a rank; return when to check it again, or None if no bet is possible now."""
+        rank = assignment.rank
+        view = self._deadlines.view(
+            assignment, is_present=self._is_alive(assignment), is_current=self._participation.is_current(rank)
+        )
+        decision = decide(view, now, self._policy)
+        match decision.remedy:
+            case Remedy.WAIT:
+                return decision.until
+            case Remedy.ASK:
+                assignment.asked = now
+                self._say(rank, Tell(generation=self._generation, round=self.round), now)
+                return decision.until if assignment.asked is not None else now
+            case Remedy.REPLACE:
+                self._silent[rank] = decision.reason
+        return self._relieve(assignment, decision, now)
 
-    def _relieve(self, assignment: Assignment, now: float, *, is_stuck: bool = False) -> float | None:
+    def _relieve(self, assignment: Assignment, decision: Decision, now: float) -> float | None:
         """Have idle ranks take over as much as pays; return when to check the rank again."""
-        order = assignment.to_relieve()
+        order, is_stuck = assignment.to_relieve(), decision.remedy is not Remedy.TAKE_REST
+        retry = self._policy.retry_elapsed * (now - assignment.since)
         if order is None:
             return float("inf")
         if not is_stuck and not self._links.is_known:  # the cost of blocks that travel alone is unknown
-            return now + self._policy.retry_elapsed * (now - assignment.since) + self._lateness.least
+            return now + retry + self._deadlines.least
         rest = self._rest(assignment, order, now, is_stuck=is_stuck)
-        later = (
-            now
-            + assignment.blocks * assignment.pace(self._lateness.slowdown)
-            + self._policy.stuck_not_begun * self._lateness.margin(assignment)
-        )
-        later = max(later, now + self._policy.retry_elapsed * (now - assignment.since))
+        view = self._deadlines.view(assignment)
+        later = max(now + assignment.blocks * view.pace + self._policy.stuck_not_begun * view.margin, now + retry)
         helpers = self._helpers(order.part.unit, now)
         vector = self._links.vector or self._pace.usual() or 0.0
         relief = relieve(rest, helpers, vector, self._plan.workers, self._policy.least_saving) if helpers else None
@@ -319,15 +304,24 @@ class Reassignment:
             return None
         if is_stuck and not is_begun:  # the rank has not begun this part, and need not do it
             relief = replace(relief, end=order.part.first)
+        self._report(assignment.rank, order, relief, decision)
         self._hand_over(assignment, order, relief, now, is_begun=is_begun)
         assignment.is_stuck = assignment.is_stuck or is_stuck
         return now
+
+    def _report(self, rank: int, order: WorkOrder, relief: Relief, decision: Decision) -> None:
+        """Report that others do work of a rank, and why."""
+        helpers = tuple(helper for helper, _ in relief.parts)
+        blocks = sum(part.blocks for _, parts in relief.parts for part in parts)
+        names = f"rank{'s' if len(helpers) > 1 else ''} {', '.join(map(str, helpers))}"
+        words = f"round {self.round}: {decision.reason}: {names} must do {blocks} blocks of unit {order.part.unit}"
+        self._actions.append(Note(kind="reassigned", reason=words, round=self.round, nodes=(rank, *helpers)))
 
     def _rest(self, assignment: Assignment, order: WorkOrder, now: float, *, is_stuck: bool) -> Rest:
         """The rest of an order."""
         if is_stuck:
             return Rest(part=order.part, pace=float("inf"))
-        pace = assignment.pace(self._lateness.slowdown)
+        pace = assignment.pace(self._deadlines.slowdown)
         under_way = min(pace, now - assignment.moved)
         if order is assignment.orders[0]:
             return Rest(part=order.part, pace=pace, done=assignment.done, begun=assignment.done + 1, ahead=-under_way)

@@ -40,13 +40,12 @@ from codedreduce.protocol.core.messages import (
 )
 from codedreduce.protocol.core.settings import Settings
 from codedreduce.protocol.core.timers import Timer
-from codedreduce.protocol.leader.assignments import Assignment, WorkOrder
+from codedreduce.protocol.leader.assignments import Assignment, Deadlines, WorkOrder
 from codedreduce.protocol.leader.missing_sums import MissingSums, Redone
 from codedreduce.protocol.leader.pace import Deliveries, Links, Pace
 from codedreduce.protocol.leader.participation import Participation
 from codedreduce.protocol.leader.reassignment import Reassignment
 from codedreduce.protocol.leader.round_start import RoundStart
-from codedreduce.protocol.leader.stragglers import Stragglers
 from codedreduce.protocol.leader.verdicts import Verdicts
 from codedreduce.schemes import Part, StripedPlan
 
@@ -72,10 +71,10 @@ class Scheduler:
         self._pace = Pace(plan.workers, policy)
         self._links = Links(plan.workers, settings.unknown_seconds, own, policy)
         self._deliveries = Deliveries(policy)
-        self._lateness = Stragglers(settings, self._pace, self._links)
+        self._deadlines = Deadlines(settings, self._pace, self._links, shows_progress=plan.blocks > 1)
         self._generation = settings.generation if generation is None else generation
         self._work = Reassignment(
-            self._actions, plan, policy, self._participation, self._pace, self._links, self._lateness, self._say,
+            self._actions, plan, policy, self._participation, self._pace, self._links, self._deadlines, self._say,
             own=own, generation=self._generation,
         )  # fmt: skip
         self._start = RoundStart(plan, settings, self._pace, self._links, own)
@@ -187,14 +186,14 @@ class Scheduler:
             self._redo_undelivered(rank, now)
             self.look(now)
             for stripe in self._sums.reduced_by(rank):
-                self._replace(stripe, now)
+                self._replace(stripe, f"rank {rank} cannot be reached", now)
 
     def _redo_undelivered(self, rank: int, now: float) -> None:
         """Redo the units that an unreachable rank has just reported: its partial sums may not have arrived."""
         for unit, (provider, when) in list(self._providers.items()):
             recently = now - when <= 0.1 * (when - self._began) + self._links.free_at(rank) - when + self._links.vector
             if provider == rank and recently:
-                self._redo(unit, now)
+                self._redo(unit, f"rank {rank} cannot be reached", now)
 
     # -- a round begins
 
@@ -204,7 +203,7 @@ class Scheduler:
         self._began = now
         self._participation.begin(round_, now)
         self._pace.refresh()
-        self._lateness.begin()
+        self._deadlines.begin()
         self._work.begin(round_, now)
         self._units = {unit: UnitParts(self._plan.blocks) for unit in self._plan.all_units}
         self._taken = set()
@@ -280,7 +279,7 @@ class Scheduler:
         self._work.delivered(assignment, order, now)
         if is_first:  # it shows what to expect of the others
             for other in self._work.assignments.all():
-                self._lateness.expect(other, self._began)
+                self._deadlines.expect(other, self._began)
             self._work.first_look()
         self._providers[part.unit] = (rank, now)
         if part.unit in self._units:
@@ -381,7 +380,7 @@ class Scheduler:
             self._pace.did(rank, block, part.blocks)
             self._pace.began(rank, now - order.given - part.blocks * block)
         if order is not None and not order.helps and not order.is_trial and len(assignment.orders) == 1:
-            self._lateness.through(assignment, block, now)
+            self._deadlines.through(assignment, block, now)
 
     def _add(self, part: Part, order: WorkOrder | None, now: float) -> None:
         """A part is done: complete its unit, or hand out the rest of it that no rank does."""
@@ -492,9 +491,9 @@ class Scheduler:
         self._look_at(self._audits.look(now), now)
         if was_on:
             self._wait_for_sum(now)  # a block may have passed because no rank is left to check it
-        for rank in self._work.take_silent():
+        for rank, reason in self._work.take_silent().items():
             for stripe in self._sums.reduced_by(rank):
-                self._replace(stripe, now)
+                self._replace(stripe, reason, now)
 
     def _look_at(self, when: float, now: float) -> None:
         if when < self._late_timer:
@@ -546,15 +545,15 @@ class Scheduler:
         for reducer in steps.ask:
             self._tell_of_reducers(reducer, now, itself=True)  # the message may have been lost
             self._say(reducer, Tell(generation=self._generation, round=self.round), now)
-        for unit in steps.redo:
+        for unit, why in steps.redo:
             if unit not in self._units and not self._is_redone(unit, now):
-                self._redo(unit, now)
-        for stripe in steps.replace:
+                self._redo(unit, why, now)
+        for stripe, why in steps.replace:
             if self._sums.reducer(stripe) == stripe:
                 self._participation.leave_out(stripe)
-            self._replace(stripe, now)
+            self._replace(stripe, why, now)
 
-    def _replace(self, stripe: int, now: float) -> None:
+    def _replace(self, stripe: int, why: str, now: float) -> None:
         """Have another rank reduce a stripe, for the rest of the round."""
         if not self._is_on:
             return
@@ -573,7 +572,7 @@ class Scheduler:
             ),
         )
         self._sums.is_reduced_by(stripe, chosen)
-        reason = f"round {self.round}: rank {chosen} reduces a stripe in place of rank {reducer}, which is late"
+        reason = f"round {self.round}: {why}: rank {chosen} reduces a stripe in place of rank {reducer}"
         self._actions.append(Note(kind="reducer", reason=reason, round=self.round, nodes=(reducer, chosen)))
         keep = NewReducer(generation=self._generation, round=self.round, stripe=stripe, reducer=chosen)
         resent = self._links.resent(len(self._sums.stripes[stripe]), self._settings.chunks, now)
@@ -588,11 +587,11 @@ class Scheduler:
             return False
         silent = self._policy.stuck_silent
         holding = self._work.assignments.holding(unit)
-        due = max((self._lateness.at(assignment, silent) for assignment, _ in holding), default=0.0)
+        due = max((self._deadlines.at(assignment, silent) for assignment, _ in holding), default=0.0)
         longest = 2 * redone.asked - self._began + self._settings.unknown_seconds
         return now < max(redone.asked + self._more_patience(redone.asked), min(due, longest))
 
-    def _redo(self, unit: int, now: float) -> None:
+    def _redo(self, unit: int, why: str, now: float) -> None:
         """A unit was reported as done but has not arrived: another rank does it, in the end the leader itself."""
         redone = self._sums.redone.setdefault(unit, Redone())
         provider, _ = self._providers.get(unit, (self._plan.owner(unit), 0.0))
@@ -604,6 +603,8 @@ class Scheduler:
         if helper is not None:
             self.late.add(provider)
             self._providers[unit] = (helper, now)
+            reason = f"round {self.round}: {why}: rank {helper} must compute unit {unit} again"
+            self._actions.append(Note(kind="reassigned", reason=reason, round=self.round, nodes=(provider, helper)))
             if helper != self._own:
                 self._tell_of_reducers(helper, now)  # the message may have been lost
             self._work.help(helper, (Part(unit, 0, self._plan.blocks),), now)
@@ -640,7 +641,7 @@ class Scheduler:
                     self._pace.held_up(assignment.rank, assignment.done, now - order.given)
         for rank in self._deliveries.over(now - self._began):
             self._participation.leave_out(rank)
-        self._lateness.over(now - self._began)
+        self._deadlines.over(now - self._began)
         self._work.begin(self.round, now)
         self._audits.close()
         self._units = {}
