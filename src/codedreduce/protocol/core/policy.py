@@ -90,6 +90,8 @@ class Policy:
     slow_checks: int = 6  # checks during which the leader waits for a reducer that lacks many units: vectors are slow
     unknown_slow_checks: int = 10  # the same while no vector's time is known
 
+    just_reported: float = 0.1  # work reported so recently, of the elapsed time, is redone if its rank is lost
+
     # -- audits
 
     check_timeout: float = 2.0  # a checker is late after this many times its expected time ...

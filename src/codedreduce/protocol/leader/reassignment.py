@@ -59,6 +59,7 @@ class Reassignment:
         self._noted: set[int] = set()  # the ranks in `_catch_up`
         self._bets: dict[int, bool] = {}  # units with a bet in this round, and whether the budget counted it
         self.failed: dict[int, dict[int, str]] = {}  # by unit: the ranks that failed at it in this round, and why
+        self._late: set[int] = set()  # ranks that were late in this round
         self._silent: dict[int, str] = {}  # ranks to replace as reducers, and why, since the last `take_silent`
         self._began = 0.0
         self._ask_again_at = self._far_too_late = float("inf")
@@ -75,6 +76,7 @@ class Reassignment:
         self._noted = set()
         self._bets = {}
         self._silent = {}
+        self._late = set()
 
     def first_look(self) -> float:
         """All ranks have their assignments: when to check on them, even if none of them ever reports."""
@@ -83,6 +85,14 @@ class Reassignment:
         self._ask_again_at = max(due, default=float("inf"))
         self._far_too_late = self._began + self._policy.bets_unlimited * (self._ask_again_at - self._began)
         return self._next_look()
+
+    def was_late(self, rank: int) -> None:
+        """Others did work of a rank, or it delivered nothing that is of use."""
+        self._late.add(rank)
+
+    def late(self) -> tuple[int, ...]:
+        """The ranks that were late in this round."""
+        return tuple(sorted(self._late))
 
     def take_silent(self) -> dict[int, str]:
         """The late ranks that did not answer since the last call, with the reason to replace them as reducers."""
@@ -102,6 +112,28 @@ class Reassignment:
         self._deadlines.expect(assignment, now)
         self._note(assignment, now)
         self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now)
+
+    def hand_out(self, unit: int, blocks: Iterable[int], now: float) -> None:
+        """Assign those of these blocks of a unit that no rank does: a rank did less than its assignment, or is back."""
+        covered = {
+            block for _, order in self.assignments.holding(unit) if not order.is_relieved and not order.is_trial
+            for block in range(order.part.first, order.part.last)
+        }  # fmt: skip
+        missing = [block for block in blocks if block not in covered]
+        if missing and (helper := self._least_busy(unit)) is not None:
+            first = next((block for block in range(self._plan.blocks) if block not in missing), self._plan.blocks)
+            parts = [Part(unit, 0, first)] if first else []
+            parts += [Part(unit, block, block + 1) for block in missing if block >= first]
+            self.help(helper, tuple(parts), now)
+
+    def _least_busy(self, unit: int) -> int | None:
+        assignments, participation = self.assignments, self._participation
+        group = [rank for rank in self._plan.readers(unit) if not self.has_failed(rank, unit)]
+        able = [rank for rank in group if participation.can_help(rank)]
+        able = able or [rank for rank in group if participation.can_compute(rank)]
+        return min(
+            able, key=lambda rank: (assignments.of(rank).is_stuck, assignments.of(rank).blocks, rank), default=None
+        )
 
     def given_again(self, rank: int, now: float, did: WorkOrder | None = None) -> tuple[Part, ...]:
         """The parts that a returning rank still owes, timed from now on; without the one it has just done."""
