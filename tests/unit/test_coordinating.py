@@ -240,7 +240,7 @@ def test_what_was_lost_twice_rank_0_does_itself(desk: Desk) -> None:
 def test_a_sum_that_did_not_arrive_is_wanted_again_of_all_that_kept_it(desk: Desk) -> None:
     desk.begin(5, 50.0)
     desk.all_done()
-    desk.lead._sums.is_reduced_by(5, 0)  # so that another is the first to be asked
+    desk.lead._sums.missing.is_reduced_by(5, 0)  # so that another is the first to be asked
     kept = [2]
     for _ in range(20):
         for rank, message in desk.sum_is_late([2], own_lacks=[]):

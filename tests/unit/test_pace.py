@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from codedreduce.protocol.core.policy import DEFAULT_POLICY
 from codedreduce.protocol.leader.pace import NEVER, Links, Pace
-from codedreduce.protocol.leader.participation import LEFT_OUT, Participation
+from codedreduce.protocol.leader.participation import Participation
 
 
 def after(*rounds: dict[int, float]) -> Pace:
@@ -151,7 +152,7 @@ def test_when_most_are_silent_they_are_awaited() -> None:
 def test_a_rank_that_cannot_deliver_comes_back_when_it_begins_in_time() -> None:
     standing = in_round(3)
     standing.leave_out(2)
-    for number in range(4, 4 + 2 * LEFT_OUT):
+    for number in range(4, 4 + 2 * DEFAULT_POLICY.excluded_rounds):
         for rank in range(6):
             standing.heard(rank, number - 1 + (0.9 if rank == 2 else 0.0))
         standing.begin(number, float(number))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from codedreduce.protocol.leader.assignments import Helper, Rest, relieve
 from codedreduce.protocol.leader.distribution import Allotment, Sending, Speed, share_out, stripe_weights, through_at
+from codedreduce.protocol.leader.stragglers import Helper, Rest, relieve
 from codedreduce.schemes import Part
 
 BLOCKS = 8

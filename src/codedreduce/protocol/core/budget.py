@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-#: The head start while nothing is known, as a fraction of the time that a share took.
-UNKNOWN = 1.0
-
-#: Limits for bets on subjects that did not need one last time. A fifth of all subjects may have an open bet at a time.
-#: For every delivered share a fifth of a bet may be lost. Unused credit is saved, up to `SAVED` for each subject.
-A_FIFTH = 0.2
-SAVED = 1.0
+from codedreduce.protocol.core.policy import Policy
 
 
 class Budget:
     """The bets that may be made: from saved credit, and on subjects that needed one last time.
 
-    Subjects of bets are shares of a tree, or units of ranks that are late.
+    Subjects of bets are shares of a tree, or units of ranks that are late. Unused credit is saved.
     """
 
-    def __init__(self, members: int) -> None:
-        self._members = members
+    def __init__(self, members: int, policy: Policy) -> None:
+        self._most_open = max(1, policy.open_bets * members)
+        self._earned = policy.bet_credit
         self._needy: set[int] = set()  # subjects that another node had to deliver last time
-        self._most_credit = SAVED * members
+        self._most_credit = policy.most_credit * members
         self._credit = self._most_credit / 2
 
     def save(self) -> None:
         """Add credit: something was delivered."""
-        self._credit = min(self._most_credit, self._credit + A_FIFTH)
+        self._credit = min(self._most_credit, self._credit + self._earned)
 
     def is_needy(self, subject: int) -> bool:
         """True if another node had to deliver this subject last time."""
@@ -37,7 +32,7 @@ class Budget:
 
     def may_bet(self, open_bets: int) -> bool:
         """True if one more bet may be made: there is saved credit, or few bets are open."""
-        return self._credit >= 1 or open_bets < max(1, A_FIFTH * self._members)
+        return self._credit >= 1 or open_bets < self._most_open
 
     def bet_made(self) -> None:
         """Record that a node was asked to do the work of another."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from codedreduce.errors import UsageError
 from codedreduce.protocol.core.audits import Audit
+from codedreduce.protocol.core.policy import DEFAULT_POLICY, Policy
 from codedreduce.schemes import StripedPlan
 from codedreduce.schemes.striped import OVER_A_NETWORK, Costs
 
@@ -80,6 +81,7 @@ class Settings:
     itemsize: int = field(init=False)  # bytes of a number on the wire
     exact_itemsize: int = field(init=False)  # bytes of a number that travels in its own type
     audit: Audit | None = None  # which fraction is computed twice and compared; None: nothing
+    policy: Policy = DEFAULT_POLICY  # constants of the reaction to stragglers
     announce: bool = True  # offer a pushed sum ahead of its bytes; useless if bytes arrive as fast as offers
 
     def __post_init__(self) -> None:

@@ -1,21 +1,21 @@
-"""The assignment of each rank in a round: parts that it has not delivered, and its known progress.
-
-`relief` says how idle ranks take over the work of a late rank: a pure function of its progress and of the idle ranks.
-
-Idle ranks take blocks from the last one backwards, as many as let all finish soonest. The owner keeps what it has
-begun, unless it seems to be stuck. Then the idle ranks take all of its blocks, and may repeat some.
-
-A block that travels alone is one more vector on a link. Where vectors are short compared with blocks, helpers take
-blocks one by one, last of all the one that the owner may be computing. Where vectors are long, one helper computes as
-many blocks as possible into one vector.
-"""
+"""The assignment of each rank in a round: parts that it has not delivered, its known progress, and its deadlines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import heapq
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 
+from codedreduce.protocol.core.settings import Settings
+from codedreduce.protocol.leader.pace import Links, Pace
+from codedreduce.protocol.leader.stragglers import RankView
 from codedreduce.schemes import Part
+
+#: Entries of the agenda above which the void ones are removed.
+MOST_VOID = 64
 
 
 @dataclass(slots=True)
@@ -141,115 +141,113 @@ class Assignments:
         ]
 
 
-#: The least time to save, as a fraction of a block's time; otherwise nothing is taken.
-SAVES = 0.5
+class Deadlines:
+    """The expected times of ranks in this round; and an agenda: which ranks to check, and when."""
 
-Dealt = tuple[tuple[int, tuple[Part, ...]], ...]
+    def __init__(self, settings: Settings, pace: Pace, links: Links, *, shows_progress: bool) -> None:
+        self._settings = settings
+        self._policy = policy = settings.policy
+        self._pace = pace
+        self._links = links
+        self._shows_progress = shows_progress  # a unit of one block shows none before it is done
+        self._rounds: deque[float] = deque(maxlen=policy.rounds_timed)
+        self._round = 0.0
+        self._slower: list[float] = []  # block times of ranks that have finished, as multiples of the expected ones
+        self._later: list[float] = []  # seconds by which these ranks began later than expected
+        self.slowdown = 1.0
+        self._delay = 0.0
+        self._most = MOST_VOID
+        self._agenda: list[
+            tuple[float, int, int, Assignment]
+        ] = []  # when to check which rank; void if the stamp differs
 
+    def begin(self) -> None:
+        """Begin a new round."""
+        self._round = median(self._rounds) if self._rounds else 0.0
+        self._slower = []
+        self._later = []
+        self.slowdown = 1.0
+        self._delay = 0.0
+        self._agenda = []
 
-@dataclass(frozen=True, kw_only=True)
-class Helper:
-    """An idle rank: its seconds per block, and how long its link is still busy."""
+    def over(self, seconds: float) -> None:
+        """A round is over, after `seconds`."""
+        self._rounds.append(seconds)
 
-    rank: int
-    block: float
-    link: float = 0.0
+    def expect(self, assignment: Assignment, now: float, lag: float = 0.0) -> None:
+        """A rank has work from now on: note when it should be done, and when to check."""
+        each = self._pace.block(assignment.rank) or self._pace.usual()
+        if each is None:
+            return  # no rank's pace is known
+        assignment.each = each
+        assignment.since = assignment.moved = now
+        assignment.expected = now + lag + assignment.blocks * each
+        self.look_at(assignment, self.at(assignment, self._policy.ask_after))
 
+    def through(self, assignment: Assignment, block: float, now: float) -> None:
+        """A rank has finished its assignment: update how much slower and later all ranks are in this round."""
+        expected = assignment.expected - assignment.since
+        if expected > 0:
+            slower = max(1.0, block / assignment.each)
+            insort(self._slower, slower)
+            insort(self._later, max(0.0, now - assignment.since - slower * expected))
+            self._pace.ended(max(0.0, (now - assignment.since) / expected - 1))
+            self.slowdown = self._slower[len(self._slower) // 3]
+            self._delay = self._later[len(self._later) // 3]
 
-@dataclass(frozen=True, kw_only=True)
-class Rest:
-    """The rest of a part: `done` blocks of it are done, `begun` are begun. Each takes the owner `pace` seconds, from
-    `ahead` seconds on. An infinite pace: the owner does nothing.
-    """
+    def view(self, assignment: Assignment, *, is_present: bool = True, is_current: bool = True) -> RankView:
+        """What is known of a rank with work."""
+        settings, policy = self._settings, self._policy
+        expected = self.slowdown * (assignment.expected - assignment.since)
+        if settings.head_start:
+            known = self._pace.block(assignment.rank) is not None
+            fraction = settings.head_start if known else max(policy.unknown_margin, settings.head_start)
+            of_a_round = policy.round_margin * settings.head_start * self._round
+            margin = max(fraction * expected, of_a_round, self.least)
+        else:
+            margin = settings.least_head_start
+        return RankView(
+            rank=assignment.rank, since=assignment.since, expected=expected, margin=margin,
+            pace=assignment.pace(self.slowdown), moved=assignment.moved, heard=assignment.heard, asked=assignment.asked,
+            is_present=is_present, is_current=is_current, is_helping=assignment.is_helping,
+            has_begun=assignment.has_begun, shows_progress=self._shows_progress, vector=self._links.vector,
+            spread=self._pace.spread() * expected, delay=0.0 if assignment.delivered else self._delay,
+            round=self._round, least_timeout=self.least,
+        )  # fmt: skip
 
-    part: Part
-    pace: float
-    done: int = 0
-    begun: int = 0
-    ahead: float = 0.0
+    def at(self, assignment: Assignment, part: float) -> float:
+        """When this fraction of a rank's margin has passed."""
+        return self.view(assignment).late_at(part, self._policy)
 
     @property
-    def is_stuck(self) -> bool:
-        """Whether the owner seems to do nothing."""
-        return self.pace == float("inf")
+    def least(self) -> float:
+        """The least timeout for an answer."""
+        return max(self._settings.least_head_start, self._held_up())
 
-    def through(self, end: int, vector: float) -> float:
-        """When the owner finishes the blocks before `end`."""
-        left = end - self.part.first - self.done
-        return self.ahead + left * self.pace + vector if left > 0 else max(0.0, self.ahead)
+    def _held_up(self) -> float:
+        """How long a small message may wait behind vectors on a link."""
+        unknown = 0.0 if self._links.is_known else self._settings.unknown_seconds
+        return self._policy.vector_queue * max(self._links.vector, unknown)
 
+    # -- the agenda
 
-@dataclass(frozen=True, kw_only=True)
-class Relief:
-    """The block before which the owner stops, and the parts of each helper."""
+    def look_at(self, assignment: Assignment, when: float) -> None:
+        """Check a rank at that time, unless its assignment has changed."""
+        heapq.heappush(self._agenda, (when, assignment.rank, assignment.stamp, assignment))
+        if len(self._agenda) > self._most:  # mostly void: a rank reports its progress often
+            self._agenda = [one for one in self._agenda if one[2] == one[3].stamp]
+            heapq.heapify(self._agenda)
+            self._most = max(MOST_VOID, 2 * len(self._agenda))
 
-    end: int
-    parts: Dealt
+    def next_look(self) -> float:
+        """The time of the next check."""
+        while self._agenda and self._agenda[0][2] != self._agenda[0][3].stamp:
+            heapq.heappop(self._agenda)
+        return self._agenda[0][0] if self._agenda else float("inf")
 
-
-def relieve(rest: Rest, helpers: Sequence[Helper], vector: float, ranks: int) -> Relief | None:
-    """The work that helpers, the best ones first, take over; None if that does not pay.
-
-    >>> idle = [Helper(rank=0, block=1.0), Helper(rank=1, block=1.0)]
-    >>> relieve(Rest(part=Part(3, 0, 8), pace=1.0, done=4, begun=5), idle, 0.0, 6)
-    Relief(end=6, parts=((0, (Part(unit=3, first=6, last=7), Part(unit=3, first=7, last=8))),))
-    >>> stuck = Rest(part=Part(3, 0, 4), pace=float("inf"))
-    >>> relieve(stuck, idle, 9.0, 6)
-    Relief(end=0, parts=((0, (Part(unit=3, first=0, last=4),)),))
-    >>> relieve(stuck, idle[:1], 0.0, 6).parts[0][1][-1]
-    Part(unit=3, first=0, last=1)
-    """
-    best: tuple[float, Relief] | None = None
-    for relief in _ways(rest, helpers, vector):
-        time = _time(rest, relief, helpers, vector, ranks)
-        if best is None or time < best[0]:
-            best = (time, relief)
-    if best is None or best[0] > rest.through(rest.part.last, vector) - SAVES * helpers[0].block:
-        return None
-    return best[1]
-
-
-def _ways(rest: Rest, helpers: Sequence[Helper], vector: float) -> Iterator[Relief]:
-    part = rest.part
-    if rest.is_stuck:
-        for count in range(1, min(len(helpers), part.blocks) + 1):
-            some = helpers[:count]
-            if part.first == 0 and vector * part.blocks > some[0].block:
-                yield Relief(end=0, parts=_in_one_go(part, some))
-            elif part.first == 0:
-                yield Relief(end=1, parts=_one_by_one(part, some))
-            else:
-                yield Relief(end=part.first, parts=_one_by_one(part, some))
-        return
-    for end in range(part.last - 1, part.first + rest.begun - 1, -1):
-        taken = Part(part.unit, end, part.last)
-        for count in range(1, min(len(helpers), taken.blocks) + 1):
-            deal = _in_one_go if end == 0 else _one_by_one
-            yield Relief(end=end, parts=deal(taken, helpers[:count]))
-
-
-def _time(rest: Rest, relief: Relief, helpers: Sequence[Helper], vector: float, ranks: int) -> float:
-    """When all would finish."""
-    theirs = max(
-        max(sum(part.blocks for part in parts) * helper.block + vector, helper.link + len(parts) * vector)
-        for helper, (_, parts) in zip(helpers, relief.parts, strict=False)
-    )
-    vectors = sum(len(parts) for _, parts in relief.parts)
-    own = 0.0 if rest.is_stuck else rest.through(relief.end, vector)
-    return max(own, theirs) + vectors * vector / ranks
-
-
-def _in_one_go(part: Part, helpers: Sequence[Helper]) -> Dealt:
-    """The first helper computes the first blocks of a unit as one sum, the others compute single blocks."""
-    end = -(-part.blocks // len(helpers))
-    first = (helpers[0].rank, (Part(part.unit, 0, end),))
-    return (first, *_one_by_one(Part(part.unit, end, part.last), helpers[1:])) if end < part.last else (first,)
-
-
-def _one_by_one(part: Part, helpers: Sequence[Helper]) -> Dealt:
-    """Deal out single blocks. Each helper does the later ones later, and a unit's first one last of all."""
-    shares: list[list[Part]] = [[] for _ in helpers]
-    for position, block in enumerate(range(part.last - 1, part.first - 1, -1)):
-        shares[position % len(helpers)].append(Part(part.unit, block, block + 1))
-    ordered = (sorted(share, key=lambda one: one.first or part.last) for share in shares)
-    return tuple((helper.rank, tuple(share)) for helper, share in zip(helpers, ordered, strict=True) if share)
+    def due(self, now: float) -> list[Assignment]:
+        """The assignments to check now."""
+        assignments = []
+        while self.next_look() <= now:
+            assignments.append(heapq.heappop(self._agenda)[3])
+        return assignments

@@ -1,29 +1,28 @@
-"""The assignment of blocks to ranks at the start of a round, and the sizes of stripes: pure functions of known speeds.
+"""The start of a round: the assignment of blocks to ranks, the sizes of stripes, and trials of slow ranks.
 
 A block moved from one rank to another travels as a vector of its own. A whole unit that is moved travels as one vector,
 as before. So there are a few drafts: nothing moved, blocks moved, whole units moved, both moved. The leader uses the
 draft in which the last link is free soonest.
 
 Stripes are cut so that all links are free at the same time: a rank that sends more, or later, reduces less.
+
+`RoundStart` distributes work among the ranks that take part by their known seconds per block, and stripes by the load
+on their links. A rank that is slow in every round does less. A rank that was present but did nothing in some rounds
+gets no work; it still reduces its stripe. Such a rank, and one that is too slow for any work, gets a trial now and
+then: a block that another rank computes, too. So the leader sees it recover.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from codedreduce.schemes import Part
+from codedreduce.protocol.core.policy import DEFAULT_POLICY, Policy
+from codedreduce.protocol.core.settings import Settings
+from codedreduce.protocol.leader.pace import NEVER, Links, Pace
+from codedreduce.schemes import Part, StripedPlan
 from codedreduce.schemes.striped import FULL_WEIGHT
-
-#: Stripes differ only if their lengths would differ by more than this fraction of the usual stripe.
-WORTHWHILE = 0.2
-
-#: Another draft is used if it saves this fraction of the round.
-SAVES = 0.02
-
-#: Vectors that each rank sends beyond the first one delay each other, by this fraction of a vector.
-IN_THE_WAY = 0.15
 
 Can = Callable[[int, int], bool]
 
@@ -66,8 +65,9 @@ Loads = dict[int, Allotment]
 
 
 def share_out(
-    units: int, blocks: int, speeds: Mapping[int, Speed], can: Can, vector: float, owner: Owner = int
-) -> Loads:
+    units: int, blocks: int, speeds: Mapping[int, Speed], can: Can, vector: float, owner: Owner = int,
+    policy: Policy = DEFAULT_POLICY,
+) -> Loads:  # fmt: skip
     """The work of each rank that takes part, such that all links are free soonest.
 
     Every rank computes its own units, front to back, unless that is too slow. Units of ranks that do not take part go
@@ -94,8 +94,8 @@ def share_out(
             if by_units and not draft.move_units(price if price < float("inf") else 0.0):
                 continue
             draft.move_blocks(price)
-            end = through_at(draft.loads, speeds, vector)
-            if best is None or end < (1 - SAVES) * best[0]:
+            end = through_at(draft.loads, speeds, vector, policy.vector_delay)
+            if best is None or end < (1 - policy.draft_saving) * best[0]:
                 best = (end, draft.loads)
         if best is not None and not draft.is_uneven:
             break  # all ranks finish at about the same time
@@ -220,8 +220,15 @@ def sending(load: Allotment, speed: Speed, vector: float) -> Sending:
     return Sending(ready=ready, sent=sent)
 
 
-def through_at(loads: Mapping[int, Allotment], speeds: Mapping[int, Speed], vector: float) -> float:
+def through_at(
+    loads: Mapping[int, Allotment],
+    speeds: Mapping[int, Speed],
+    vector: float,
+    delay: float = DEFAULT_POLICY.vector_delay,
+) -> float:
     """When all links are free, out and in, if stripes are cut as they should be.
+
+    Vectors that a rank sends beyond its first one delay each other, by this fraction (`delay`) of a vector.
 
     >>> calm = {rank: Allotment({rank: 4}) for rank in range(4)}
     >>> through_at(calm, {rank: Speed(block=1.0) for rank in range(4)}, 1.0)
@@ -236,7 +243,7 @@ def through_at(loads: Mapping[int, Allotment], speeds: Mapping[int, Speed], vect
     most_kept = max(0.0, out - min(bottoms.values())) / (vector * (len(plans) - 1))
     vectors = sum(len(load.parts()) for load in loads.values())
     into = first + (most_kept * (vectors - 1) + 1 - most_kept) * vector
-    return max(last, out, into) + IN_THE_WAY * max(0, vectors / len(plans) - 1) * vector
+    return max(last, out, into) + delay * max(0, vectors / len(plans) - 1) * vector
 
 
 def _bottoms(plans: Mapping[int, Sending]) -> dict[int, float]:
@@ -249,8 +256,12 @@ def _bottoms(plans: Mapping[int, Sending]) -> dict[int, float]:
     return {rank: max(plan.sent, last, usual) for rank, plan in plans.items()}
 
 
-def stripe_weights(plans: Mapping[int, Sending], vector: float) -> dict[int, int]:
+def stripe_weights(
+    plans: Mapping[int, Sending], vector: float, least: float = DEFAULT_POLICY.stripe_saving
+) -> dict[int, int]:
     """The stripe weight of each rank, such that all links are free at the same time.
+
+    They are equal if they would differ by less than this fraction (`least`) of the usual stripe.
 
     >>> alike = {rank: Sending(ready=1.0, sent=2.0) for rank in range(4)}
     >>> stripe_weights(alike, 1.0)
@@ -261,7 +272,7 @@ def stripe_weights(plans: Mapping[int, Sending], vector: float) -> dict[int, int
     bottoms = _bottoms(plans)
     times = sorted(bottoms.values())
     usual = vector * (len(plans) - 1) / len(plans)
-    if times[-1] - times[0] <= WORTHWHILE * usual or not vector:
+    if times[-1] - times[0] <= least * usual or not vector:
         return dict.fromkeys(plans, FULL_WEIGHT)
     through = _fill(times, vector * (len(plans) - 1))
     largest = through - times[0]
@@ -276,3 +287,86 @@ def _fill(times: list[float], amount: float) -> float:
             return time + (amount - filled) / count
         filled += count * (following - time)
     raise AssertionError("unreachable: the last vessel has no end")
+
+
+class RoundStart:
+    """Plans of rounds, from the known paces of ranks and links."""
+
+    def __init__(self, plan: StripedPlan, settings: Settings, pace: Pace, links: Links, own: int = 0) -> None:
+        self._plan = plan
+        self._own = own
+        self._chunks = settings.chunks
+        self._policy = settings.policy
+        self._reducers = settings.reducers(plan)
+        self._noise = settings.least_head_start
+        self._pace = pace
+        self._links = links
+        self._taking_part: list[int] = []
+
+    def share_out(self, taking_part: list[int], present: Iterable[int]) -> Loads:
+        """The work of each rank."""
+        plan = self._plan
+        self._taking_part = taking_part
+        speeds = {rank: self._speed(rank) for rank in taking_part}
+        beginning = {rank: speed for rank, speed in speeds.items() if speed.lag < NEVER} or {
+            self._own: self._hoped(self._own)
+        }
+        loads = share_out(
+            len(plan.all_units), plan.blocks, beginning, lambda rank, unit: rank in plan.readers(unit),
+            self._links.vector, plan.owner, self._policy,
+        )  # fmt: skip
+        self._cover(loads, set(present))
+        return loads
+
+    def _speed(self, rank: int) -> Speed:
+        usual, lag = self._pace.usual() or 1.0, self._pace.lag(rank)
+        if lag < self._policy.late_start * usual * self._plan.blocks:
+            lag = 0.0
+        block = self._pace.block(rank) or usual
+        if lag + self._plan.blocks * block <= self._noise:  # so short a time is noise
+            return Speed(block=usual)
+        return Speed(block=block, lag=lag)
+
+    def _hoped(self, rank: int) -> Speed:
+        """The speed assumed for a rank that has work, even if it has not begun its work in recent rounds."""
+        speed = self._speed(rank)
+        return speed if speed.lag < NEVER else replace(speed, lag=0.0)
+
+    def _cover(self, loads: Loads, present: set[int]) -> None:
+        """Assign units that no participant can do to ranks that are present, however slow."""
+        given = {part.unit for load in loads.values() for part in load.parts()}
+        for unit in self._plan.all_units:
+            if unit not in given:
+                able = [rank for rank in self._plan.readers(unit) if rank in present]
+                if able:
+                    loads.setdefault(able[0], Allotment()).firsts[unit] = self._plan.blocks
+
+    def trial(self, rank: int, round_: int) -> Part | None:
+        """The trial of a rank without work in a round."""
+        if rank not in self._taking_part or (round_ + rank) % self._policy.trial_every:
+            return None
+        return Part(self._plan.own(rank).start, 0, 1)
+
+    def weights(self, loads: Loads) -> tuple[tuple[int, int], ...]:
+        """The weights of the stripes that differ from the usual weights."""
+        vector = self._links.vector
+        plans = {rank: sending(loads.get(rank, Allotment()), self._hoped(rank), vector) for rank in self._taking_part}
+        if self._reducers < self._plan.workers:
+            weights = dict.fromkeys(plans, FULL_WEIGHT)
+        else:
+            weights = stripe_weights(plans, vector, self._policy.stripe_saving)
+        usual = self._plan.weights(self._reducers, {})
+        exceptions = {rank: 0 for rank in self._plan.computing if usual[rank] and rank not in weights}
+        lacking = len(exceptions)
+        for rank, weight in weights.items():
+            if usual[rank]:
+                if weight != FULL_WEIGHT:
+                    exceptions[rank] = weight
+            elif lacking:  # in place of a rank that reduces nothing
+                exceptions[rank] = FULL_WEIGHT
+                lacking -= 1
+        return tuple(sorted(exceptions.items()))
+
+    def stripes(self, weights: Iterable[tuple[int, int]]) -> tuple[range, ...]:
+        """The chunks that each rank reduces."""
+        return self._plan.stripes(self._chunks, self._plan.weights(self._reducers, dict(weights)))

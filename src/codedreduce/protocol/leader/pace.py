@@ -32,18 +32,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from statistics import median
 
-#: Rounds that are remembered of a rank.
-REMEMBERED = 4
-
-#: A rank is known to begin late when it did so in this many rounds.
-LAGS_NEEDED = 4
-
-#: A slow rank has recovered when a block takes it at most this many times as long as the others.
-RECOVERED_WITHIN = 2.0
-
-#: Values that are remembered of the time by which ranks exceeded what was expected, of all ranks together.
-EXCESSES = 64
-
+from codedreduce.protocol.core.policy import DEFAULT_POLICY, Policy
 
 #: The start time of a rank that had not begun when others had done its work.
 NEVER = float("inf")
@@ -52,10 +41,11 @@ NEVER = float("inf")
 class Pace:
     """Times of ranks, by rank."""
 
-    def __init__(self, ranks: int) -> None:
-        self._blocks: list[deque[float]] = [deque(maxlen=REMEMBERED) for _ in range(ranks)]
-        self._lags: list[deque[float]] = [deque(maxlen=REMEMBERED) for _ in range(ranks)]
-        self._over: deque[float] = deque(maxlen=EXCESSES)
+    def __init__(self, ranks: int, policy: Policy = DEFAULT_POLICY) -> None:
+        self._policy = policy
+        self._blocks: list[deque[float]] = [deque(maxlen=policy.rounds_of_pace) for _ in range(ranks)]
+        self._lags: list[deque[float]] = [deque(maxlen=policy.rounds_of_pace) for _ in range(ranks)]
+        self._over: deque[float] = deque(maxlen=policy.spread_values)
         self._now: dict[int, tuple[int, float]] = {}  # by rank: blocks done in this round, and seconds per block
         self._usual: float | None = None
         self._spread = 0.0
@@ -64,7 +54,7 @@ class Pace:
         """A round begins: compute the usual pace again. All ranks are looked at only here, not for every message."""
         self._now = {}
         self._usual = _at(0.5, [one for one in map(self.block, range(len(self._blocks))) if one is not None])
-        self._spread = _at(0.4, self._over) or 0.0
+        self._spread = _at(self._policy.spread_part, self._over) or 0.0
 
     def did(self, rank: int, each: float, blocks: int = 1) -> None:
         """A rank has done some blocks, in `each` seconds per block; its blocks of one round count once."""
@@ -74,7 +64,7 @@ class Pace:
             self._blocks[rank].pop()
             each = (before * took + blocks * each) / (before + blocks)
             blocks += before
-        elif known is not None and usual is not None and known > RECOVERED_WITHIN * usual >= each:
+        elif known is not None and usual is not None and known > self._policy.recovered_within * usual >= each:
             self._blocks[rank].clear()  # it has recovered
         self._now[rank] = (blocks, each)
         self._blocks[rank].append(each)
@@ -83,7 +73,7 @@ class Pace:
 
     def began(self, rank: int, lag: float) -> None:
         """A rank began with its work `lag` seconds into the round."""
-        if lag <= self.lag(rank) / RECOVERED_WITHIN:
+        if lag <= self.lag(rank) / self._policy.recovered_within:
             self._lags[rank].clear()  # it no longer begins late
         self._lags[rank].append(max(0.0, lag))
 
@@ -101,7 +91,7 @@ class Pace:
 
     def lag(self, rank: int) -> float:
         """Least seconds into a round until a rank begins, if known from enough rounds, else 0; infinite if never."""
-        return min(self._lags[rank]) if len(self._lags[rank]) >= LAGS_NEEDED else 0.0
+        return min(self._lags[rank]) if len(self._lags[rank]) >= self._policy.lags_needed else 0.0
 
     def usual(self) -> float | None:
         """Seconds per block of the median rank."""
@@ -125,16 +115,6 @@ def _at(part: float, values: Sequence[float]) -> float | None:
     return sorted(values)[int(part * (len(values) - 1))] if values else None
 
 
-#: A link is slow if its chunks take SLOWER times as long as most others', and longer by this fraction of the round.
-SLOWER, OF_A_ROUND = 4.0, 0.15
-
-#: It must be slow in this many rounds in a row: a single delay is not the link.
-ROUNDS = 3
-
-#: Times of at least this many ranks must be known: fewer ranks have no majority to compare with.
-RANKS = 3
-
-
 class Deliveries:
     """The time from when a rank has computed its unit until all of the leader's stripe of it has arrived.
 
@@ -148,7 +128,8 @@ class Deliveries:
     [3]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy = DEFAULT_POLICY) -> None:
+        self._policy = policy
         self._sent: dict[int, float] = {}
         self._took: dict[int, float] = {}
         self._slow: Counter[int] = Counter()  # rounds in a row
@@ -169,24 +150,23 @@ class Deliveries:
 
     def over(self, seconds: float) -> list[int]:
         """The round is over, after `seconds`; return the ranks now known to have a slow link."""
-        if len(self._took) < RANKS:
+        policy = self._policy
+        if len(self._took) < policy.slow_link_ranks:
             return []
         usual = median(self._took.values())
         slow = [
-            rank for rank, took in self._took.items() if took > SLOWER * usual and took - usual > OF_A_ROUND * seconds
-        ]
+            rank for rank, took in self._took.items()
+            if took > policy.slow_link * usual and took - usual > policy.slow_link_round * seconds
+        ]  # fmt: skip
         for rank in list(self._slow):
             if rank in self._took and rank not in slow:
                 del self._slow[rank]
         self._slow.update(slow)
-        found = sorted(rank for rank, rounds in self._slow.items() if rounds >= ROUNDS)
+        found = sorted(rank for rank, rounds in self._slow.items() if rounds >= policy.slow_link_rounds)
         for rank in found:
             del self._slow[rank]
         return found
 
-
-#: Rounds that are remembered. The quickest counts: a sum may be late for reasons other than the vector's length.
-VECTORS_REMEMBERED = 32
 
 #: Steps of the bisection that finds a vector's seconds.
 HALVINGS = 16
@@ -195,11 +175,11 @@ HALVINGS = 16
 class Links:
     """The outgoing links of all ranks in this round, and a vector's seconds as recent rounds have shown them."""
 
-    def __init__(self, ranks: int, unknown: float = 0.5, own: int = 0) -> None:
+    def __init__(self, ranks: int, unknown: float = 0.5, own: int = 0, policy: Policy = DEFAULT_POLICY) -> None:
         self._ranks = ranks
         self._own = own
         self._unknown = unknown
-        self._seconds: deque[float] = deque(maxlen=VECTORS_REMEMBERED)
+        self._seconds: deque[float] = deque(maxlen=policy.vectors_timed)
         self.vector: float = 0.0
         self.is_known = False
         self._chunks = 1

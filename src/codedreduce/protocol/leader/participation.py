@@ -12,19 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from codedreduce.protocol.core.audits import Mistakes
-
-#: Rounds for which a rank that did not deliver or reduce is excluded, at first and at most; they double each time.
-LEFT_OUT, LEFT_OUT_AT_MOST = 4, 256
-
-#: An excluded rank takes part again when it begins a round within this fraction of the time that a round takes.
-IN_TIME = 0.3
+from codedreduce.protocol.core.policy import DEFAULT_POLICY, Policy
 
 
 class Participation:
     """The known presence of the ranks. The leader's `own` rank is always present."""
 
-    def __init__(self, own: int = 0, mistakes: Mistakes | None = None) -> None:
+    def __init__(self, own: int = 0, mistakes: Mistakes | None = None, policy: Policy = DEFAULT_POLICY) -> None:
         self._own = own
+        self._policy = policy
         self._mistakes = mistakes
         self.present: set[int] = {own}
         self._away: set[int] = set()  # ranks that are new, or take another's state
@@ -78,7 +74,7 @@ class Participation:
         self._catch_up.discard(rank)
         if rank not in self._heard:
             self._heard.add(rank)
-            if now - self._began <= IN_TIME * self._took:
+            if now - self._began <= self._policy.begun_in_time * self._took:
                 self._in_time.add(rank)
 
     def leaves(self, rank: int) -> None:
@@ -156,6 +152,6 @@ class Participation:
         """A rank did not deliver or reduce: exclude it for some rounds, unless many ranks are excluded already."""
         others = sum(1 for one in self.present if self.is_left_out(one))
         if rank != self._own and not self.is_left_out(rank) and 3 * (others + 1) <= len(self.present):
-            _, rounds = self._left_out.get(rank, (0, LEFT_OUT // 2))
-            rounds = min(LEFT_OUT_AT_MOST, 2 * rounds)
+            _, rounds = self._left_out.get(rank, (0, self._policy.excluded_rounds // 2))
+            rounds = min(self._policy.most_excluded_rounds, 2 * rounds)
             self._left_out[rank] = (self._round + rounds, rounds)

@@ -21,28 +21,14 @@ from dataclasses import replace
 from itertools import islice
 
 from codedreduce.protocol.core.budget import Budget
-from codedreduce.protocol.core.events import Actions
+from codedreduce.protocol.core.events import Actions, Note
 from codedreduce.protocol.core.messages import Cut, Do, Message, Tell
-from codedreduce.protocol.leader.assignments import Assignment, Assignments, Helper, Relief, Rest, WorkOrder, relieve
+from codedreduce.protocol.core.policy import Policy
+from codedreduce.protocol.leader.assignments import Assignment, Assignments, Deadlines, WorkOrder
 from codedreduce.protocol.leader.pace import NEVER, Links, Pace
 from codedreduce.protocol.leader.participation import Participation
-from codedreduce.protocol.leader.stragglers import ASKED, BEHIND, NOT_BEGUN, SILENT, Stragglers
+from codedreduce.protocol.leader.stragglers import Decision, Helper, Relief, Remedy, Rest, decide, relieve
 from codedreduce.schemes import Part, StripedPlan
-
-#: Helpers that are this many times slower than usual are asked last.
-TOO_SLOW = 3.0
-
-#: A report of a rank is valid for this fraction of the time that it needs for a block.
-FRESH = 0.5
-
-#: Number of idle ranks that are searched for quick ones that can read a unit's samples.
-LOOKED_THROUGH = 64
-
-#: The leader checks and asks a rank without helpers again after this fraction of the time that the rank has had.
-LATER = 0.1
-
-#: When a round has taken this many times the time expected of all ranks, the budget no longer limits bets.
-FAR_TOO_LATE = 4.0
 
 Say = Callable[[int, Message, float], None]
 
@@ -51,21 +37,20 @@ class Reassignment:
     """The late and the idle ranks of a round."""
 
     def __init__(
-        self, actions: Actions, plan: StripedPlan, participation: Participation, pace: Pace, links: Links,
-        lateness: Stragglers, say: Say, *, own: int = 0, generation: int = 0,
+        self, actions: Actions, plan: StripedPlan, policy: Policy, participation: Participation, pace: Pace,
+        links: Links, deadlines: Deadlines, say: Say, *, own: int = 0, generation: int = 0,
     ) -> None:  # fmt: skip
         self._actions = actions
         self._plan = plan
+        self._policy = policy
         self._own = own
-        # A unit of one block shows no progress before it is done: a rank that answers may be computing it.
-        self._not_begun = NOT_BEGUN if plan.blocks > 1 else SILENT
         self._participation = participation
         self._pace = pace
         self._links = links
-        self._lateness = lateness
+        self._deadlines = deadlines
         self._say = say
         self.assignments = Assignments()
-        self.budget = Budget(len(plan.all_units))
+        self.budget = Budget(len(plan.all_units), policy)
         self.round = 0
         self._generation = generation
         self.is_acting = False
@@ -74,7 +59,8 @@ class Reassignment:
         self._noted: set[int] = set()  # the ranks in `_catch_up`
         self._bets: dict[int, bool] = {}  # units with a bet in this round, and whether the budget counted it
         self.failed: dict[int, dict[int, str]] = {}  # by unit: the ranks that failed at it in this round, and why
-        self._silent: list[int] = []  # ranks that did not answer, since the last `take_silent`
+        self._late: set[int] = set()  # ranks that were late in this round
+        self._silent: dict[int, str] = {}  # ranks to replace as reducers, and why, since the last `take_silent`
         self._began = 0.0
         self._ask_again_at = self._far_too_late = float("inf")
 
@@ -89,33 +75,65 @@ class Reassignment:
         self._catch_up = []
         self._noted = set()
         self._bets = {}
-        self._silent = []
+        self._silent = {}
+        self._late = set()
 
     def first_look(self) -> float:
         """All ranks have their assignments: when to check on them, even if none of them ever reports."""
-        due = (self._lateness.at(assignment, SILENT) for assignment in self.assignments.all() if assignment.each)
+        silent = self._policy.stuck_silent
+        due = (self._deadlines.at(assignment, silent) for assignment in self.assignments.all() if assignment.each)
         self._ask_again_at = max(due, default=float("inf"))
-        self._far_too_late = self._began + FAR_TOO_LATE * (self._ask_again_at - self._began)
+        self._far_too_late = self._began + self._policy.bets_unlimited * (self._ask_again_at - self._began)
         return self._next_look()
 
-    def take_silent(self) -> list[int]:
-        """The late ranks that did not answer, since the last call."""
-        silent, self._silent = self._silent, []
+    def was_late(self, rank: int) -> None:
+        """Others did work of a rank, or it delivered nothing that is of use."""
+        self._late.add(rank)
+
+    def late(self) -> tuple[int, ...]:
+        """The ranks that were late in this round."""
+        return tuple(sorted(self._late))
+
+    def take_silent(self) -> dict[int, str]:
+        """The late ranks that did not answer since the last call, with the reason to replace them as reducers."""
+        silent, self._silent = self._silent, {}
         return silent
 
     def give(self, rank: int, parts: Iterable[Part], now: float) -> None:
         """Assign parts to a rank at the start of a round."""
         assignment = self.assignments.give(rank, [WorkOrder(part, now) for part in parts])
         lag = self._pace.lag(rank)
-        self._lateness.expect(assignment, now, lag if lag < NEVER else 0.0)
+        self._deadlines.expect(assignment, now, lag if lag < NEVER else 0.0)
 
     def help(self, rank: int, parts: tuple[Part, ...], now: float) -> None:
         """Have a rank compute parts in place of another."""
         assignment = self.assignments.give(rank, [WorkOrder(part, now, helps=True) for part in parts])
         self._idle.pop(rank, None)
-        self._lateness.expect(assignment, now)
+        self._deadlines.expect(assignment, now)
         self._note(assignment, now)
         self._say(rank, Do(generation=self._generation, round=self.round, parts=parts), now)
+
+    def hand_out(self, unit: int, blocks: Iterable[int], now: float) -> None:
+        """Assign those of these blocks of a unit that no rank does: a rank did less than its assignment, or is back."""
+        covered = {
+            block for _, order in self.assignments.holding(unit) if not order.is_relieved and not order.is_trial
+            for block in range(order.part.first, order.part.last)
+        }  # fmt: skip
+        missing = [block for block in blocks if block not in covered]
+        if missing and (helper := self._least_busy(unit)) is not None:
+            first = next((block for block in range(self._plan.blocks) if block not in missing), self._plan.blocks)
+            parts = [Part(unit, 0, first)] if first else []
+            parts += [Part(unit, block, block + 1) for block in missing if block >= first]
+            self.help(helper, tuple(parts), now)
+
+    def _least_busy(self, unit: int) -> int | None:
+        assignments, participation = self.assignments, self._participation
+        group = [rank for rank in self._plan.readers(unit) if not self.has_failed(rank, unit)]
+        able = [rank for rank in group if participation.can_help(rank)]
+        able = able or [rank for rank in group if participation.can_compute(rank)]
+        return min(
+            able, key=lambda rank: (assignments.of(rank).is_stuck, assignments.of(rank).blocks, rank), default=None
+        )
 
     def given_again(self, rank: int, now: float, did: WorkOrder | None = None) -> tuple[Part, ...]:
         """The parts that a returning rank still owes, timed from now on; without the one it has just done."""
@@ -126,7 +144,7 @@ class Reassignment:
             for order in owed:
                 order.given = now
             assignment.done = 0
-            self._lateness.expect(assignment, now)
+            self._deadlines.expect(assignment, now)
         return tuple(order.part for order in owed)
 
     def is_out(self, rank: int) -> None:
@@ -166,7 +184,7 @@ class Reassignment:
             if was_asked:
                 self._note(assignment, now)
             else:
-                self._lateness.look_at(assignment, self._lateness.at(assignment, ASKED))
+                self._deadlines.look_at(assignment, self._deadlines.at(assignment, self._policy.ask_after))
 
     def delivered(self, assignment: Assignment, order: WorkOrder | None, now: float) -> None:
         """A rank has delivered a part, with or without an order for it."""
@@ -177,7 +195,7 @@ class Reassignment:
         if order is not None:
             self.assignments.take(assignment, order)
             if assignment.orders:
-                self._lateness.expect(assignment, now)
+                self._deadlines.expect(assignment, now)
                 if order.helps:
                     self._note(assignment, now)
         self.is_idle(assignment.rank)
@@ -189,7 +207,7 @@ class Reassignment:
         for order in [one for one in assignment.orders if one.part.unit == unit]:
             self.assignments.take(assignment, order)
         if assignment.orders:
-            self._lateness.expect(assignment, now)
+            self._deadlines.expect(assignment, now)
         self.is_idle(assignment.rank)
 
     def complete(self, unit: int, now: float) -> list[tuple[Assignment, WorkOrder, int]]:
@@ -200,7 +218,7 @@ class Reassignment:
             self.assignments.take(assignment, order)
             self._say(assignment.rank, Cut(generation=self._generation, round=self.round, unit=unit, end=0), now)
             if assignment.orders:
-                self._lateness.expect(assignment, now)
+                self._deadlines.expect(assignment, now)
             self.is_idle(assignment.rank)
         self._settle(unit, any(not order.helps and not order.is_trial for _, order, _ in left))
         return left
@@ -220,7 +238,7 @@ class Reassignment:
 
     def look(self, now: float) -> float:
         """Have idle ranks take over what late ones have not done; return when to check again."""
-        for assignment in self._lateness.due(now):
+        for assignment in self._deadlines.due(now):
             self._note(assignment, now)
         if not self.is_acting:
             self.is_acting = True
@@ -231,7 +249,7 @@ class Reassignment:
         return self._next_look()
 
     def _next_look(self) -> float:
-        return min(self._lateness.next_look() if self._idle else float("inf"), self._ask_again_at)
+        return min(self._deadlines.next_look() if self._idle else float("inf"), self._ask_again_at)
 
     def _ask_again(self, now: float) -> None:
         """Ask all late ranks: their reports may have been lost."""
@@ -240,17 +258,17 @@ class Reassignment:
                 assignment.rank != self._own
                 and assignment.orders
                 and self._is_alive(assignment)
-                and self._lateness.at(assignment, SILENT) <= now
+                and self._deadlines.at(assignment, self._policy.stuck_silent) <= now
             ):
                 self._say(assignment.rank, Tell(generation=self._generation, round=self.round), now)
-        self._ask_again_at = now + LATER * (now - self._began) + self._lateness.least
+        self._ask_again_at = now + self._policy.retry_elapsed * (now - self._began) + self._deadlines.least
 
     def _note(self, assignment: Assignment, now: float) -> None:
         """Note a rank with work that others could take."""
         if assignment.to_relieve() is not None:
             if self._is_alive(assignment):
                 finish = max(now, assignment.heard or assignment.since) + assignment.blocks * assignment.pace(
-                    self._lateness.slowdown
+                    self._deadlines.slowdown
                 )
             else:
                 finish = float("inf")
@@ -274,55 +292,42 @@ class Reassignment:
                 heapq.heappop(self._catch_up)
                 self._noted.discard(rank)
             if when > now:
-                self._lateness.look_at(assignment, when)
+                self._deadlines.look_at(assignment, when)
             elif stamp != assignment.stamp:
                 self._note(assignment, now)
 
     def _consider(self, assignment: Assignment, now: float) -> float | None:
-        """Relieve a rank if it is time to; return when to check it again, or None if no bet is possible now."""
-        lateness = self._lateness
-        if not self._is_alive(assignment):
-            return self._relieve(assignment, now, is_stuck=True)
-        if assignment.is_helping and now < lateness.at(assignment, ASKED):
-            return self._relieve(assignment, now)
-        if assignment.asked is not None:
-            due = max(lateness.answers_by(assignment, assignment.asked), lateness.at(assignment, SILENT))
-            if now < due:
-                return due
-            self._silent.append(assignment.rank)
-            return self._relieve(assignment, now, is_stuck=True)
-        if assignment.heard is None or now - assignment.heard > FRESH * assignment.pace(lateness.slowdown):
-            assignment.asked = now
-            self._say(assignment.rank, Tell(generation=self._generation, round=self.round), now)
-            return (
-                max(lateness.answers_by(assignment, now), lateness.at(assignment, SILENT))
-                if assignment.asked is not None
-                else now
-            )
-        if not assignment.has_begun:
-            due = lateness.at(
-                assignment, self._not_begun if self._participation.is_current(assignment.rank) else BEHIND
-            )
-            return due if now < due else self._relieve(assignment, now, is_stuck=True)
-        return self._relieve(assignment, now, is_stuck=lateness.seems_stuck(assignment, now))
+        """Do what is decided about a rank; return when to check it again, or None if no bet is possible now."""
+        rank = assignment.rank
+        view = self._deadlines.view(
+            assignment, is_present=self._is_alive(assignment), is_current=self._participation.is_current(rank)
+        )
+        decision = decide(view, now, self._policy)
+        match decision.remedy:
+            case Remedy.WAIT:
+                return decision.until
+            case Remedy.ASK:
+                assignment.asked = now
+                self._say(rank, Tell(generation=self._generation, round=self.round), now)
+                return decision.until if assignment.asked is not None else now
+            case Remedy.REPLACE:
+                self._silent[rank] = decision.reason
+        return self._relieve(assignment, decision, now)
 
-    def _relieve(self, assignment: Assignment, now: float, *, is_stuck: bool = False) -> float | None:
+    def _relieve(self, assignment: Assignment, decision: Decision, now: float) -> float | None:
         """Have idle ranks take over as much as pays; return when to check the rank again."""
-        order = assignment.to_relieve()
+        order, is_stuck = assignment.to_relieve(), decision.remedy is not Remedy.TAKE_REST
+        retry = self._policy.retry_elapsed * (now - assignment.since)
         if order is None:
             return float("inf")
         if not is_stuck and not self._links.is_known:  # the cost of blocks that travel alone is unknown
-            return now + LATER * (now - assignment.since) + self._lateness.least
+            return now + retry + self._deadlines.least
         rest = self._rest(assignment, order, now, is_stuck=is_stuck)
-        later = (
-            now
-            + assignment.blocks * assignment.pace(self._lateness.slowdown)
-            + NOT_BEGUN * self._lateness.margin(assignment)
-        )
-        later = max(later, now + LATER * (now - assignment.since))
+        view = self._deadlines.view(assignment)
+        later = max(now + assignment.blocks * view.pace + self._policy.stuck_not_begun * view.margin, now + retry)
         helpers = self._helpers(order.part.unit, now)
         vector = self._links.vector or self._pace.usual() or 0.0
-        relief = relieve(rest, helpers, vector, self._plan.workers) if helpers else None
+        relief = relieve(rest, helpers, vector, self._plan.workers, self._policy.least_saving) if helpers else None
         if relief is None:
             return later
         is_begun = is_stuck and (assignment.asked is not None or order is assignment.orders[0])
@@ -331,15 +336,24 @@ class Reassignment:
             return None
         if is_stuck and not is_begun:  # the rank has not begun this part, and need not do it
             relief = replace(relief, end=order.part.first)
+        self._report(assignment.rank, order, relief, decision)
         self._hand_over(assignment, order, relief, now, is_begun=is_begun)
         assignment.is_stuck = assignment.is_stuck or is_stuck
         return now
+
+    def _report(self, rank: int, order: WorkOrder, relief: Relief, decision: Decision) -> None:
+        """Report that others do work of a rank, and why."""
+        helpers = tuple(helper for helper, _ in relief.parts)
+        blocks = sum(part.blocks for _, parts in relief.parts for part in parts)
+        names = f"rank{'s' if len(helpers) > 1 else ''} {', '.join(map(str, helpers))}"
+        words = f"round {self.round}: {decision.reason}: {names} must do {blocks} blocks of unit {order.part.unit}"
+        self._actions.append(Note(kind="reassigned", reason=words, round=self.round, nodes=(rank, *helpers)))
 
     def _rest(self, assignment: Assignment, order: WorkOrder, now: float, *, is_stuck: bool) -> Rest:
         """The rest of an order."""
         if is_stuck:
             return Rest(part=order.part, pace=float("inf"))
-        pace = assignment.pace(self._lateness.slowdown)
+        pace = assignment.pace(self._deadlines.slowdown)
         under_way = min(pace, now - assignment.moved)
         if order is assignment.orders[0]:
             return Rest(part=order.part, pace=pace, done=assignment.done, begun=assignment.done + 1, ahead=-under_way)
@@ -361,7 +375,7 @@ class Reassignment:
         usual = self._pace.usual() or 0.0
         group = [rank for rank in self._plan.readers(unit) if not self.has_failed(rank, unit)]
         ranks = [
-            rank for rank in islice(self._idle, LOOKED_THROUGH)
+            rank for rank in islice(self._idle, self._policy.idle_searched)
             if rank in group and (self.assignments.of(rank).delivered or self._pace.lag(rank) <= usual)
         ]  # fmt: skip
         if not ranks:  # then also ranks that are excluded, or were not heard from
@@ -372,7 +386,7 @@ class Reassignment:
             Helper(rank=rank, block=self._pace.block(rank) or usual, link=max(0.0, self._links.free_at(rank) - now))
             for rank in ranks
         ]
-        quick = [helper for helper in able if helper.block <= TOO_SLOW * usual]
+        quick = [helper for helper in able if helper.block <= self._policy.slow_helper * usual]
         return sorted(quick or able, key=lambda one: (one.link + one.block, one.rank))[:most]
 
     def _hand_over(

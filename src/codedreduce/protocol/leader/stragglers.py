@@ -1,4 +1,4 @@
-"""When a rank is late, and what the leader does then.
+"""When a rank is late, and what others then do of its work: pure functions of what the leader knows of it.
 
 The leader expects the usual pace of a rank, slowed down as much as the ranks that have finished in this round. After
 the expected time a rank has a *margin*, the head start. It is a fraction of that time, or a smaller fraction of a round
@@ -12,160 +12,239 @@ where rounds are mostly sending. While there is no history the margin is as long
 - After all of the margin a rank that does not answer is considered stuck, too. If the usual spread of the quicker ranks
   is longer than the margin, it counts instead. Their late start in this round is added. A rank that reports an earlier
   round gets twice the margin.
+
+`decide` returns what to do, and why. `relieve` says how idle ranks take over the work of a late rank. They take blocks
+from the last one backwards, as many as let all finish soonest. The owner keeps what it has begun, unless it seems to be
+stuck. Then the idle ranks take all of its blocks, and may repeat some.
+
+A block that travels alone is one more vector on a link. Where vectors are short compared with blocks, helpers take
+blocks one by one, last of all the one that the owner may be computing. Where vectors are long, one helper computes as
+many blocks as possible into one vector.
 """
 
 from __future__ import annotations
 
-import heapq
-from bisect import insort
-from collections import deque
-from statistics import median
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
 
-from codedreduce.protocol.core.budget import UNKNOWN
-from codedreduce.protocol.core.settings import Settings
-from codedreduce.protocol.leader.assignments import Assignment
-from codedreduce.protocol.leader.pace import Links, Pace
-
-#: Fractions of the margin. After ASKED the leader asks a rank. The others are limits after which a rank is stuck: if it
-#: has not begun, if it is silent, and if it has not got the last sum.
-ASKED, NOT_BEGUN, SILENT, BEHIND = 0.25, 0.5, 1.0, 2.0
-
-#: What a helper does in a rank's place travels as one more vector. The rank must be late by this fraction of its time.
-WORTH_A_VECTOR = 0.5
-
-#: The margin as a fraction of a round's time, in units of the head start.
-OF_A_ROUND = 0.5
-
-#: The timeout for an answer, as a fraction of the time that has passed, and of a round.
-ANSWER, ANSWER_OF_A_ROUND = 0.05, 0.02
-
-#: How long a message may wait behind vectors, as a fraction of a vector's time: a link sends its messages in turn.
-BEHIND_VECTORS = 0.2
-
-#: A rank that made progress is stuck after this many times a block's time without a block done, and half the margin.
-BLOCKS_WITHOUT_NEWS = 2.0
-
-#: Entries of the agenda above which the void ones are removed.
-MOST_VOID = 64
-
-#: Number of rounds for which the length is remembered.
-REMEMBERED = 5
+from codedreduce.protocol.core.policy import DEFAULT_POLICY, Policy
+from codedreduce.schemes import Part
 
 
-class Stragglers:
-    """The expected times of ranks in this round; and an agenda: which ranks to check, and when."""
+class Remedy(Enum):
+    """What the leader does about a late rank, or about a reducer whose sums do not arrive."""
 
-    def __init__(self, settings: Settings, pace: Pace, links: Links) -> None:
-        self._settings = settings
-        self._pace = pace
-        self._links = links
-        self._rounds: deque[float] = deque(maxlen=REMEMBERED)
-        self._round = 0.0
-        self._slower: list[float] = []  # block times of ranks that have finished, as multiples of the expected ones
-        self._later: list[float] = []  # seconds by which these ranks began later than expected
-        self.slowdown = 1.0
-        self._delay = 0.0
-        self._most = MOST_VOID
-        self._agenda: list[
-            tuple[float, int, int, Assignment]
-        ] = []  # when to check which rank; void if the stamp differs
+    WAIT = auto()
+    ASK = auto()  # for its progress, or for the units that it lacks
+    TAKE_REST = auto()  # others do what it has not begun
+    TAKE_ALL = auto()  # others do all of its work, also what it may have begun
+    REPLACE = auto()  # others do all of its work, and reduce its stripes
+    REDO = auto()  # others compute again the units that it lacks
 
-    def begin(self) -> None:
-        """Begin a new round."""
-        self._round = median(self._rounds) if self._rounds else 0.0
-        self._slower = []
-        self._later = []
-        self.slowdown = 1.0
-        self._delay = 0.0
-        self._agenda = []
 
-    def over(self, seconds: float) -> None:
-        """A round is over, after `seconds`."""
-        self._rounds.append(seconds)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """What to do, why, and when to check again if nothing changes until then."""
 
-    def expect(self, assignment: Assignment, now: float, lag: float = 0.0) -> None:
-        """A rank has work from now on: note when it should be done, and when to check."""
-        each = self._pace.block(assignment.rank) or self._pace.usual()
-        if each is None:
-            return  # no rank's pace is known
-        assignment.each = each
-        assignment.since = assignment.moved = now
-        assignment.expected = now + lag + assignment.blocks * each
-        self.look_at(assignment, self.at(assignment, ASKED))
+    remedy: Remedy
+    reason: str
+    until: float = 0.0
 
-    def through(self, assignment: Assignment, block: float, now: float) -> None:
-        """A rank has finished its assignment: update how much slower and later all ranks are in this round."""
-        expected = assignment.expected - assignment.since
-        if expected > 0:
-            slower = max(1.0, block / assignment.each)
-            insort(self._slower, slower)
-            insort(self._later, max(0.0, now - assignment.since - slower * expected))
-            self._pace.ended(max(0.0, (now - assignment.since) / expected - 1))
-            self.slowdown = self._slower[len(self._slower) // 3]
-            self._delay = self._later[len(self._later) // 3]
 
-    def margin(self, assignment: Assignment) -> float:
-        """The head start of a rank, in seconds."""
-        settings = self._settings
-        if not settings.head_start:
-            return settings.least_head_start
-        known = self._pace.block(assignment.rank) is not None
-        fraction = settings.head_start if known else max(UNKNOWN, settings.head_start)
-        expected = self.slowdown * (assignment.expected - assignment.since)
-        of_a_round = OF_A_ROUND * settings.head_start * self._round
-        return max(fraction * expected, of_a_round, settings.least_head_start, self._held_up())
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankView:
+    """What the leader knows of a rank with work, in seconds and points in time."""
 
-    def at(self, assignment: Assignment, part: float) -> float:
-        """When this fraction of a rank's margin has passed."""
-        expected = self.slowdown * (assignment.expected - assignment.since)
-        late = part * self.margin(assignment)
-        if part >= NOT_BEGUN:
-            late = max(late, WORTH_A_VECTOR * self._links.vector)
-        if part >= SILENT:  # its work may be done twice
-            late = max(late, self._pace.spread() * expected) + (0.0 if assignment.delivered else self._delay)
-        return assignment.since + expected + late
+    rank: int
+    since: float  # when it got its work, or last delivered
+    expected: float  # how long its work should take in this round
+    margin: float
+    pace: float  # of a block
+    moved: float  # when it last showed progress
+    heard: float | None = None  # when it last reported its progress
+    asked: float | None = None  # when the leader asked it, if it has not answered
+    is_present: bool = True
+    is_current: bool = True  # at the current round
+    is_helping: bool = False  # it does the work of others block by block, and reports every block
+    has_begun: bool = False
+    shows_progress: bool = True  # before its first unit is done
+    vector: float = 0.0  # time of a vector on a link
+    spread: float = 0.0  # how much later than expected the quicker ranks usually are
+    delay: float = 0.0  # how much later the ranks of this round began
+    round: float = 0.0  # usual length of a round
+    least_timeout: float = 0.0  # of an answer
+
+    def late_at(self, part: float, policy: Policy) -> float:
+        """When this fraction of the margin has passed."""
+        late = part * self.margin
+        if part >= policy.stuck_not_begun:
+            late = max(late, policy.vector_margin * self.vector)
+        if part >= policy.stuck_silent:  # its work may be done twice
+            late = max(late, self.spread) + self.delay
+        return self.since + self.expected + late
+
+    def silent_at(self, asked: float, policy: Policy) -> float:
+        """When a rank that was asked counts as stuck if it does not answer."""
+        timeout = max(policy.answer_elapsed * (asked - self.since), policy.answer_round * self.round)
+        return max(asked + max(timeout, self.least_timeout), self.late_at(policy.stuck_silent, policy))
+
+    def stalled_at(self, policy: Policy) -> float:
+        """When a rank that has begun counts as stuck if it makes no more progress."""
+        late = max(policy.stuck_not_begun * self.margin, policy.vector_margin * self.vector)
+        return self.moved + policy.blocks_without_news * self.pace + late
+
+    def lateness(self, now: float) -> str:
+        """How late the rank is, in words."""
+        late = max(0.0, now - self.since - self.expected)
+        return f"late by {late:.3g} s" + (f", {late / self.margin:.2g} times its margin" if self.margin else "")
+
+
+def decide(view: RankView, now: float, policy: Policy = DEFAULT_POLICY) -> Decision:
+    """What to do about a rank with work while others are idle.
+
+    >>> from dataclasses import replace
+    >>> view = RankView(rank=3, since=0.0, expected=1.0, margin=0.2, pace=0.25, moved=0.0)
+    >>> decide(view, 1.05).remedy
+    <Remedy.ASK: 2>
+    >>> decide(replace(view, asked=1.05), 1.5).reason
+    'rank 3 has not answered for 0.45 s; it is late by 0.5 s, 2.5 times its margin'
+    """
+    name = f"rank {view.rank}"
+    if not view.is_present:
+        return Decision(remedy=Remedy.TAKE_ALL, reason=f"{name} cannot be reached")
+    if view.is_helping and now < view.late_at(policy.ask_after, policy):
+        return Decision(remedy=Remedy.TAKE_REST, reason=f"{name} does the work of others")
+    if view.asked is not None:
+        due, words = view.silent_at(view.asked, policy), f"{name} has not answered for {now - view.asked:.3g} s"
+        if now < due:
+            return Decision(remedy=Remedy.WAIT, reason=words, until=due)
+        return Decision(remedy=Remedy.REPLACE, reason=f"{words}; it is {view.lateness(now)}")
+    if view.heard is None or now - view.heard > policy.report_valid * view.pace:
+        return Decision(remedy=Remedy.ASK, reason=f"{name} is {view.lateness(now)}", until=view.silent_at(now, policy))
+    if view.has_begun:
+        if now > view.stalled_at(policy):
+            reason = f"{name} answers, but has not done a block for {now - view.moved:.3g} s"
+            return Decision(remedy=Remedy.TAKE_ALL, reason=reason)
+        return Decision(remedy=Remedy.TAKE_REST, reason=f"{name} is {view.lateness(now)}")
+    if not view.is_current:
+        part = policy.stuck_catching_up
+    else:
+        part = policy.stuck_not_begun if view.shows_progress else policy.stuck_silent
+    due, words = view.late_at(part, policy), f"{name} answers, but has not begun"
+    if now < due:
+        return Decision(remedy=Remedy.WAIT, reason=words, until=due)
+    return Decision(remedy=Remedy.TAKE_ALL, reason=f"{words}; it is {view.lateness(now)}")
+
+
+Dealt = tuple[tuple[int, tuple[Part, ...]], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Helper:
+    """An idle rank: its seconds per block, and how long its link is still busy."""
+
+    rank: int
+    block: float
+    link: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rest:
+    """The rest of a part: `done` blocks of it are done, `begun` are begun. Each takes the owner `pace` seconds, from
+    `ahead` seconds on. An infinite pace: the owner does nothing.
+    """
+
+    part: Part
+    pace: float
+    done: int = 0
+    begun: int = 0
+    ahead: float = 0.0
 
     @property
-    def least(self) -> float:
-        """The least timeout for an answer."""
-        return max(self._settings.least_head_start, self._held_up())
+    def is_stuck(self) -> bool:
+        """Whether the owner seems to do nothing."""
+        return self.pace == float("inf")
 
-    def answers_by(self, assignment: Assignment, asked: float) -> float:
-        """The deadline for the answer of a rank that was asked."""
-        patience = max(
-            ANSWER * (asked - assignment.since), ANSWER_OF_A_ROUND * self._round, self._settings.least_head_start
-        )
-        return asked + max(patience, self._held_up())
+    def through(self, end: int, vector: float) -> float:
+        """When the owner finishes the blocks before `end`."""
+        left = end - self.part.first - self.done
+        return self.ahead + left * self.pace + vector if left > 0 else max(0.0, self.ahead)
 
-    def _held_up(self) -> float:
-        """How long a small message may wait behind vectors on a link."""
-        unknown = 0.0 if self._links.is_known else self._settings.unknown_seconds
-        return BEHIND_VECTORS * max(self._links.vector, unknown)
 
-    def seems_stuck(self, assignment: Assignment, now: float) -> bool:
-        """Whether a rank that had made progress has done nothing for too long."""
-        late = max(NOT_BEGUN * self.margin(assignment), WORTH_A_VECTOR * self._links.vector)
-        return now > assignment.moved + BLOCKS_WITHOUT_NEWS * assignment.pace(self.slowdown) + late
+@dataclass(frozen=True, kw_only=True)
+class Relief:
+    """The block before which the owner stops, and the parts of each helper."""
 
-    # -- the agenda
+    end: int
+    parts: Dealt
 
-    def look_at(self, assignment: Assignment, when: float) -> None:
-        """Check a rank at that time, unless its assignment has changed."""
-        heapq.heappush(self._agenda, (when, assignment.rank, assignment.stamp, assignment))
-        if len(self._agenda) > self._most:  # mostly void: a rank reports its progress often
-            self._agenda = [one for one in self._agenda if one[2] == one[3].stamp]
-            heapq.heapify(self._agenda)
-            self._most = max(MOST_VOID, 2 * len(self._agenda))
 
-    def next_look(self) -> float:
-        """The time of the next check."""
-        while self._agenda and self._agenda[0][2] != self._agenda[0][3].stamp:
-            heapq.heappop(self._agenda)
-        return self._agenda[0][0] if self._agenda else float("inf")
+def relieve(
+    rest: Rest, helpers: Sequence[Helper], vector: float, ranks: int, least_saving: float = DEFAULT_POLICY.least_saving
+) -> Relief | None:
+    """The work that helpers, the best ones first, take over; None if that saves too little (see `Policy`).
 
-    def due(self, now: float) -> list[Assignment]:
-        """The assignments to check now."""
-        assignments = []
-        while self.next_look() <= now:
-            assignments.append(heapq.heappop(self._agenda)[3])
-        return assignments
+    >>> idle = [Helper(rank=0, block=1.0), Helper(rank=1, block=1.0)]
+    >>> relieve(Rest(part=Part(3, 0, 8), pace=1.0, done=4, begun=5), idle, 0.0, 6)
+    Relief(end=6, parts=((0, (Part(unit=3, first=6, last=7), Part(unit=3, first=7, last=8))),))
+    >>> stuck = Rest(part=Part(3, 0, 4), pace=float("inf"))
+    >>> relieve(stuck, idle, 9.0, 6)
+    Relief(end=0, parts=((0, (Part(unit=3, first=0, last=4),)),))
+    >>> relieve(stuck, idle[:1], 0.0, 6).parts[0][1][-1]
+    Part(unit=3, first=0, last=1)
+    """
+    best: tuple[float, Relief] | None = None
+    for relief in _ways(rest, helpers, vector):
+        time = _time(rest, relief, helpers, vector, ranks)
+        if best is None or time < best[0]:
+            best = (time, relief)
+    if best is None or best[0] > rest.through(rest.part.last, vector) - least_saving * helpers[0].block:
+        return None
+    return best[1]
+
+
+def _ways(rest: Rest, helpers: Sequence[Helper], vector: float) -> Iterator[Relief]:
+    part = rest.part
+    if rest.is_stuck:
+        for count in range(1, min(len(helpers), part.blocks) + 1):
+            some = helpers[:count]
+            if part.first == 0 and vector * part.blocks > some[0].block:
+                yield Relief(end=0, parts=_in_one_go(part, some))
+            elif part.first == 0:
+                yield Relief(end=1, parts=_one_by_one(part, some))
+            else:
+                yield Relief(end=part.first, parts=_one_by_one(part, some))
+        return
+    for end in range(part.last - 1, part.first + rest.begun - 1, -1):
+        taken = Part(part.unit, end, part.last)
+        for count in range(1, min(len(helpers), taken.blocks) + 1):
+            deal = _in_one_go if end == 0 else _one_by_one
+            yield Relief(end=end, parts=deal(taken, helpers[:count]))
+
+
+def _time(rest: Rest, relief: Relief, helpers: Sequence[Helper], vector: float, ranks: int) -> float:
+    """When all would finish."""
+    theirs = max(
+        max(sum(part.blocks for part in parts) * helper.block + vector, helper.link + len(parts) * vector)
+        for helper, (_, parts) in zip(helpers, relief.parts, strict=False)
+    )
+    vectors = sum(len(parts) for _, parts in relief.parts)
+    own = 0.0 if rest.is_stuck else rest.through(relief.end, vector)
+    return max(own, theirs) + vectors * vector / ranks
+
+
+def _in_one_go(part: Part, helpers: Sequence[Helper]) -> Dealt:
+    """The first helper computes the first blocks of a unit as one sum, the others compute single blocks."""
+    end = -(-part.blocks // len(helpers))
+    first = (helpers[0].rank, (Part(part.unit, 0, end),))
+    return (first, *_one_by_one(Part(part.unit, end, part.last), helpers[1:])) if end < part.last else (first,)
+
+
+def _one_by_one(part: Part, helpers: Sequence[Helper]) -> Dealt:
+    """Deal out single blocks. Each helper does the later ones later, and a unit's first one last of all."""
+    shares: list[list[Part]] = [[] for _ in helpers]
+    for position, block in enumerate(range(part.last - 1, part.first - 1, -1)):
+        shares[position % len(helpers)].append(Part(part.unit, block, block + 1))
+    ordered = (sorted(share, key=lambda one: one.first or part.last) for share in shares)
+    return tuple((helper.rank, tuple(share)) for helper, share in zip(helpers, ordered, strict=True) if share)

@@ -27,12 +27,6 @@ from codedreduce.protocol.leader.pace import NEVER, Pace
 from codedreduce.protocol.leader.participation import Participation
 from codedreduce.schemes import Part, StripedPlan
 
-#: A checker is late after this many times its expected time, and this fraction of the time that the round has taken.
-PATIENCE, OF_THE_ROUND = 2.0, 0.1
-
-#: Least seconds that a checker gets; and that the leader waits for a rank that is present but not at the round.
-LEAST, LEAST_WAIT = 0.01, 1.0
-
 Say = Callable[[int, Message, float], None]
 
 
@@ -82,6 +76,7 @@ class Verdicts:
         self._actions = actions
         self._plan = plan
         self._settings = settings
+        self._policy = settings.policy
         self._participation = participation
         self._pace = pace
         self._assignments = assignments
@@ -288,7 +283,8 @@ class Verdicts:
 
     def _longer(self, since: float) -> float:
         """How much longer to wait, from this time on."""
-        return max(LEAST, OF_THE_ROUND * (since - self._began) + self._settings.least_head_start)
+        policy, elapsed = self._policy, since - self._began
+        return max(policy.least_check_timeout, policy.check_elapsed * elapsed + self._settings.least_head_start)
 
     def _may_come(self, block: Block, others: Collection[int]) -> list[int]:
         """The ranks that could check a block if they arrived at this round, without `others`."""
@@ -313,7 +309,7 @@ class Verdicts:
             return float("inf")
         lag = self._pace.lag(rank)
         expected = (lag if lag < NEVER else 0.0) + blocks * each
-        return since + PATIENCE * expected + self._longer(since)
+        return since + self._policy.check_timeout * expected + self._longer(since)
 
     def _look_at(self, block: Block, case: Case, now: float) -> None:
         case.looked = now
@@ -328,7 +324,7 @@ class Verdicts:
                 self._ask(rank, block, case, blocks + 1, now)  # the request may be lost
         if not case.asked and len(set(case.said.values())) == 1:
             absent = self._may_come(block, case.said)
-            if absent and now < case.since + max(LEAST_WAIT, case.since - self._began):
+            if absent and now < case.since + max(self._policy.least_absent_wait, case.since - self._began):
                 return
             self._absent.update(absent)
             case.is_over = True

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from codedreduce.protocol.core.budget import UNKNOWN, Budget
+from codedreduce.protocol.core.budget import Budget
 from codedreduce.protocol.core.settings import Settings
 
 #: Deliveries that are kept, of all children together, to measure their spread.
@@ -40,7 +40,7 @@ class Experience(Budget):
     """A parent's history of its children: when they have their models, how far apart they deliver, which bets pay."""
 
     def __init__(self, children: int, settings: Settings) -> None:
-        super().__init__(children)
+        super().__init__(children, settings.policy)
         self._settings = settings
         self._children = children
         self._lag: dict[int, float] = {}  # by child: seconds that its round is longer than its work
@@ -73,5 +73,6 @@ class Experience(Budget):
         """Seconds that a child may be later than one that took `took` seconds."""
         if not self._settings.head_start:
             return self._settings.least_head_start  # switched off
-        fraction = self._settings.head_start if self.is_known else max(UNKNOWN, self._settings.head_start)
+        least = 0.0 if self.is_known else self._settings.policy.unknown_margin
+        fraction = max(least, self._settings.head_start)
         return max(fraction * took, self._spread, self._settings.least_head_start)
