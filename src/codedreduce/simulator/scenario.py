@@ -9,6 +9,7 @@ import msgspec
 from codedreduce.errors import UsageError
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.audits import QUARANTINE, Audit, check_auditable
+from codedreduce.protocol.core.policy import DEFAULT_POLICY, Policy
 from codedreduce.protocol.core.settings import Excess
 from codedreduce.run.delays import Delays, parse_delays
 from codedreduce.schemes import Plan, Scheme, Striped, StripedPlan, TreePlan
@@ -100,8 +101,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         return parse_delays(self.delays, workers=self.workers, unit=self.compute / self.workers, seed=self.seed)
 
     def cluster(
-        self, *, gradients: Gradients | None = None, recorder: Recorder | None = None, observer: Observer | None = None
-    ) -> SimulatedCluster:
+        self, *, gradients: Gradients | None = None, recorder: Recorder | None = None, observer: Observer | None = None,
+        policy: Policy = DEFAULT_POLICY,
+    ) -> SimulatedCluster:  # fmt: skip
         """The simulated cluster of this scenario, ready to run."""
         plan = self.plan()
         for fault in self.faults:
@@ -124,7 +126,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         settings = Settings(
             length=self.parameters, chunk=chunk, head_start=self.head_start,
             least_head_start=self.least_head_start, excess=self.excess(), announce=self.announce, state_chunk=2,
-            audit=audit,
+            audit=audit, policy=policy,
         )  # fmt: skip
         gradients = gradients or Gradients(self.samples, self.parameters, self.seed)
         return SimulatedCluster(plan, settings, conditions, gradients, recorder=recorder, observer=observer)

@@ -39,7 +39,6 @@ class Policy:
 
     # -- helpers and bets: work that may be done twice
 
-    slow_helper: float = 3.0  # helpers that are so many times slower than usual are asked last
     idle_searched: int = 64  # idle ranks that are searched for helpers
     least_saving: float = 0.5  # others take work only if that saves this fraction of a block's time
     open_bets: float = 0.2  # fraction of all ranks that may have an open bet at a time without saved credit

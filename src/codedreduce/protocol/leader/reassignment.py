@@ -386,8 +386,7 @@ class Reassignment:
             Helper(rank=rank, block=self._pace.block(rank) or usual, link=max(0.0, self._links.free_at(rank) - now))
             for rank in ranks
         ]
-        quick = [helper for helper in able if helper.block <= self._policy.slow_helper * usual]
-        return sorted(quick or able, key=lambda one: (one.link + one.block, one.rank))[:most]
+        return sorted(able, key=lambda one: (one.link + one.block, one.rank))[:most]
 
     def _hand_over(
         self,
