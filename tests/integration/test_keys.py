@@ -40,6 +40,7 @@ from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.journal import Journal
 from codedreduce.run.world import World
 from codedreduce.schemes import Piece, Plan
+from codedreduce.timing import TIMING
 from tests.sums import sums
 from tests.waiting import PATIENCE
 
@@ -226,7 +227,7 @@ class Member:
 
     def __init__(self, rank: int, secret: Secret) -> None:
         self.context: zmq.Context = zmq.Context()
-        self.guard = Guard(self.context, secret)
+        self.guard = Guard(self.context, secret, TIMING)
         run = Run(meeting=Meeting(run="x", shared_memory=False), plan=STRIPES, settings=SETTINGS)
         self.mesh = Mesh(self.context, rank, SETTINGS, Buffers(run, rank), rights_at(rank, STRIPES), self.guard)
         self.endpoints = self.mesh.listen("tcp://127.0.0.1")

@@ -17,7 +17,6 @@ from codedreduce.errors import JoinRefused, UsageError
 from codedreduce.launch.environment import read_membership
 from codedreduce.net.buffers import Buffers
 from codedreduce.net.carrier import Endpoints
-from codedreduce.net.rendezvous import visiting
 from codedreduce.net.rendezvous.directory import Directory, Opened, Registration, Standing
 from codedreduce.net.rendezvous.meeting import Met
 from codedreduce.net.rendezvous.visiting import Visitor
@@ -27,6 +26,7 @@ from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.rights import rights_at
 from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.quorum import Gathering, sufficient
+from codedreduce.timing import TIMING, Timing
 from tests.waiting import PATIENCE, wait_until
 
 from .test_mesh import opened, where
@@ -110,7 +110,7 @@ def test_who_comes_to_a_run_that_is_on_does_not_wait_for_all(place: Place) -> No
     """Rank 0, started again, hears from one rank that the run is on under another, and that is enough."""
     one = place.visitor(1, 0, 2, 3)
     one.stands = lambda: Standing(generation=2, leader=1, round=9, is_on=True)
-    gathering = Gathering(lambda missing: not missing, time.monotonic())
+    gathering = Gathering(lambda missing: not missing, time.monotonic(), TIMING)
 
     def look() -> None:
         one.take()
@@ -129,7 +129,7 @@ def test_enough_begin_and_those_who_come_later_are_told_of(place: Place) -> None
         for visitor in (one, two):
             visitor.take()
 
-    gathering = Gathering(sufficient(plan, least=3), time.monotonic())
+    gathering = Gathering(sufficient(plan, least=3), time.monotonic(), TIMING)
     found = place.directory.wait_for((1, 2, 3), look, gathering)
     assert found == {1: where(1), 2: where(2)}
     assert not one.knows, "nobody begins before enough do"
@@ -141,9 +141,8 @@ def test_enough_begin_and_those_who_come_later_are_told_of(place: Place) -> None
     assert place.directory.moved[3] == where(3)
 
 
-def test_a_second_process_is_refused_while_the_first_is_there(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visiting, "TAKEN_WITHIN", 2.0)
-    monkeypatch.setattr(visiting, "ASK_AGAIN_WHERE_TAKEN", 0.05)
+def test_a_second_process_is_refused_while_the_first_is_there(place: Place) -> None:
+    place.meeting = replace(place.meeting, timing=Timing(taken_timeout=2.0, taken_retry=0.05))
     first = place.visitor(3, 0)
     place.until(lambda: bool(first.knows), first)
     for node, process in ((3, 8), (0, 9)):
@@ -272,7 +271,7 @@ def test_who_leads_answers_where_the_run_meets_as_soon_as_nobody_else_does(place
     mesh.expect((0, 2))
     machine = Machine()
     met = Met(run=run, directory=directory, visitor=visitor, standing=Standing())
-    driver = Driver(machine, mesh, lambda action: None, met)  # type: ignore[arg-type]
+    driver = Driver(machine, mesh, lambda action: None, met, timing=TIMING)  # type: ignore[arg-type]
     driver.start()
     try:
         machine.leader = 1

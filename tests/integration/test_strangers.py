@@ -24,6 +24,7 @@ from codedreduce.protocol.core.messages import Goodbye, Hello, ModelChunk, RingC
 from codedreduce.protocol.core.wire import LARGEST_HEADER, encode
 from codedreduce.protocol.rights import rights_at
 from codedreduce.run.agreement import Meeting, Run
+from codedreduce.timing import TIMING, Timing
 from tests.fuzz.runs import PLANS, Checked, memory_of
 from tests.fuzz.strangers import BOOK, CONTROL, DATA, Stranger, doors, plain_connection, stranger
 from tests.raw import put
@@ -327,7 +328,7 @@ def test_idle_connections_do_not_hold_a_run_up(kind: str) -> None:
 
 
 def test_who_has_not_said_who_it_is_has_to_go() -> None:
-    door = PendingConnections(("tcp://127.0.0.1:1",), most=3, within=0.05)
+    door = PendingConnections(("tcp://127.0.0.1:1",), Timing(identify_timeout=0.05), most=3)
     for descriptor in (100001, 100002, 100003, 100004):
         door.came(descriptor)
     assert len(door) == 3
@@ -343,7 +344,7 @@ def test_another_file_is_not_shut() -> None:
     """A descriptor that was a connection to a door once may be anything now."""
     first, second = socket.socketpair()
     try:
-        door = PendingConnections(("tcp://127.0.0.1:1", "ipc://@elsewhere"))
+        door = PendingConnections(("tcp://127.0.0.1:1", "ipc://@elsewhere"), TIMING)
         assert not door.cut(first.fileno())
         first.send(b"still there")
         assert second.recv(20) == b"still there"

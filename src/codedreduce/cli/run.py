@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, TextIO, cast
@@ -32,6 +33,7 @@ from codedreduce.cli.terminal.options import (
 from codedreduce.cli.terminal.screen import Screen
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
+from codedreduce.launch.environment import timing_said
 from codedreduce.launch.launcher import Launch, launch
 from codedreduce.launch.placement import Placement
 from codedreduce.launch.showing import AlsoInFiles, EveryLine, OnlyFirst, Show
@@ -152,7 +154,7 @@ def run(
         command=python_command(script, arguments or [], is_module=is_module), count=processes, variables=variables,
         has_root=not is_striped, at_first=start, port=port, grace=parse_seconds(grace),
         placement=Placement.at(lab, processes) if lab is not None else None,
-        times=restarts if restarts is not None else (None if restart else 0),
+        times=restarts if restarts is not None else (None if restart else 0), timing=timing_said(os.environ),
     )  # fmt: skip
     show = _shown(output, has_root=not is_striped)
     if on is not None:

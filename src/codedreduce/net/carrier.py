@@ -41,7 +41,7 @@ from codedreduce.net.keys import Guard, user_of
 from codedreduce.net.limits import of_control, of_data
 from codedreduce.net.pending_connections import PendingConnections, cut_to
 from codedreduce.net.sessions import CONTROL, DATA, PLANES, Session, SessionStep
-from codedreduce.net.sockets import LAST_WORDS, Context, Socket, comings_and_goings, is_local
+from codedreduce.net.sockets import Context, Socket, comings_and_goings, is_local
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import Transmit
 from codedreduce.protocol.core.messages import DATA as CHUNKS
@@ -49,6 +49,7 @@ from codedreduce.protocol.core.messages import AnyMessage, Goodbye, RingChunk, S
 from codedreduce.protocol.core.wire import decode, encode
 from codedreduce.protocol.rights import Kinds, Rights, beyond
 from codedreduce.run.quorum import Gathering
+from codedreduce.timing import milliseconds
 from codedreduce.vectors import Vector
 
 #: Plain integers: pyzmq's are enumerations, and combining those costs more than sending a frame.
@@ -59,14 +60,6 @@ _EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
 #: Frames of at least this many bytes are sent without a copy. That wakes a thread of pyzmq for every frame, to hand it
 #: over and to report that it was sent. Copying a smaller frame takes no longer, and does not delay the others.
 ZERO_COPY = 1 << 18
-
-#: Seconds after which this side makes a lost connection again from scratch: ZeroMQ does not reconnect by itself when
-#: the other side has sent a frame that is too large.
-MADE_ANEW_AFTER = 2.0
-
-#: Seconds after a cut in which a neighbour does not lose another connection for what is read, which may be left over
-#: from the old one. The second value applies until the neighbour has sent something on a new one.
-NOT_CUT_AGAIN_FOR, NOT_UNHEARD_FOR = 1.0, 5.0
 
 #: Frames of a message that are kept: no valid message has more.
 MOST_FRAMES = 4
@@ -152,11 +145,12 @@ class Carrier(ABC):
         self._here = ["", ""]  # the address on each plane, if this node listens there
         self._names: dict[tuple[int, bytes], PeerLink] = {}  # of connections that have been identified
         self._rights = rights
-        self._limits = (of_control(), of_data(settings))
+        self._limits = (of_control(settings.timing), of_data(settings))
         self._guard = guard
         self._own_key = ""  # if this node listens on TCP and authenticates peers
         self._context = context
         self._settings = settings
+        self._timing = settings.timing
         #: Returns the generation and the round of this node.
         self.stands: Callable[[], tuple[int, int]] = lambda: (settings.generation, settings.after)
         self._buffers = buffers
@@ -238,7 +232,7 @@ class Carrier(ABC):
         """Register a socket that others connect to."""
         self._here[plane] = address
         self._monitors[monitor] = socket
-        self._doors[socket] = PendingConnections((address,))
+        self._doors[socket] = PendingConnections((address,), self._timing)
 
     def _reads(self, sockets: Iterable[Socket], link: PeerLink | None = None) -> None:
         """Read these sockets, one for each plane."""
@@ -373,7 +367,7 @@ class Carrier(ABC):
         for door in self._doors.values():
             door.look()
         now = time.monotonic()
-        for address in [one for one, since in self._lost.items() if now > since + MADE_ANEW_AFTER]:
+        for address in [one for one, since in self._lost.items() if now > since + self._timing.renew_connection]:
             link, plane = self._makes[address]
             socket = self._way(link, plane)[0]
             assert socket is not None
@@ -547,16 +541,16 @@ class Carrier(ABC):
         if door is None:
             is_cut = leads_to is not None and cut_to(descriptor, leads_to)
         elif leads_to is not None:
-            is_cut = door.cut_to(descriptor, leads_to, NOT_CUT_AGAIN_FOR)
+            is_cut = door.cut_to(descriptor, leads_to, self._timing.recut)
         else:
-            is_cut = door.cut(descriptor, NOT_CUT_AGAIN_FOR) and link.comes_by[plane] == descriptor
+            is_cut = door.cut(descriptor, self._timing.recut) and link.comes_by[plane] == descriptor
         if is_cut:
             self._follow(link, link.session.end())
 
     def _may_be_left_over(self, link: PeerLink, plane: int) -> bool:
         """Whether a frame may have arrived before the neighbour's connection was cut."""
         since = time.monotonic() - link.cut_at
-        return since < (NOT_UNHEARD_FOR if link.session.asks_on(plane) else NOT_CUT_AGAIN_FOR)
+        return since < (self._timing.recut_unheard if link.session.asks_on(plane) else self._timing.recut)
 
     def _turn_away(self, name: bytes, socket: Socket, frames: list[zmq.Frame]) -> None:
         """Handle a message from a peer that is not a neighbour; it may be left over from a connection that was cut."""
@@ -667,7 +661,7 @@ class Carrier(ABC):
         """Close all sockets; send what was handed over already, but nothing more."""
         for socket in self.sockets:
             socket.disable_monitor()
-            socket.close(linger=LAST_WORDS)
+            socket.close(linger=milliseconds(self._timing.linger))
         self.sockets.clear()
         for monitor in self._monitors:
             monitor.close(linger=0)

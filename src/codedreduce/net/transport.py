@@ -24,6 +24,7 @@ from codedreduce.net.sockets import Context, Socket, bound, connecting, mutual
 from codedreduce.protocol import Settings
 from codedreduce.protocol.rights import Rights
 from codedreduce.run.quorum import Gathering
+from codedreduce.timing import milliseconds
 
 
 class Transport(Carrier):
@@ -93,10 +94,6 @@ class Transport(Carrier):
         return (self._down[plane], link.called[plane]) if self._down else (None, None)
 
 
-#: Milliseconds between two calls of `look` while connections are awaited.
-LOOK_EVERY = 200
-
-
 class Mesh(Carrier):
     """The sockets of one node that talks to all others; the others need node 0."""
 
@@ -137,7 +134,7 @@ class Mesh(Carrier):
 
     def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
         """Wait until the sessions with all others, or with enough of them, are up; keep what arrives meanwhile."""
-        gathering = gathering or Gathering(lambda missing: not missing, time.monotonic())
+        gathering = gathering or Gathering(lambda missing: not missing, time.monotonic(), self._timing)
         deadline = time.monotonic() + within
         poller = zmq.Poller()
         for readable in (*self.sockets, *self.monitors):
@@ -145,7 +142,7 @@ class Mesh(Carrier):
         while not gathering.may_begin(away := self._away(), time.monotonic()):
             if time.monotonic() > deadline:
                 raise CodedReduceError(f"rank {self.node} could not reach ranks {away} within {within:g} s")
-            ready = dict(poller.poll(LOOK_EVERY))
+            ready = dict(poller.poll(milliseconds(self._timing.poll)))
             self._news = deque(self.take(ready))
             look()
         for peer in away:  # their sessions start when they connect

@@ -11,6 +11,7 @@ import signal
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -32,9 +33,6 @@ from codedreduce.run.site import Site, meeting_at
 from codedreduce.run.world import Gradient, Outcome, Replica, RoundResult, World
 from codedreduce.schemes import Piece, Plan, RingPlan, StripedPlan, TreePlan
 from codedreduce.vectors import Vector
-
-#: Grace period in seconds for workers to leave at the end of the run.
-GRACE = 2.0
 
 
 def new_meeting(site: Site | None = None, *, shared_memory: bool = True) -> Meeting:
@@ -85,7 +83,8 @@ class LocalCluster:
         member: Callable[[World], object] | None = None, replica: Replica | None = None, restart: bool = False,
     ) -> LocalCluster:  # fmt: skip
         """A cluster for a plan, with its rendezvous at a local socket."""
-        run = Run(meeting=new_meeting(shared_memory=shared_memory), plan=plan, settings=settings, dtype=dtype)
+        meeting = replace(new_meeting(shared_memory=shared_memory), timing=settings.timing)
+        run = Run(meeting=meeting, plan=plan, settings=settings, dtype=dtype)
         return cls(
             run, gradient, injection=injection, journal=journal, member=member, replica=replica, restart=restart
         )  # fmt: skip
@@ -113,7 +112,7 @@ class LocalCluster:
         stack.callback(tidy)
         place = None if self._site is None else self._site.enter
         self._processes = Nursery(self._live, (lambda node: place(node - first)) if place else None)
-        stack.callback(lambda: self._processes.end(GRACE if self._has_said_goodbye else 0.0))
+        stack.callback(lambda: self._processes.end(run.meeting.timing.worker_grace if self._has_said_goodbye else 0.0))
         self._has_said_goodbye = False
         for node in run.plan.nodes[1:]:
             self._begin(node)

@@ -18,7 +18,7 @@ from codedreduce.memory.memory import Memory
 from codedreduce.net.buffers import Buffers
 from codedreduce.net.carrier import Carrier
 from codedreduce.net.keys import Guard
-from codedreduce.net.rendezvous.directory import COME_RIGHT_WITHIN, Standing
+from codedreduce.net.rendezvous.directory import Standing
 from codedreduce.net.rendezvous.meeting import meet
 from codedreduce.net.sockets import Context
 from codedreduce.net.transport import Mesh, Transport
@@ -58,12 +58,6 @@ NOTHING: Vector = np.zeros(1, dtype=np.uint8)
 #: Rounds between two comparisons of the models of all ranks.
 COMPARED_EVERY = 64
 
-#: Timeout in seconds: a rank in the middle of a step then gives its state although its round has not ended.
-GIVE_WITHIN = 2.0
-
-#: Seconds between two checks of the other processes, at the start of rounds.
-LOOK_EVERY = 0.05
-
 
 class Node:
     """Takes part in a run while it is entered: `aggregate` on a node that begins rounds, `serve` on a worker of a tree.
@@ -91,6 +85,7 @@ class Node:
         memory: Memory | None = None,
     ) -> None:
         self._run = run
+        self._timing = run.meeting.timing
         self._step = step
         self._owes_since: float | None = None  # since when others wait for a state transfer
         self._memory = memory
@@ -145,7 +140,7 @@ class Node:
         self._transport: Carrier | None = None
         stack.callback(self._close_context)
         if run.meeting.secret is not None:
-            self._guard = Guard(self._context, run.meeting.secret)
+            self._guard = Guard(self._context, run.meeting.secret, self._timing)
         carrier: type[Carrier] = Mesh if isinstance(run.plan, StripedPlan) else Transport
         transport = self._transport = carrier(
             self._context, number, run.settings, self._buffers, rights_at(number, run.plan), self._guard,
@@ -153,14 +148,17 @@ class Node:
         met = meet(self._context, run, transport, self._look or (lambda: None), self._guard)
         self.found = met.standing
         self._computing = Computing(
-            number, self._buffers, self._gradient, self._injector, self._record,
+            number, self._buffers, self._gradient, self._injector, self._record, timing=self._timing,
             reports_failures=not isinstance(run.plan, RingPlan), refuses_nonfinite=run.nonfinite == REFUSE,
         )  # fmt: skip
         settings = replace(run.settings, least=run.meeting.least or 0, process=transport.process)
         machine = machine_for(
             number, run.plan, settings, self._buffers.rooms, computes=self._gradient is not None
         )  # fmt: skip
-        self._driver = Driver(machine, transport, self._computing.tell, met, orphaned_after=run.meeting.orphaned_after)
+        self._driver = Driver(
+            machine, transport, self._computing.tell, met, timing=self._timing,
+            orphaned_after=run.meeting.orphaned_after,
+        )  # fmt: skip
         self._driver.start()
         if isinstance(machine, TreeWorker):
             self._is_in()
@@ -280,7 +278,11 @@ class Node:
         def come_right(*, are_awaited: bool) -> None:
             nonlocal right_by
             wrong = refused.keys() & set(first.lacking()) if refused else set()
-            right_by = min(right_by, time.monotonic() + COME_RIGHT_WITHIN) if wrong and are_awaited else float("inf")
+            right_by = (
+                min(right_by, time.monotonic() + self._timing.correction_timeout)
+                if wrong and are_awaited
+                else float("inf")
+            )
             if time.monotonic() > right_by:
                 raise JoinRefused(refused[min(wrong)])
 
@@ -298,7 +300,7 @@ class Node:
             if isinstance(news, EveryoneIn):
                 while refused.keys() & set(first.lacking()):  # enough have joined, but the user should correct these
                     come_right(are_awaited=True)
-                    time.sleep(LOOK_EVERY)
+                    time.sleep(self._timing.watch)
                 self._round = max(self._round, first.round)  # the others may have begun after a checkpoint
                 self._first = self._round + 1
                 self._is_in()
@@ -314,7 +316,7 @@ class Node:
         begin = time.monotonic()
         if self._asked.to_leave and not self._hands_over and self._is_between_steps:
             self._leave(goes_on=False)
-        if self._look is not None and begin - self._looked_at > LOOK_EVERY:
+        if self._look is not None and begin - self._looked_at > self._timing.watch:
             self._looked_at = begin
             self._look()
         self._round += 1
@@ -380,7 +382,7 @@ class Node:
         """Give a requested state after a timeout: this rank may wait for the very rank that waits for the state."""
         if self._look is not None:
             self._look()
-        if self._owes_since is not None and time.monotonic() - self._owes_since > GIVE_WITHIN:
+        if self._owes_since is not None and time.monotonic() - self._owes_since > self._timing.state_grace:
             self._pack(after=self._round - 1)
 
     def drop(self) -> None:
@@ -420,7 +422,7 @@ class Node:
                 break
             if isinstance(news, Note):
                 self._journal.note(time.monotonic(), self._number, news)
-        driver.join(timeout=5)
+        driver.join(timeout=self._timing.exit_timeout)
         if driver.failure is not None:
             raise driver.failure
         if isinstance(driver.machine, TreeWorker) and driver.machine.refused is not None:

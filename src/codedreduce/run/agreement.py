@@ -19,6 +19,7 @@ from codedreduce.protocol.core.settings import WAIT_ON, Excess
 from codedreduce.run.failures import REFUSE, check_nonfinite
 from codedreduce.run.tuning import settings_for
 from codedreduce.schemes import Plan, RingPlan, StripedPlan
+from codedreduce.timing import TIMING, Timing
 
 Dtype = np.dtype[np.generic]
 FLOAT32: Dtype = np.dtype(np.float32)
@@ -59,6 +60,7 @@ class Meeting:
     generation: int = 0  # it determines which rank leads at first
     secret: Secret | None = None
     insecure: bool = False
+    timing: Timing = TIMING  # all durations that no user sets
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -101,6 +103,7 @@ class Run:
 
     def __post_init__(self) -> None:
         check_nonfinite(self.nonfinite)
+        object.__setattr__(self, "settings", replace(self.settings, timing=self.meeting.timing))
 
     @classmethod
     def of(

@@ -22,7 +22,6 @@ from codedreduce.net.limits import of_books
 from codedreduce.net.pending_connections import PendingConnections
 from codedreduce.net.rendezvous.identity import Identity
 from codedreduce.net.sockets import (
-    LAST_WORDS,
     Context,
     answering,
     comings_and_goings,
@@ -31,14 +30,10 @@ from codedreduce.net.sockets import (
 )
 from codedreduce.run.agreement import Meeting, difference
 from codedreduce.run.quorum import Gathering
+from codedreduce.timing import milliseconds
 
-#: Registrations that are answered at a time. If there are more, they wait so many seconds, while others are served.
+#: Registrations that are answered at a time. If there are more, they wait a moment, while others are served.
 AT_ONCE = 16
-REST = 0.05
-
-#: Seconds for a node that came with another plan than the root's to come with the right one, when all others have
-#: joined: another process may have claimed to be that node.
-COME_RIGHT_WITHIN = 3.0
 
 #: A process that asks so often for a rank that is taken is a second process of that rank.
 TWICE_IF_ASKED = 4
@@ -133,6 +128,7 @@ class Directory:
         seeks: tuple[int, ...] = (), guard: Guard | None = None, identity: Identity | None = None,
     ) -> None:  # fmt: skip
         self._meeting = meeting
+        self._timing = meeting.timing
         self._identity = identity or Identity()
         self._earlier: dict[int, tuple[bytes, Registration]] = {}  # registrations with another identity
         self._nodes = nodes
@@ -157,8 +153,8 @@ class Directory:
         self._decoder = msgspec.msgpack.Decoder(Registration)
         self.addresses: list[str] = []  # where it answers
         self.meets_at = meeting.address  # where one should
-        self.socket, self.monitor = answering(context, of_books(len(nodes)))
-        self._door = PendingConnections(self.addresses)
+        self.socket, self.monitor = answering(context, of_books(len(nodes), meeting.timing))
+        self._door = PendingConnections(self.addresses, meeting.timing)
         self._latest = meeting.training  # the latest training that a process has come to
         self.rests_until = 0.0  # more have asked than are answered at a time
 
@@ -208,10 +204,10 @@ class Directory:
         self, nodes: tuple[int, ...], watch: Callable[[], None], gathering: Gathering | None = None
     ) -> dict[int, Endpoints]:
         """Serve until these nodes, or enough of them, have registered their addresses."""
-        gathering = gathering or Gathering(lambda missing: not missing, time.monotonic())
+        gathering = gathering or Gathering(lambda missing: not missing, time.monotonic(), self._timing)
         deadline = time.monotonic() + self._meeting.all_within
         while not gathering.may_begin(missing := self._missing(nodes), time.monotonic()):
-            self.socket.poll(200)
+            self.socket.poll(milliseconds(self._timing.poll))
             self.serve()
             watch()
             if self._latest > self._meeting.training:
@@ -228,14 +224,17 @@ class Directory:
         return {node: self._known[node] for node in nodes if node in self._known}
 
     def _check_come_right(self, missing: tuple[int, ...]) -> None:
-        """Stop waiting if every missing node came with a wrong plan, and none has come with the right one in time."""
+        """Stop waiting if every missing node came with a wrong plan, and none has come with the right one in time.
+
+        Another process may have claimed to be that node.
+        """
         now = time.monotonic()
         wrong = {node: why for node, why in self._refused if node in missing}
         if len(wrong) < len(missing):
             self._all_wrong_since = None
         elif self._all_wrong_since is None:
             self._all_wrong_since = now
-        elif now > self._all_wrong_since + COME_RIGHT_WITHIN:
+        elif now > self._all_wrong_since + self._timing.correction_timeout:
             raise JoinRefused(wrong[min(wrong)])
 
     def _missing(self, nodes: Iterable[int]) -> tuple[int, ...]:
@@ -262,7 +261,7 @@ class Directory:
             elif self._register(identity.bytes, registration):
                 self.look_at_the_door()  # the connection may have been made while others were answered
                 self._door.is_known(descriptor)
-        self.rests_until = time.monotonic() + REST
+        self.rests_until = time.monotonic() + self._timing.directory_rest
 
     def _is_who_it_says(self, body: zmq.Frame, registration: Registration) -> bool:
         """Whether a process that came by TCP knows the secret, and has the key that it claims."""
@@ -465,7 +464,7 @@ class Directory:
                 self._answer(identity, Answer(None, f"the run is over: {why}"))
         self._visits.clear()
         self.socket.disable_monitor()
-        self.socket.close(linger=LAST_WORDS)
+        self.socket.close(linger=milliseconds(self._timing.linger))
         self.monitor.close(linger=0)
 
 

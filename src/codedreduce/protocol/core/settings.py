@@ -10,6 +10,7 @@ from codedreduce.errors import UsageError
 from codedreduce.protocol.core.audits import Audit
 from codedreduce.schemes import StripedPlan
 from codedreduce.schemes.striped import OVER_A_NETWORK, Costs
+from codedreduce.timing import TIMING, Timing
 
 #: Reducers hold the sums of the last rounds, the current one included: the minimum and maximum number, and the bytes.
 LEAST_ROUNDS_HELD, MOST_ROUNDS_HELD = 4, 64
@@ -81,6 +82,7 @@ class Settings:
     chunks: int = field(init=False)  # how many chunks a vector has
     audit: Audit | None = None  # which fraction is computed twice and compared; None: nothing
     announce: bool = True  # offer a pushed sum ahead of its bytes; useless if bytes arrive as fast as offers
+    timing: Timing = TIMING  # all durations that no user sets
 
     def __post_init__(self) -> None:
         for name in ("length", "itemsize", "chunk", "window", "state_chunk"):

@@ -15,9 +15,6 @@ from codedreduce.protocol.rank.catch_up import CatchUp
 from codedreduce.protocol.rank.worker import RankWorker
 from codedreduce.schemes import StripedPlan
 
-#: Seconds until a rank that has not been welcomed sends hello for the second time.
-HELLO_AGAIN = 2.0
-
 
 class Joining:
     """A follower before it is admitted, and over every new connection.
@@ -37,6 +34,7 @@ class Joining:
         self._adopt = adopt
         self._is_in = is_in
         self._process = settings.process
+        self._timing = settings.timing
         self._hellos = 0  # hellos without an answer
         self._to = position.leader
 
@@ -50,7 +48,7 @@ class Joining:
         )  # fmt: skip
         self._actions.append(Transmit(to=self._to, message=hello))
         self._hellos += 1
-        self._actions.append(SetTimer(name=Timer.HELLO, at=now + HELLO_AGAIN * self._hellos))
+        self._actions.append(SetTimer(name=Timer.HELLO, at=now + self._timing.hello_retry * self._hellos))
 
     def look(self, now: float) -> None:
         """Send hello again if there was no answer."""

@@ -27,10 +27,9 @@ from codedreduce.protocol.rank.catch_up import CatchUp
 from codedreduce.protocol.rank.exchange import Exchange
 from codedreduce.protocol.rank.state_transfer import StateGiving
 from codedreduce.protocol.rank.worker import RankWorker
+from codedreduce.timing import Timing
 
-#: The grace period in seconds for ranks that are behind when a run ends; and the maximum number of such periods, while
-#: those ranks still catch up.
-GRACE = 5.0
+#: The maximum number of grace periods for ranks that are behind when a run ends, while those ranks still catch up.
 GRACES = 12
 
 
@@ -38,11 +37,12 @@ class Departure:
     """How a rank ends. `office`: whether this rank is the leader. `go_on` makes it work on its round, or catch up."""
 
     def __init__(
-        self, actions: Actions, position: RankPosition, worker: RankWorker, catch_up: CatchUp, office: Office,
-        go_on: Callable[[float], None],
+        self, actions: Actions, position: RankPosition, timing: Timing, worker: RankWorker, catch_up: CatchUp,
+        office: Office, go_on: Callable[[float], None],
     ) -> None:  # fmt: skip
         self._actions = actions
         self._position = position
+        self._timing = timing
         self._worker = worker
         self._catch_up = catch_up
         self._office = office
@@ -104,7 +104,9 @@ class Departure:
 
     def _wait(self, now: float) -> None:
         self._graces += 1
-        self._actions.append(SetTimer(name=Timer.END, at=now + max(GRACE, 3 * self._position.round_took)))
+        self._actions.append(
+            SetTimer(name=Timer.END, at=now + max(self._timing.end_grace, 3 * self._position.round_took))
+        )
 
     def is_late(self, now: float) -> None:
         """Stop waiting for ranks that have not finished by now and were not heard of."""
@@ -241,11 +243,8 @@ class Departure:
         self._catch_up.drop()
 
 
-#: A rank that is to leave checks whether it may: again after so many seconds, or after this fraction of its round.
-LOOK_AGAIN, LONGER = 0.02, 0.1
-
-#: Seconds that it waits for a new leader.
-WITHOUT_LEADER = 1.0
+#: A rank that is to leave checks again whether it may after this fraction of its round.
+LONGER = 0.1
 
 #: Leaves with a goodbye to the leader, or without notice.
 LastWord = Callable[[str], None]
@@ -255,11 +254,13 @@ class Handover:
     """Tracks whether a rank is to leave, and whether it may."""
 
     def __init__(
-        self, actions: Actions, position: RankPosition, worker: RankWorker, exchange: Exchange, links: Outboxes,
-        giving: StateGiving, office: Office, election: Election, *, say_goodbye: LastWord, vanish: LastWord,
+        self, actions: Actions, position: RankPosition, timing: Timing, worker: RankWorker, exchange: Exchange,
+        links: Outboxes, giving: StateGiving, office: Office, election: Election,
+        *, say_goodbye: LastWord, vanish: LastWord,
     ) -> None:  # fmt: skip
         self._actions = actions
         self._position = position
+        self._timing = timing
         self._worker = worker
         self._exchange = exchange
         self._links = links
@@ -306,7 +307,7 @@ class Handover:
         if not self._election.is_lost:
             self._lost_since = None
         if position.state is not LEFT:
-            again = max(LOOK_AGAIN, LONGER * (now - position.began_at))
+            again = max(self._timing.handover_check, LONGER * (now - position.began_at))
             self._actions.append(SetTimer(name=Timer.HANDOVER, at=now + again))
 
     def _tell(self) -> None:
@@ -334,7 +335,7 @@ class Handover:
         """Wait for the others to elect a leader, for a limited time."""
         if self._lost_since is None:
             self._lost_since = now
-        elif now - self._lost_since >= WITHOUT_LEADER:
+        elif now - self._lost_since >= self._timing.handover_timeout:
             self.goes_on = True
             self._vanish(self._why)
 

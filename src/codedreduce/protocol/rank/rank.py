@@ -95,8 +95,8 @@ from codedreduce.protocol.rank.worker import RankWorker
 from codedreduce.schemes import Part, StripedPlan
 from codedreduce.vectors import Vector
 
-#: A rank reports its status after so many rounds without news, within this minimum and maximum in seconds.
-LONG_ENOUGH, LONGEST, MANY_ROUNDS = 5.0, 600.0, 8.0
+#: A rank reports its status after so many rounds without news.
+MANY_ROUNDS = 8.0
 
 #: Messages about a vector, which is the same in every generation; and messages that announce a generation.
 OF_ANY_GENERATION = (
@@ -124,12 +124,13 @@ class Rank(Machine):
         )
         self._exchange = exchange = Exchange(self._actions, node, plan, settings, links, rooms)
         self._worker = worker = RankWorker(self._actions, position, plan, settings, exchange, office)
-        self._catch_up = CatchUp(self._actions, position, links, exchange, worker, office, self._finish_round)
+        timing = settings.timing
+        self._catch_up = CatchUp(self._actions, position, timing, links, exchange, worker, office, self._finish_round)
         self._joining = Joining(
             self._actions, position, plan, settings, worker, self._catch_up, self._adopt, self._is_in
         )
         self._giving = StateGiving(self._actions, position, links, settings)
-        self._departure = Departure(self._actions, position, worker, self._catch_up, office, self._go_on)
+        self._departure = Departure(self._actions, position, timing, worker, self._catch_up, office, self._go_on)
         self._election = Election(
             self._actions,
             position,
@@ -143,7 +144,7 @@ class Rank(Machine):
             self._greet,
         )
         self._handover = Handover(
-            self._actions, position, worker, exchange, links, self._giving, office, self._election,
+            self._actions, position, timing, worker, exchange, links, self._giving, office, self._election,
             say_goodbye=self._departure.say_goodbye, vanish=self._departure.vanish,
         )  # fmt: skip
         if position.leader == node:
@@ -333,8 +334,9 @@ class Rank(Machine):
 
     def _look_whether_on(self, now: float) -> None:
         """If the round takes very long, report the status to the leader, ever more rarely: `Go` may be lost."""
-        wait = max(LONG_ENOUGH, MANY_ROUNDS * self._position.round_took, now - self._position.began_at)
-        self._actions.append(SetTimer(name=Timer.NO_NEWS, at=now + min(LONGEST, wait)))
+        timing, position = self.settings.timing, self._position
+        wait = max(timing.status_report, MANY_ROUNDS * position.round_took, now - position.began_at)
+        self._actions.append(SetTimer(name=Timer.NO_NEWS, at=now + min(timing.status_report_limit, wait)))
 
     def _on_go(self, message: Go, sender: int, now: float) -> None:
         last = self._position.go
