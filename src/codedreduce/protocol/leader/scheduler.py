@@ -53,16 +53,8 @@ from codedreduce.schemes import Part, StripedPlan
 #: Number of rounds for which the time from the last unit to the sum is remembered.
 TAILS = 8
 
-#: Least timeout for the sum, in seconds.
-LEAST_PATIENCE = 0.01
-
-#: How long an intervention may take before the next one, as a fraction of the round so far; of that at most LONG_ROUND
-#: seconds count.
+#: How long an intervention may take before the next one, as a fraction of the round so far.
 LONGER = 0.1
-LONG_ROUND = 600.0
-
-#: Seconds after which a message from the start of a round counts as lost, not as under way.
-UNDER_WAY = 1.0
 
 #: A single block that took this many times longer than usual was begun late.
 BEGUN_LATE = 2.0
@@ -82,6 +74,7 @@ class Scheduler:
         self._plan = plan
         self._own = own
         self._settings = settings
+        self._timing = settings.timing
         self._tell_self = tell
         self._mistakes = mistakes if mistakes is not None else Mistakes(settings.audit)
         self._participation = Participation(own, self._mistakes)
@@ -461,7 +454,7 @@ class Scheduler:
         is_here = status.round == self.round
         if is_here:
             self._hear_of(rank, now)
-        if rank != self._own and status.round <= self.round and now - self._began >= UNDER_WAY:
+        if rank != self._own and status.round <= self.round and now - self._began >= self._timing.message_lost:
             self._say_again(rank, status, now)
         if status.round < self.round:  # it still reduces its stripe
             self._participation.fell_behind(rank)
@@ -485,7 +478,7 @@ class Scheduler:
 
     def has_missed_the_end(self, status: Status, now: float) -> bool:
         """True if a rank still waits for the sum of a round that is over, and no later round tells it so."""
-        return status.round == self.round and not self._is_on and now - self._began >= UNDER_WAY
+        return status.round == self.round and not self._is_on and now - self._began >= self._timing.message_lost
 
     def part_came(self, rank: int, part: Part, index: int, now: float) -> None:
         """A chunk of a rank's partial sum has arrived at the leader's own rank, which reduces it."""
@@ -535,13 +528,15 @@ class Scheduler:
         """How long the sum may take, now that all is computed, before the leader asks reducers."""
         settings, so_far = self._settings, now - self._began
         expected = max(self._usual(2 * so_far), self._links.end(at_all=True) - now, self._resent - now)
-        return max(PATIENCE * expected, 0.5 * settings.head_start * so_far, settings.least_head_start, LEAST_PATIENCE)
+        least = max(settings.least_head_start, self._timing.sum_timeout)
+        return max(PATIENCE * expected, 0.5 * settings.head_start * so_far, least)
 
     def _more_patience(self, now: float) -> float:
         """How much longer the sum may take after an intervention; it grows with the time taken so far."""
-        settings, so_far = self._settings, min(LONG_ROUND, now - self._began)
+        settings, so_far = self._settings, min(self._timing.long_round, now - self._began)
         expected = max(self._usual(0.5 * so_far), self._links.end(at_all=True) - now, self._resent - now)
-        return max(MORE_PATIENCE * PATIENCE * expected, LONGER * so_far, settings.least_head_start, LEAST_PATIENCE)
+        least = max(settings.least_head_start, self._timing.sum_timeout)
+        return max(MORE_PATIENCE * PATIENCE * expected, LONGER * so_far, least)
 
     def sum_is_late(self, missing: Iterable[int], own_lacks: list[int], now: float) -> None:
         """All units are done, and chunks of the sum are still missing: find out why, and intervene."""

@@ -30,9 +30,6 @@ from codedreduce.schemes import Part, StripedPlan
 #: A checker is late after this many times its expected time, and this fraction of the time that the round has taken.
 PATIENCE, OF_THE_ROUND = 2.0, 0.1
 
-#: Least seconds that a checker gets; and that the leader waits for a rank that is present but not at the round.
-LEAST, LEAST_WAIT = 0.01, 1.0
-
 Say = Callable[[int, Message, float], None]
 
 
@@ -82,6 +79,7 @@ class Verdicts:
         self._actions = actions
         self._plan = plan
         self._settings = settings
+        self._timing = settings.timing
         self._participation = participation
         self._pace = pace
         self._assignments = assignments
@@ -288,7 +286,8 @@ class Verdicts:
 
     def _longer(self, since: float) -> float:
         """How much longer to wait, from this time on."""
-        return max(LEAST, OF_THE_ROUND * (since - self._began) + self._settings.least_head_start)
+        longer = OF_THE_ROUND * (since - self._began) + self._settings.least_head_start
+        return max(self._timing.check_timeout, longer)
 
     def _may_come(self, block: Block, others: Collection[int]) -> list[int]:
         """The ranks that could check a block if they arrived at this round, without `others`."""
@@ -328,7 +327,7 @@ class Verdicts:
                 self._ask(rank, block, case, blocks + 1, now)  # the request may be lost
         if not case.asked and len(set(case.said.values())) == 1:
             absent = self._may_come(block, case.said)
-            if absent and now < case.since + max(LEAST_WAIT, case.since - self._began):
+            if absent and now < case.since + max(self._timing.checker_wait, case.since - self._began):
                 return
             self._absent.update(absent)
             case.is_over = True
