@@ -30,7 +30,7 @@ from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import Rights
 from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.quorum import Gathering
-from codedreduce.timing import TIMING
+from codedreduce.timing import TIMING, Timing
 from tests.raw import put
 from tests.waiting import PATIENCE
 
@@ -385,9 +385,8 @@ def test_enough_begin_and_a_late_one_is_found(ranks: Callable[[int], Ranks]) -> 
     for rank, mesh in them.meshes.items():
         mesh.expect([late])
         began = time.monotonic()
-        mesh.wait_until_connected(
-            PATIENCE, lambda: None, Gathering(lambda missing: list(missing) == [late], began, TIMING)
-        )
+        enough = Gathering(lambda missing: list(missing) == [late], began, Timing(latecomer_wait=0.1))
+        mesh.wait_until_connected(PATIENCE, lambda: None, enough)
         assert list(mesh.take(())) == [Gone(late)]
         mesh.send(Transmit(to=late, message=Offer(round=1, task=rank)))
     them.endpoints[late] = them.start(late, f"ipc://@codedreduce-{os.getpid()}-{time.monotonic_ns()}")

@@ -17,7 +17,7 @@ from codedreduce.net.carrier import Arrived, Endpoints, Gone, News, Reached, nam
 from codedreduce.net.frames import MARKED, OPEN, OPEN_ASKING, PLAIN
 from codedreduce.net.limits import MOST_NAMELESS
 from codedreduce.net.pending_connections import PendingConnections
-from codedreduce.net.rendezvous.directory import AT_ONCE, REST, Answer, Registration, Standing
+from codedreduce.net.rendezvous.directory import AT_ONCE, Answer, Registration, Standing
 from codedreduce.net.transport import Transport
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.messages import Goodbye, Hello, ModelChunk, RingChunk, ShareChunk
@@ -193,7 +193,7 @@ def test_a_flood_of_registrations_is_answered_a_few_at_a_time() -> None:
         for _ in range(20):
             before = time.monotonic()
             directory.serve()
-            assert directory.rests_until >= before + REST, "there is more, and it waits"
+            assert directory.rests_until >= before + TIMING.directory_rest, "there is more, and it waits"
         heard: list[object] = []
 
         def hear() -> bool:
