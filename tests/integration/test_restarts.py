@@ -284,6 +284,9 @@ def test_pauses_double_and_are_forgotten() -> None:
         ({"CODEDREDUCE_REPLAN_AFTER": "-1"}, "CODEDREDUCE_REPLAN_AFTER must be 0 or more"),
         ({"CODEDREDUCE_GRACE": "nan"}, "CODEDREDUCE_GRACE must be 0 or more"),
         ({"CODEDREDUCE_RESTARTED": "-2"}, "CODEDREDUCE_RESTARTED must be 0 or more"),
+        ({"CODEDREDUCE_TIMING": "0"}, "CODEDREDUCE_TIMING must be above 0 and at most 100, got '0'"),
+        ({"CODEDREDUCE_TIMING": "nan"}, "CODEDREDUCE_TIMING must be above 0 and at most 100, got 'nan'"),
+        ({"CODEDREDUCE_TIMING": "fast"}, "CODEDREDUCE_TIMING must be a number, got 'fast'"),
     ],
 )
 def test_variables_that_cannot_be(variables: dict[str, str], message: str) -> None:

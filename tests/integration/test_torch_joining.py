@@ -98,7 +98,7 @@ def test_another_model_on_another_node_is_refused(tmp_path: Path, what: str, odd
             for _ in cluster.train(model, data(), losses, BATCH, 5):
                 pass
 
-    outcome = run_ranks(script, root_within=5, timing=0.2)
+    outcome = run_ranks(script, root_within=5, orphaned_after=1, timing=0.2)
     differs = "a model with" if what == "shape" else "frozen parameters and buffers with the digest"
     for node in (0, odd):
         first, *_ = outcome.errors[node].splitlines()

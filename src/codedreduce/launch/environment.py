@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -143,8 +142,10 @@ def timing_said(environment: Mapping[str, str]) -> Timing:
     0.4
     """
     factor = _number(environment, "CODEDREDUCE_TIMING", 1.0)
-    if not 0 < factor < math.inf:
-        raise UsageError(f"CODEDREDUCE_TIMING must be above 0 and finite, got {environment['CODEDREDUCE_TIMING']!r}")
+    if not 0 < factor <= 100:
+        raise UsageError(
+            f"CODEDREDUCE_TIMING must be above 0 and at most 100, got {environment['CODEDREDUCE_TIMING']!r}"
+        )
     return TIMING.scaled(factor)
 
 
