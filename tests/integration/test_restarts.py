@@ -189,7 +189,8 @@ def test_so_many_restarts_and_no_more(running) -> None:
     assert "[5] (killed by signal 9; the run goes on without it)" in said
 
 
-def test_a_root_that_is_killed_ends_the_run(running) -> None:
+def test_a_root_that_is_killed_ends_the_run(running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODEDREDUCE_TIMING", "0.2")
     run = running("--tree", "2x1")
     run.wait((run.folder / "three").exists)
     root = next(pid for pid in run.everyone() if psutil.Process(pid).environ().get("RANK") == "0")
