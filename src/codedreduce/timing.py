@@ -52,13 +52,13 @@ class Timing:
     worker_grace: float = 2.0  # the processes that this one forked may take to leave at the end
     failure_grace: float = 5.0  # processes may take to end when the run has failed or cannot go on
     last_output: float = 0.2  # a failed process's last output may take to arrive
-    exit_timeout: float = 5.0  # a process waits this long for its communicating thread when it ends
+    exit_timeout: float = 5.0  # a process waits this long for its other threads when it ends
 
     # -- connections
     reconnect: float = 0.02  # ZeroMQ retries a lost connection, at first
     reconnect_limit: float = 0.5  # and at most
-    knock: float = 0.01  # ZeroMQ retries a connection to a rendezvous address, at first
-    knock_limit: float = 0.25  # and at most
+    rendezvous_retry: float = 0.01  # ZeroMQ retries a connection to a rendezvous address, at first
+    rendezvous_retry_limit: float = 0.25  # and at most
     connect_timeout: float = 1.5  # an unanswered TCP connection is tried again: the kernel would wait ever longer
     keepalive: float = 1.0  # the kernel probes a silent neighbour, and between probes; whole seconds, at least one
     connection_timeout: float = 4.0  # a connection without a reply, to a probe or to data, is lost
@@ -69,7 +69,7 @@ class Timing:
     handshake_timeout: float = 10.0  # for the ZeroMQ handshake of a connection
     identify_timeout: float = 10.0  # for a peer to identify itself in this protocol after the handshake
     key_timeout: float = 5.0  # a connection waits for a directory to name its key
-    door_check: float = 2.0  # time between two checks of unidentified connections
+    unidentified_check: float = 2.0  # time between two checks of unidentified connections
     leftover: float = 0.1  # frames of a connection that was cut may still be read
     leftover_report: float = 5.0  # possible leftovers are not reported, however busy the host is
     recut: float = 1.0  # a neighbour loses no second connection for what is read after a cut
@@ -80,16 +80,14 @@ class Timing:
     taken_retry: float = 1.0  # a rank asks again if another process has its rank, whose end may be unknown
     taken_timeout: float = 8.0  # that answer is final
     rejection_timeout: float = 2.0  # the rejection of a rank's secret is final: the rejecting run may be about to end
-    correction_timeout: float = (
-        3.0  # for a rank with another plan to come with the right one, when all others are there
-    )
+    correction_timeout: float = 3.0  # for a rank with another plan to come with the right one
     directory_rest: float = 0.05  # further registrations wait, while other sockets are served
     serve_retry: float = 1.0  # the leader tries again to serve the rendezvous address
     probe_timeout: float = 1.0  # for the host of an unreachable process to answer a probe
     probe_retry: float = 0.05  # time between two probes, at first
     probe_retry_limit: float = 1.0  # and at most
-    poll: float = 0.2  # a process that waits looks at other processes this often
-    watch: float = 0.05  # and at the start of rounds at most this often
+    poll_interval: float = 0.2  # a process that waits looks at other processes this often
+    process_check: float = 0.05  # and at the start of rounds at most this often
 
     def __post_init__(self) -> None:
         for one in fields(self):

@@ -61,7 +61,7 @@ ROLES: dict[str, tuple[str, int, int]] = {
 }
 
 #: A connection that was cut is made again soon.
-SOON = Timing(renew_connection=0.2, door_check=0.1)
+SOON = Timing(renew_connection=0.2, unidentified_check=0.1)
 
 #: Seconds that anything takes which is computed.
 MOMENT = 0.001

@@ -41,7 +41,7 @@ ROUNDS = 80
 ENCRYPTED, INSECURE = "encrypted", "insecure"
 
 #: A connection that was lost is made again soon.
-SOON = Timing(renew_connection=0.3, door_check=0.2)
+SOON = Timing(renew_connection=0.3, unidentified_check=0.2)
 PLANS = pytest.mark.parametrize("plan", [TREE, STRIPES], ids=["tree", "stripes"])
 
 #: Of how many messages one is disturbed, on each plane; and how many by one proxy.

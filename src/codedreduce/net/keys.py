@@ -138,7 +138,7 @@ class Guard:
         poller.register(self._woken, zmq.POLLIN)
         waiting: deque[_Asked] = deque()
         while not self._is_over:
-            poller.poll(milliseconds(self._timing.poll) if waiting else None)
+            poller.poll(milliseconds(self._timing.poll_interval) if waiting else None)
             with contextlib.suppress(BlockingIOError):
                 os.read(self._woken, 4096)
             waiting.extend(self._new_ones())

@@ -106,8 +106,8 @@ def knocking(
     """
     socket = _made(context, zmq.ROUTER, limits)
     monitor = _monitor_of(socket, COMES_AND_GOES | NOT_LET_IN)
-    socket.setsockopt(zmq.RECONNECT_IVL, milliseconds(limits.timing.knock))
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, milliseconds(limits.timing.knock_limit))
+    socket.setsockopt(zmq.RECONNECT_IVL, milliseconds(limits.timing.rendezvous_retry))
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, milliseconds(limits.timing.rendezvous_retry_limit))
     for address in addresses:
         if keys is not None and not is_local(address):
             keys.connects(socket)

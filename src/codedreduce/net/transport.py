@@ -142,7 +142,7 @@ class Mesh(Carrier):
         while not gathering.may_begin(away := self._away(), time.monotonic()):
             if time.monotonic() > deadline:
                 raise CodedReduceError(f"rank {self.node} could not reach ranks {away} within {within:g} s")
-            ready = dict(poller.poll(milliseconds(self._timing.poll)))
+            ready = dict(poller.poll(milliseconds(self._timing.poll_interval)))
             self._news = deque(self.take(ready))
             look()
         for peer in away:  # their sessions start when they connect

@@ -36,7 +36,7 @@ from codedreduce.run.injected_delays import DelayInjector
 from codedreduce.run.journal import Interval
 from codedreduce.run.world import Gradient
 from codedreduce.schemes.plan import Piece, samples_in
-from codedreduce.timing import TIMING, Timing
+from codedreduce.timing import Timing
 from codedreduce.vectors import Vector, is_finite, on_host
 
 #: Maximum length of an error text that is sent to others.
@@ -62,7 +62,7 @@ class Computing:
         injector: DelayInjector | None = None,
         record: Callable[[Interval], None] | None = None,
         *,
-        timing: Timing = TIMING,
+        timing: Timing,
         reports_failures: bool = False,
         refuses_nonfinite: bool = True,
     ) -> None:
@@ -101,7 +101,7 @@ class Computing:
         """
         while True:
             try:
-                asked_at, number, order = self._orders.get(timeout=None if look is None else self._timing.poll)
+                asked_at, number, order = self._orders.get(timeout=None if look is None else self._timing.poll_interval)
             except queue.Empty:
                 if look is not None:
                     look()

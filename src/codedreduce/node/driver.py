@@ -265,7 +265,7 @@ class Driver(threading.Thread):
         self._transport.look_at_doors()
         if self._directory is not None:
             self._directory.look_at_the_door()
-        self._perform(SetTimer(name=DOORS, at=time.monotonic() + self._timing.door_check))
+        self._perform(SetTimer(name=DOORS, at=time.monotonic() + self._timing.unidentified_check))
 
     def _serve_where_it_meets(self) -> None:
         """The leader serves the rendezvous address if it is on this host, once no other process serves it."""

@@ -300,7 +300,7 @@ class Node:
             if isinstance(news, EveryoneIn):
                 while refused.keys() & set(first.lacking()):  # enough have joined, but the user should correct these
                     come_right(are_awaited=True)
-                    time.sleep(self._timing.watch)
+                    time.sleep(self._timing.process_check)
                 self._round = max(self._round, first.round)  # the others may have begun after a checkpoint
                 self._first = self._round + 1
                 self._is_in()
@@ -316,7 +316,7 @@ class Node:
         begin = time.monotonic()
         if self._asked.to_leave and not self._hands_over and self._is_between_steps:
             self._leave(goes_on=False)
-        if self._look is not None and begin - self._looked_at > self._timing.watch:
+        if self._look is not None and begin - self._looked_at > self._timing.process_check:
             self._looked_at = begin
             self._look()
         self._round += 1

@@ -92,7 +92,10 @@ class Meeting:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """All that a rank must know to take part. `wire`: the type of numbers in messages, if not `dtype`."""
+    """All that a rank must know to take part. `wire`: the type of numbers in messages, if not `dtype`.
+
+    The settings have the durations of the meeting.
+    """
 
     meeting: Meeting
     plan: Plan

@@ -207,7 +207,7 @@ class Directory:
         gathering = gathering or Gathering(lambda missing: not missing, time.monotonic(), self._timing)
         deadline = time.monotonic() + self._meeting.all_within
         while not gathering.may_begin(missing := self._missing(nodes), time.monotonic()):
-            self.socket.poll(milliseconds(self._timing.poll))
+            self.socket.poll(milliseconds(self._timing.poll_interval))
             self.serve()
             watch()
             if self._latest > self._meeting.training:

@@ -115,7 +115,7 @@ class Visitor:
             poller.register(socket, zmq.POLLIN)
         while not self.knows and self._registration.seeks:
             left = start + self._patience() - time.monotonic()
-            poller.poll(milliseconds(min(self._timing.poll, left, ask_again - time.monotonic())))
+            poller.poll(milliseconds(min(self._timing.poll_interval, left, ask_again - time.monotonic())))
             before = self._answer
             self.take()
             look()
