@@ -18,7 +18,7 @@ from codedreduce.run.agreement import Meeting
 
 def find(context: Context, meeting: Meeting, registration: Registration) -> dict[int, Endpoints]:
     """Ask once for the addresses of other nodes."""
-    guard = Guard(context, meeting.secret) if meeting.secret is not None else None
+    guard = Guard(context, meeting.secret, meeting.timing) if meeting.secret is not None else None
     visitor = Visitor(context, meeting, registration, guard=guard)
     try:
         return visitor.find()

@@ -59,6 +59,9 @@ VARIABLES: dict[str, dict[str, tuple[str, str]]] = {
         "CODEDREDUCE_SAY_WAITING_AFTER": ("a round that cannot end reports the missing ranks after", "30"),
         "CODEDREDUCE_REPLAN_AFTER": ("a run waits for more losses than it tolerates", "10"),
         "CODEDREDUCE_GRACE": ("a process that is to leave may take", "30"),
+        "CODEDREDUCE_TIMING": (
+            "internal, for tests: a factor for all durations that have no option, the same for all processes", "1",
+        ),
     },
     "Security": {
         "CODEDREDUCE_SECRET": ("the secret of the run", ""),

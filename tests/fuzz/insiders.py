@@ -146,7 +146,7 @@ class AtTheBook:
         meeting = self._run.run.meeting
         assert meeting.secret is not None
         context: Context = zmq.Context()
-        guard = Guard(context, meeting.secret)
+        guard = Guard(context, meeting.secret, meeting.timing)
         mutations = Mutations(self._run.seed, 100)
         socket = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.SNDHWM, 16)

@@ -41,6 +41,7 @@ from codedreduce.protocol.core.events import (
 from codedreduce.protocol.rights import rights_at
 from codedreduce.run.agreement import Meeting, Run
 from codedreduce.schemes import Plan, StripedPlan, TreePlan
+from codedreduce.timing import Timing
 from tests.fuzz.mutations import Mutations
 from tests.fuzz.runs import PLANS
 from tests.fuzz.strangers import Context
@@ -59,6 +60,9 @@ ROLES: dict[str, tuple[str, int, int]] = {
     "rank, by another": ("stripes", 1, 2),
     "ring node, by the one before it": ("ring", 2, 1),
 }
+
+#: A connection that was cut is made again soon.
+SOON = Timing(renew_connection=0.2, unidentified_check=0.1)
 
 #: Seconds that anything takes which is computed.
 MOMENT = 0.001
@@ -84,11 +88,11 @@ class Two:
         self._secret = secret
         kind, self.node, self.other = ROLES[role]
         self._plan = plan = PLANS[kind]
-        self.settings = Settings(length=LENGTH, chunk=CHUNK)
+        self.settings = Settings(length=LENGTH, chunk=CHUNK, timing=SOON)
         self._orders: queue.SimpleQueue[Outward | None] = queue.SimpleQueue()
         self._context: Context = zmq.Context()
         self._other_context: Context = zmq.Context()
-        self._guard = Guard(self._context, secret) if secret is not None else None
+        self._guard = Guard(self._context, secret, SOON) if secret is not None else None
         self._other_guard: Guard | None = None
         self._pair = Pair(*zmq.curve_keypair())
         self._transport = carrier_of(self._context, self.node, plan, self.settings, self._guard)
@@ -99,7 +103,7 @@ class Two:
         if isinstance(self._there, Endpoints):
             self._transport.move(self.other, self._there)
         machine = machine_for(self.node, plan, self.settings, process=1, computes=True)
-        self.driver = Driver(machine, self._transport, self._orders.put, orphaned_after=600.0)
+        self.driver = Driver(machine, self._transport, self._orders.put, timing=SOON, orphaned_after=600.0)
         threading.Thread(target=self._work, daemon=True).start()
         self.driver.start()
         if (self.node == 0 and isinstance(plan, TreePlan)) or kind == "ring":
@@ -113,7 +117,7 @@ class Two:
         self._other_context.destroy(linger=0)
         self._other_context = zmq.Context()
         if self._secret is not None and self._guard is not None:  # named as a book would
-            self._other_guard = Guard(self._other_context, self._secret)
+            self._other_guard = Guard(self._other_context, self._secret, SOON)
             self._other_guard._own = self._pair
             self._guard.name(self.other, self._other_guard.key)
             self._other_guard.name(self.node, self._guard.key)

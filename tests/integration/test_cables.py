@@ -28,6 +28,7 @@ from codedreduce.run.journal import Journal
 from codedreduce.run.world import RoundResult, World
 from codedreduce.schemes import Piece, Plan, Scheme, StripedPlan
 from codedreduce.simulator import Gradients
+from codedreduce.timing import Timing
 from codedreduce.training import SGD, LogisticRegression, synthetic
 from codedreduce.training.loop import Job, reference_run
 from tests.waiting import PATIENCE, wait_until
@@ -37,6 +38,9 @@ from .test_lab import needs_lab
 pytestmark = needs_lab
 
 SAMPLES, LENGTH = 60, 20_000
+
+#: A connection is lost soon, and made again soon; nothing else is shorter, so that a busy machine makes no difference.
+SOON = Timing(connect_timeout=0.3, connection_timeout=1.0, renew_connection=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +61,7 @@ class Cluster:
         self.journal = Journal()
         chunk = plan.chunk(LENGTH, 4, 4000) if isinstance(plan, StripedPlan) else 1000
         settings = Settings(length=LENGTH, chunk=chunk, window=4, least_head_start=0.05)
-        meeting = replace(new_meeting(lab), orphaned_after=60.0)
+        meeting = replace(new_meeting(lab), orphaned_after=60.0, timing=SOON)
         run = Run(meeting=meeting, plan=plan, settings=settings)
         self.cluster = LocalCluster(run, self.gradient, site=lab, journal=self.journal, member=self.member)
 
@@ -153,7 +157,7 @@ def test_a_cable_that_is_out_is_noticed_and_one_that_is_back_used(lab: Lab, tmp_
         try:
             out = time.monotonic()
             them.go_on(lambda: not them.is_reached(2), PATIENCE)
-            them.go_on(lambda: time.monotonic() > out + 7.0, PATIENCE)
+            them.go_on(lambda: time.monotonic() > out + 3.0, PATIENCE)
         finally:
             lab.set_link(2, up=True)
         now = them.cluster._node.next_round
@@ -274,7 +278,7 @@ def test_a_machine_that_vanishes_is_missed_and_its_successor_found(lab: Lab, tmp
 
 
 def test_a_second_process_of_a_rank_is_refused(lab: Lab, tmp_path: Path) -> None:
-    with ByHand(lab, CodedReduce(Tree.regular(fanout=2, depth=2), 1), tmp_path) as them:
+    with ByHand(lab, CodedReduce(Tree.regular(fanout=2, depth=2), 1), tmp_path, CODEDREDUCE_TIMING="0.2") as them:
         them.start(*range(7))
         them.wait_until_all_work(1, 2, 3, 4, 5, 6)
         first = them.processes[3]
@@ -305,7 +309,7 @@ def test_a_rank_that_is_started_again_is_used_again(lab: Lab, tmp_path: Path, va
 def test_workers_of_a_root_that_vanished_leave_in_time(lab: Lab, tmp_path: Path) -> None:
     """Without a FIN: known within seconds, waited for as long as was said, and no longer."""
     scheme = CodedReduce(Tree.regular(fanout=2, depth=2), 1)
-    with ByHand(lab, scheme, tmp_path, CODEDREDUCE_ORPHANED_AFTER="3") as them:
+    with ByHand(lab, scheme, tmp_path, CODEDREDUCE_ORPHANED_AFTER="1", CODEDREDUCE_TIMING="0.25") as them:
         them.start(*range(7))
         them.wait_until_all_work(1, 2, 3, 4, 5, 6)
         lab.set_link(0, up=False)

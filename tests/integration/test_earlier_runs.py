@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from codedreduce.net.rendezvous.probing import is_dead
 from codedreduce.process.addresses import free_port
 from tests.waiting import PATIENCE, wait_until
 
@@ -64,11 +65,12 @@ class Ranks:
         self.rank_is = "RANK"  # what the launcher calls it
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
-    def start(self, rank: int | None, name: str = "") -> subprocess.Popen[str]:
+    def start(self, rank: int | None, name: str = "", timing: float = 1.0) -> subprocess.Popen[str]:
         """One of them; or a process that is alone."""
         name = name or str(rank)
         command = [sys.executable, "-c", SCRIPT, *self.arguments, str(self.folder / name), self.seed]
         environment = {**self.environment, self.rank_is: str(rank)} if rank is not None else dict(os.environ)
+        environment["CODEDREDUCE_TIMING"] = str(timing)
         with (self.folder / f"{name}.errors").open("w") as errors:
             self.processes[name] = subprocess.Popen(command, env=environment, text=True, stderr=errors)
         return self.processes[name]
@@ -108,7 +110,8 @@ def test_a_worker_of_an_earlier_run_is_not_in_the_next_at_the_same_port(runs: li
         earlier.processes[str(rank)].wait()
     later.start(0)
     later.start(2)
-    assert wait_until(lambda: "up" in later.told("0") and "up" in later.told("2"))
+    address = f"tcp://127.0.0.1:{later.environment['MASTER_PORT']}"
+    assert wait_until(lambda: not is_dead(address, within=1.0)), "before the old one goes on, and answers there itself"
     stale.send_signal(signal.SIGCONT)
     time.sleep(2.0)  # rank 1 of the new run is late, and the old one has every chance
     assert not [line for line in later.told("0") if "round" in line], "the run must wait for its own rank 1"
@@ -130,7 +133,7 @@ def test_a_second_process_of_a_rank_is_refused_on_both_sides(runs: list[Ranks]) 
     for rank in range(RANKS):
         run.start(rank)
     assert wait_until(lambda: "round 2" in run.told("1"))
-    second = run.start(1, name="second")
+    second = run.start(1, name="second", timing=0.1)  # it asks for 0.8 s, not 8 s
     assert second.wait(timeout=PATIENCE) == 2
     said = run.warned("second")
     assert "codedreduce: rank 1 is taken: its process is in the run" in said
@@ -156,7 +159,9 @@ def test_a_later_launch_does_not_join_a_root_that_holds_its_port(runs: list[Rank
     earlier.processes["1"].kill()  # its place is free
     earlier.processes["1"].wait()
     for rank in (0, 1):
-        assert later.start(rank).wait(timeout=PATIENCE) == 2
+        later.start(rank)
+    for rank in (0, 1):
+        assert later.processes[str(rank)].wait(timeout=PATIENCE) == 2
         said = later.warned(str(rank))
         assert "belongs to another run: end the processes of that run, or choose another MASTER_PORT" in said, said
         assert "Traceback" not in said

@@ -13,12 +13,12 @@ from typing import IO, Any
 import pytest
 
 from codedreduce.errors import CodedReduceError
-from codedreduce.launch import launcher
 from codedreduce.launch.launcher import Launch, launch
 from codedreduce.launch.placement import Placement
 from codedreduce.launch.showing import Show
 from codedreduce.process import restarts
 from codedreduce.process.processes import Processes
+from codedreduce.timing import Timing
 from tests.command import codedreduce
 from tests.waiting import PATIENCE
 
@@ -66,16 +66,14 @@ if rank == "0":
 class Ended:
     """How a run of two ranks went."""
 
-    def __init__(
-        self, folder: Path, mode: str, monkeypatch: pytest.MonkeyPatch, script: str = SCRIPT, **of: Any
-    ) -> None:  # fmt: skip
-        monkeypatch.setattr(launcher, "GRACE", 0.1)
+    def __init__(self, folder: Path, mode: str, script: str = SCRIPT, **of: Any) -> None:
         (folder / "script.py").write_text(script)
         scheme = {"CODEDREDUCE_TREE": "2x1", "CODEDREDUCE_SCHEME": "striped"}
         command = [sys.executable, str(folder / "script.py"), str(folder), mode]
         self.lines: list[str] = []
         self.error = ""
-        options = {"count": 2, "times": None if "again" in mode else 0, "variables": {**scheme, **PATH}, **of}
+        times, timing = None if "again" in mode else 0, Timing(failure_grace=0.1)
+        options = {"count": 2, "times": times, "timing": timing, "variables": {**scheme, **PATH}, **of}
         what = Launch(command=command, **options)
         try:
             launch(what, Show(lambda rank, line: self.lines.append(f"[{rank}] {line}")))
@@ -83,8 +81,8 @@ class Ended:
             self.error = str(error)
 
 
-def test_rank_0_saves_for_as_long_as_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = Ended(tmp_path, "saves", monkeypatch)
+def test_rank_0_saves_for_as_long_as_it_takes(tmp_path: Path) -> None:
+    ended = Ended(tmp_path, "saves")
     assert (ended.error, ended.lines) == ("", [])
     assert (tmp_path / "saved").exists()
 
@@ -97,10 +95,8 @@ def test_rank_0_saves_for_as_long_as_it_takes(tmp_path: Path, monkeypatch: pytes
         ("raises again", "rank 0 ended with exit code 1; its last words are above"),
     ],
 )
-def test_what_fails_when_the_others_have_ended_fails_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, error: str
-) -> None:
-    ended = Ended(tmp_path, mode, monkeypatch)
+def test_what_fails_when_the_others_have_ended_fails_the_run(tmp_path: Path, mode: str, error: str) -> None:
+    ended = Ended(tmp_path, mode)
     assert ended.error == error, ended.lines
     assert ("[0] OSError: No space left on device" in ended.lines) == ("raises" in mode)
     assert any("started again, the 1st time" in line for line in ended.lines) == ("again" in mode)
@@ -127,22 +123,18 @@ time.sleep(1.5)
 
 
 @pytest.mark.parametrize("fails", ["0", "1"])
-def test_a_rank_that_saves_is_waited_for_when_another_has_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
-) -> None:
-    ended = Ended(tmp_path, fails, monkeypatch, SAVES)
+def test_a_rank_that_saves_is_waited_for_when_another_has_failed(tmp_path: Path, fails: str) -> None:
+    ended = Ended(tmp_path, fails, SAVES)
     assert ended.error == f"rank {fails} ended with exit code 1; its last words are above", ended.lines
     assert f"[{fails}] OSError: No space left on device" in ended.lines
     assert (tmp_path / "saved").exists()
 
 
-def test_a_root_that_fails_after_the_training_is_not_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_root_that_fails_after_the_training_is_not_started_again(tmp_path: Path) -> None:
     """Its workers have ended, and it would wait for them."""
     script = SAVES.replace("other =", "sys.exit()\nother =")
     variables = {"CODEDREDUCE_TREE": "2x1", "CODEDREDUCE_STRAGGLERS": "1", **PATH}
-    ended = Ended(tmp_path, "0", monkeypatch, script, count=3, has_root=True, times=None, variables=variables)
+    ended = Ended(tmp_path, "0", script, count=3, has_root=True, times=None, variables=variables)
     assert ended.error == "rank 0 ended with exit code 1; its last words are above", ended.lines
     assert ended.lines.count("[0] OSError: No space left on device") == 1
 
@@ -162,7 +154,7 @@ def on_round(log):
 
 train(LogisticRegression(), synthetic(60, 5), rounds=20, optimizer=SGD(0.1), on_round=on_round)
 """
-    ended = Ended(tmp_path, "again", monkeypatch, script)
+    ended = Ended(tmp_path, "again", script)
     assert ended.error.endswith(
         " ended 2 times in a row in round 3: starting it again does not help; its last words are above"
     ), ended.error
@@ -254,7 +246,7 @@ def test_a_rank_that_has_no_place_when_the_run_is_over_needs_none(
     monkeypatch.setenv("CODEDREDUCE_LEAST", "1")
     script = SAVES.replace("other =", "sys.exit()\nother =")
     placement = Placement(addresses=("127.0.0.1",) * 2, starter=WithoutPlace)
-    ended = Ended(tmp_path, "nobody", monkeypatch, script, placement=placement)
+    ended = Ended(tmp_path, "nobody", script, placement=placement)
     assert (ended.error, ended.lines) == ("", [])
 
 
@@ -284,20 +276,20 @@ def test_a_process_that_came_too_late_is_told_to_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, error: str, lines: list[str]
 ) -> None:
     monkeypatch.setenv("CODEDREDUCE_LEAST", "1")
-    ended = Ended(tmp_path, mode, monkeypatch, LATE)
+    ended = Ended(tmp_path, mode, LATE)
     assert (ended.error, ended.lines) == (error, lines)
 
 
-def test_signals_that_are_ignored_stay_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signals_that_are_ignored_stay_so(tmp_path: Path) -> None:
     """As under nohup; else a terminal that is gone asks all to leave, as SIGTERM does."""
     script = "import os, signal; os.kill(os.getppid(), signal.SIGHUP)\n" + SCRIPT
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert Ended(tmp_path, "saves", monkeypatch, script).error == ""
+        assert Ended(tmp_path, "saves", script).error == ""
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         with pytest.raises(SystemExit) as end:
-            Ended(tmp_path, "saves", monkeypatch, script)
+            Ended(tmp_path, "saves", script)
         assert end.value.code == 128 + signal.SIGHUP
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     finally:

@@ -39,6 +39,7 @@ from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.journal import Journal
 from codedreduce.run.world import World
 from codedreduce.schemes import Piece, Plan
+from codedreduce.timing import TIMING, Timing
 from tests.raw import connect, find
 from tests.sums import sums
 from tests.waiting import PATIENCE
@@ -49,6 +50,9 @@ LENGTH = 1000
 SETTINGS = Settings(length=LENGTH, least_head_start=0.02)
 MODEL = np.arange(LENGTH, dtype=np.float32)
 ROUNDS = 12
+
+#: A process that is rejected believes it soon.
+SOON = Timing(taken_retry=0.05, taken_timeout=0.5, rejection_timeout=0.3)
 
 
 def counting(piece: Piece, model: np.ndarray, round_: int, out: np.ndarray, node: int) -> None:
@@ -160,7 +164,8 @@ def test_a_wrong_secret_is_said_within_seconds_and_the_run_does_not_notice(plan:
         said: list[BaseException] = []
 
         def come() -> None:
-            wrong = replace(cluster.run.meeting, secret=Secret("not the one that the others have", "a wrong file"))
+            other = Secret("not the one that the others have", "a wrong file")
+            wrong = replace(cluster.run.meeting, secret=other, timing=SOON)
             try:
                 Node(replace(cluster.run, meeting=wrong), 2, gradient=counting).__enter__()
             except BaseException as error:
@@ -186,7 +191,7 @@ def test_who_has_a_secret_and_who_has_none_do_not_come_together(has: str) -> Non
     with running(TREE, root) as cluster:
         with pytest.raises(JoinRefused, match="authentication failed"):
             find(
-                zmq.Context.instance(), replace(root, secret=node),
+                zmq.Context.instance(), replace(root, secret=node, timing=SOON),
                 Registration(root.run, 2, (0,), None, cluster.run.meeting.subject),
             )  # fmt: skip
         rounds(cluster)
@@ -194,12 +199,17 @@ def test_who_has_a_secret_and_who_has_none_do_not_come_together(has: str) -> Non
 
 def test_a_rank_that_is_taken_is_refused_though_the_secret_is_right() -> None:
     at = meeting()
+    soon = replace(at, timing=SOON)
     with running(STRIPES, at) as cluster:
         rounds(cluster, 2)
         with pytest.raises(JoinRefused, match="rank 2 is taken"):
-            find(zmq.Context.instance(), at, Registration(at.run, 2, (0, 1, 3), None, cluster.run.meeting.subject, 77))
+            find(
+                zmq.Context.instance(), soon, Registration(at.run, 2, (0, 1, 3), None, cluster.run.meeting.subject, 77)
+            )
         with pytest.raises(JoinRefused, match="rank 0 is taken"):
-            find(zmq.Context.instance(), at, Registration(at.run, 0, (1, 2, 3), None, cluster.run.meeting.subject, 78))
+            find(
+                zmq.Context.instance(), soon, Registration(at.run, 0, (1, 2, 3), None, cluster.run.meeting.subject, 78)
+            )
         rounds(cluster, ROUNDS - 2)
 
 
@@ -226,7 +236,7 @@ class Member:
 
     def __init__(self, rank: int, secret: Secret) -> None:
         self.context: zmq.Context = zmq.Context()
-        self.guard = Guard(self.context, secret)
+        self.guard = Guard(self.context, secret, TIMING)
         run = Run(meeting=Meeting(run="x", shared_memory=False), plan=STRIPES, settings=SETTINGS)
         self.mesh = Mesh(self.context, rank, SETTINGS, Buffers(run, rank), rights_at(rank, STRIPES), self.guard)
         self.endpoints = self.mesh.listen("tcp://127.0.0.1")

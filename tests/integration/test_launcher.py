@@ -77,7 +77,9 @@ def test_a_module_whose_output_goes_to_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("rank", "who"), [(0, "rank 0"), (3, "rank 3")])
-def test_a_script_that_raises(tmp_path: Path, rank: int, who: str) -> None:
+def test_a_script_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, who: str) -> None:
+    if rank == 0:  # the others are given time to end
+        monkeypatch.setenv("CODEDREDUCE_TIMING", "0.2")
     path = script(tmp_path, f'if os.environ["RANK"] == "{rank}": raise RuntimeError("my own bug")')
     run = codedreduce("run", "-n", "6", path)
     assert run.returncode == 1
@@ -210,7 +212,8 @@ def test_interrupting_leaves_a_result_and_nobody_behind(tmp_path: Path, options:
     assert nobody_runs(path)
 
 
-def test_a_busy_port(tmp_path: Path) -> None:
+def test_a_busy_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODEDREDUCE_TIMING", "0.2")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

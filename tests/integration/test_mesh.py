@@ -31,6 +31,7 @@ from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import Rights
 from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.quorum import Gathering
+from codedreduce.timing import TIMING, Timing
 from tests.raw import connect, find, put
 from tests.waiting import PATIENCE
 
@@ -211,7 +212,7 @@ def test_a_machine_hears_who_is_gone_and_back_and_leaves_without_the_first(ranks
     them = ranks(3)
     machine = Machine(2)
     notes: list[happening.AnyAction] = []
-    driver = Driver(machine, them.meshes.pop(2), notes.append, orphaned_after=0.2)  # type: ignore[arg-type]
+    driver = Driver(machine, them.meshes.pop(2), notes.append, timing=TIMING, orphaned_after=0.2)  # type: ignore[arg-type]
     driver._met |= {0, 1}
     driver.start()
     assert machine.happened.get(timeout=PATIENCE) == happening.Started()
@@ -386,7 +387,8 @@ def test_enough_begin_and_a_late_one_is_found(ranks: Callable[[int], Ranks]) -> 
     for rank, mesh in them.meshes.items():
         mesh.expect([late])
         began = time.monotonic()
-        mesh.wait_until_connected(PATIENCE, lambda: None, Gathering(lambda missing: list(missing) == [late], began))
+        enough = Gathering(lambda missing: list(missing) == [late], began, Timing(latecomer_wait=0.1))
+        mesh.wait_until_connected(PATIENCE, lambda: None, enough)
         assert list(mesh.take(())) == [Gone(late)]
         mesh.send(Transmit(to=late, message=Offer(round=1, task=rank)))
     them.endpoints[late] = them.start(late, f"ipc://@codedreduce-{os.getpid()}-{time.monotonic_ns()}")

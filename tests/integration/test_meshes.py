@@ -27,6 +27,7 @@ from codedreduce.protocol.core.messages import PartChunk
 from codedreduce.protocol.rights import rights_at
 from codedreduce.run.agreement import Meeting, Run
 from codedreduce.schemes import Piece
+from codedreduce.timing import TIMING
 from tests.proxies import Message, Proxy, flipped
 from tests.raw import connect
 from tests.waiting import PATIENCE
@@ -42,7 +43,7 @@ class Member:
 
     def __init__(self, rank: int, secret: Secret | None) -> None:
         self.context: zmq.Context = zmq.Context()
-        self.guard = Guard(self.context, secret) if secret is not None else None
+        self.guard = Guard(self.context, secret, TIMING) if secret is not None else None
         run = Run(meeting=Meeting(run="x", shared_memory=False), plan=PLAN, settings=SETTINGS)
         rights = rights_at(rank, PLAN)
         self.mesh = Mesh(self.context, rank, SETTINGS, Buffers(run, rank), rights, self.guard)

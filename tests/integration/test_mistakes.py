@@ -150,7 +150,7 @@ def test_in_stripes_who_differs_is_named_on_all_ranks_and_nobody_waits(differs: 
             for _ in cluster.train(Model(), data(), losses, **said):
                 pass
 
-    outcome = run_forked(train, 3, within=60)
+    outcome = run_forked(train, 3, {"CODEDREDUCE_TIMING": "0.2"}, within=60)
     assert outcome.codes == {0: 1, 1: 1, 2: 1}
     for error in outcome.errors.values():
         first = error.splitlines()[0]

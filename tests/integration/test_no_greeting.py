@@ -17,6 +17,7 @@ import sys, time
 import zmq
 from codedreduce.net import sockets
 from codedreduce.net.limits import of_books, of_control
+from codedreduce.timing import TIMING
 
 kind, port, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 address = f"tcp://127.0.0.1:{port}"
@@ -24,11 +25,11 @@ end = time.monotonic() + seconds
 while time.monotonic() < end:
     context = zmq.Context()
     if kind == "bound":
-        sockets.bound(context, address, "node 1", of_control())
+        sockets.bound(context, address, "node 1", of_control(TIMING))
     elif kind == "mutual":
-        sockets.bound(context, address, "node 1", of_control(), name=b"1")
+        sockets.bound(context, address, "node 1", of_control(TIMING), name=b"1")
     else:
-        socket, _ = sockets.answering(context, of_books(3))
+        socket, _ = sockets.answering(context, of_books(3, TIMING))
         assert not sockets.listen_at_too(socket, address)
     time.sleep(0.003)
     context.destroy(linger=0)

@@ -18,7 +18,6 @@ from codedreduce.launch.environment import read_membership
 from codedreduce.net.buffers import Buffers
 from codedreduce.net.connections import Endpoints
 from codedreduce.net.mesh import Mesh
-from codedreduce.net.rendezvous import visiting
 from codedreduce.net.rendezvous.directory import Directory
 from codedreduce.net.rendezvous.meeting import Met
 from codedreduce.net.rendezvous.registration import Opened, Registration, Standing
@@ -28,11 +27,15 @@ from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.rights import rights_at
 from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.quorum import Gathering, sufficient
+from codedreduce.timing import Timing
 from tests.waiting import PATIENCE, wait_until
 
 from .test_mesh import opened, where
 
 Context = zmq.Context[zmq.Socket[bytes]]
+
+#: Who comes late is waited for, and who is rejected asks again, for a moment.
+SOON = Timing(latecomer_wait=0.1, serve_retry=0.1, taken_retry=0.05, taken_timeout=0.5)
 
 
 class Place:
@@ -41,7 +44,10 @@ class Place:
     def __init__(self) -> None:
         self.context: Context = zmq.Context()
         self.meeting = Meeting(
-            run=f"codedreduce-{os.getpid()}-{time.monotonic_ns()}", all_within=PATIENCE, root_within=PATIENCE
+            run=f"codedreduce-{os.getpid()}-{time.monotonic_ns()}",
+            all_within=PATIENCE,
+            root_within=PATIENCE,
+            timing=SOON,
         )
         self.directory = opened(self.context, self.meeting, owner=0, process=1)
         self.directory.addresses.add(0, where(0))
@@ -111,7 +117,7 @@ def test_who_comes_to_a_run_that_is_on_does_not_wait_for_all(place: Place) -> No
     """Rank 0, started again, hears from one rank that the run is on under another, and that is enough."""
     one = place.visitor(1, 0, 2, 3)
     one.stands = lambda: Standing(generation=2, leader=1, round=9, is_on=True)
-    gathering = Gathering(lambda missing: not missing, time.monotonic())
+    gathering = Gathering(lambda missing: not missing, time.monotonic(), SOON)
 
     def look() -> None:
         one.take()
@@ -130,7 +136,7 @@ def test_enough_begin_and_those_who_come_later_are_told_of(place: Place) -> None
         for visitor in (one, two):
             visitor.take()
 
-    gathering = Gathering(sufficient(plan, least=3), time.monotonic())
+    gathering = Gathering(sufficient(plan, least=3), time.monotonic(), SOON)
     found = place.directory.wait_for((1, 2, 3), look, gathering)
     assert found == {1: where(1), 2: where(2)}
     assert not one.knows, "nobody begins before enough do"
@@ -142,9 +148,7 @@ def test_enough_begin_and_those_who_come_later_are_told_of(place: Place) -> None
     assert place.directory.addresses.moved[3] == where(3)
 
 
-def test_a_second_process_is_refused_while_the_first_is_there(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visiting, "TAKEN_WITHIN", 2.0)
-    monkeypatch.setattr(visiting, "ASK_AGAIN_WHERE_TAKEN", 0.05)
+def test_a_second_process_is_refused_while_the_first_is_there(place: Place) -> None:
     first = place.visitor(3, 0)
     place.until(lambda: bool(first.knows), first)
     for node, process in ((3, 8), (0, 9)):
@@ -273,7 +277,7 @@ def test_who_leads_answers_where_the_run_meets_as_soon_as_nobody_else_does(place
     mesh.expect((0, 2))
     machine = Machine()
     met = Met(run=run, directory=directory, visitor=visitor)
-    driver = Driver(machine, mesh, lambda action: None, met)  # type: ignore[arg-type]
+    driver = Driver(machine, mesh, lambda action: None, met, timing=SOON)  # type: ignore[arg-type]
     driver.start()
     try:
         machine.leader = 1

@@ -189,7 +189,8 @@ def test_so_many_restarts_and_no_more(running) -> None:
     assert "[5] (killed by signal 9; the run goes on without it)" in said
 
 
-def test_a_root_that_is_killed_ends_the_run(running) -> None:
+def test_a_root_that_is_killed_ends_the_run(running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CODEDREDUCE_TIMING", "0.2")
     run = running("--tree", "2x1")
     run.wait((run.folder / "three").exists)
     root = next(pid for pid in run.everyone() if psutil.Process(pid).environ().get("RANK") == "0")
@@ -284,6 +285,9 @@ def test_pauses_double_and_are_forgotten() -> None:
         ({"CODEDREDUCE_REPLAN_AFTER": "-1"}, "CODEDREDUCE_REPLAN_AFTER must be 0 or more"),
         ({"CODEDREDUCE_GRACE": "nan"}, "CODEDREDUCE_GRACE must be 0 or more"),
         ({"CODEDREDUCE_RESTARTED": "-2"}, "CODEDREDUCE_RESTARTED must be 0 or more"),
+        ({"CODEDREDUCE_TIMING": "0"}, "CODEDREDUCE_TIMING must be above 0 and at most 100, got '0'"),
+        ({"CODEDREDUCE_TIMING": "nan"}, "CODEDREDUCE_TIMING must be above 0 and at most 100, got 'nan'"),
+        ({"CODEDREDUCE_TIMING": "fast"}, "CODEDREDUCE_TIMING must be a number, got 'fast'"),
     ],
 )
 def test_variables_that_cannot_be(variables: dict[str, str], message: str) -> None:

@@ -18,12 +18,13 @@ from codedreduce.net.connections import Endpoints, name_of
 from codedreduce.net.frames import MARKED, OPEN, OPEN_ASKING, PLAIN
 from codedreduce.net.limits import MOST_NAMELESS
 from codedreduce.net.pending_connections import PendingConnections
-from codedreduce.net.rendezvous.registration import AT_ONCE, REST, Answer, Registration, Standing
+from codedreduce.net.rendezvous.registration import AT_ONCE, Answer, Registration, Standing
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.messages import Goodbye, Hello, ModelChunk, RingChunk, ShareChunk
 from codedreduce.protocol.core.wire import LARGEST_HEADER, encode
 from codedreduce.protocol.rights import rights_at
 from codedreduce.run.agreement import Meeting, Run
+from codedreduce.timing import TIMING, Timing
 from tests.fuzz.runs import PLANS, Checked, memory_of
 from tests.fuzz.strangers import BOOK, CONTROL, DATA, Stranger, doors, plain_connection, stranger
 from tests.raw import connect, put
@@ -191,7 +192,7 @@ def test_a_flood_of_registrations_is_answered_a_few_at_a_time() -> None:
         for _ in range(20):
             before = time.monotonic()
             directory.serve()
-            assert directory.listener.rests_until >= before + REST, "there is more, and it waits"
+            assert directory.listener.rests_until >= before + TIMING.directory_rest, "there is more, and it waits"
         heard: list[object] = []
 
         def hear() -> bool:
@@ -326,7 +327,7 @@ def test_idle_connections_do_not_hold_a_run_up(kind: str) -> None:
 
 
 def test_who_has_not_said_who_it_is_has_to_go() -> None:
-    door = PendingConnections(("tcp://127.0.0.1:1",), most=3, within=0.05)
+    door = PendingConnections(("tcp://127.0.0.1:1",), Timing(identify_timeout=0.05), most=3)
     for descriptor in (100001, 100002, 100003, 100004):
         door.came(descriptor)
     assert len(door) == 3
@@ -342,7 +343,7 @@ def test_another_file_is_not_shut() -> None:
     """A descriptor that was a connection to a door once may be anything now."""
     first, second = socket.socketpair()
     try:
-        door = PendingConnections(("tcp://127.0.0.1:1", "ipc://@elsewhere"))
+        door = PendingConnections(("tcp://127.0.0.1:1", "ipc://@elsewhere"), TIMING)
         assert not door.cut(first.fileno())
         first.send(b"still there")
         assert second.recv(20) == b"still there"

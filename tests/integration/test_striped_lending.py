@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,9 @@ from codedreduce.memory.lending import Lending
 from codedreduce.net.buffers import Buffers
 from codedreduce.node.local import LocalCluster
 from codedreduce.protocol.core import settings
-from codedreduce.protocol.rank import leaving as ending
 from codedreduce.protocol.rank import reducer as keeping
 from codedreduce.schemes import Piece
+from codedreduce.timing import Timing
 from tests.waiting import wait_until
 
 from .test_striped import Bits
@@ -174,10 +175,7 @@ def end_by_stop(cluster: LocalCluster, round_: int) -> None:
 
 
 @pytest.mark.parametrize("how", [None, end_by_kill, end_by_stop])
-def test_nothing_is_left_of_a_run(
-    tmp_path: Path, how: Callable[[LocalCluster, int], None] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
-    monkeypatch.setattr(ending, "GRACE", 0.5 if how is end_by_stop else ending.GRACE)  # it is waited for in vain
+def test_nothing_is_left_of_a_run(tmp_path: Path, how: Callable[[LocalCluster, int], None] | None) -> None:
     seen: list[int] = []
 
     def meanwhile(cluster: LocalCluster, round_: int) -> None:
@@ -186,7 +184,10 @@ def test_nothing_is_left_of_a_run(
         if how is not None:
             how(cluster, round_)
 
-    Bits(3, 6, tmp_path).run(meanwhile)
+    bits = Bits(3, 6, tmp_path)
+    if how is end_by_stop:  # a stopped rank is waited for in vain
+        bits.settings = replace(bits.settings, timing=Timing(end_grace=0.5))
+    bits.run(meanwhile)
     assert seen == [3], "one arena a rank, while it runs"
 
 

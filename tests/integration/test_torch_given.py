@@ -301,7 +301,7 @@ def test_other_metrics_on_another_node_are_refused() -> None:
             for _ in cluster.train(Model(), data(), measured, 50, 2):
                 pass
 
-    outcome = run_forked(script, 2, {"CODEDREDUCE_ALL_WITHIN": "5"})
+    outcome = run_forked(script, 2, {"CODEDREDUCE_ALL_WITHIN": "5", "CODEDREDUCE_TIMING": "0.2"})
     assert outcome.errors[1].startswith("JoinRefused: rank 1 has")
     assert "metrics accuracy" in outcome.errors[1]
     assert "metrics error" in outcome.errors[1]

@@ -23,7 +23,7 @@ def test_settings_that_differ_between_nodes_are_refused() -> None:
             for _ in cluster.train(Model(), data(), losses, BATCH, 5, seed=int(os.environ["RANK"]) // 2):
                 pass
 
-    outcome = run_ranks(script, workers=2, tree="2x1", root_within=5)
+    outcome = run_ranks(script, workers=2, tree="2x1", root_within=5, timing=0.2)
     assert "seed 1" in outcome.errors[0]
     assert "seed 0" in outcome.errors[2]
     assert outcome.errors[2].startswith("JoinRefused: rank 2 has")
@@ -98,7 +98,7 @@ def test_another_model_on_another_node_is_refused(tmp_path: Path, what: str, odd
             for _ in cluster.train(model, data(), losses, BATCH, 5):
                 pass
 
-    outcome = run_ranks(script, root_within=5)
+    outcome = run_ranks(script, root_within=5, orphaned_after=1, timing=0.2)
     differs = "a model with" if what == "shape" else "frozen parameters and buffers with the digest"
     for node in (0, odd):
         first, *_ = outcome.errors[node].splitlines()

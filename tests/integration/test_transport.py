@@ -25,10 +25,11 @@ from codedreduce.protocol.core.messages import Goodbye, Hello, ModelChunk, Offer
 from codedreduce.protocol.core.wire import encode
 from codedreduce.protocol.rights import rights_at
 from codedreduce.run.agreement import Meeting, Run
+from codedreduce.timing import Timing
 from tests.raw import connect, put
 from tests.waiting import PATIENCE
 
-SETTINGS = Settings(length=6)
+SETTINGS = Settings(length=6, timing=Timing(renew_connection=0.2))
 RUN = Run(meeting=Meeting(run="x", shared_memory=False), plan=MasterWorker(3).plan(samples=6), settings=SETTINGS)
 
 Context = zmq.Context[zmq.Socket[bytes]]

@@ -28,6 +28,7 @@ from codedreduce.run.agreement import Meeting, Run
 from codedreduce.run.journal import Journal
 from codedreduce.run.world import World
 from codedreduce.schemes import Piece, Plan
+from codedreduce.timing import Timing
 from tests.proxies import Act, Message, Proxy, flipped
 from tests.sums import sums
 from tests.waiting import PATIENCE
@@ -39,6 +40,9 @@ MODEL = (np.arange(LENGTH, dtype=np.float32) % 1000) + 1
 ROUNDS = 80
 
 ENCRYPTED, INSECURE = "encrypted", "insecure"
+
+#: A connection that was lost is made again soon.
+SOON = Timing(renew_connection=0.3, unidentified_check=0.2)
 PLANS = pytest.mark.parametrize("plan", [TREE, STRIPES], ids=["tree", "stripes"])
 
 #: Of how many messages one is disturbed, on each plane; and how many by one proxy.
@@ -79,7 +83,7 @@ def member(world: World) -> None:
 def meeting(mode: str) -> Meeting:
     at = Meeting(
         run=f"codedreduce-{os.getpid()}-{time.monotonic_ns()}", port=free_port(), same_machine=False,
-        shared_memory=False, root_within=PATIENCE,
+        shared_memory=False, root_within=PATIENCE, timing=SOON,
     )  # fmt: skip
     return replace(at, insecure=True) if mode == INSECURE else replace(at, secret=Secret.fresh())
 

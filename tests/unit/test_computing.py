@@ -10,6 +10,7 @@ from codedreduce.protocol import Settings
 from codedreduce.protocol.core.events import Compute, Computed, Event, Finished, Note
 from codedreduce.run.agreement import Meeting, Run
 from codedreduce.schemes import Range
+from codedreduce.timing import TIMING
 
 RUN = Run(
     meeting=Meeting(run="x", shared_memory=False), plan=MasterWorker(2).plan(samples=6), settings=Settings(length=3)
@@ -27,7 +28,7 @@ def computed(*told: object) -> list[int]:
     def gradient(piece, model, round_, out, node) -> None:
         out[:] = round_
 
-    computing = Computing(1, Buffers(RUN, 1), gradient)
+    computing = Computing(1, Buffers(RUN, 1), gradient, timing=TIMING)
     for what in told:
         computing.tell(what)
     posted: list[Event] = []
@@ -52,7 +53,7 @@ def test_an_order_replaces_those_before_it() -> None:
 
 
 def test_that_the_node_has_left_is_given_to_whoever_asks() -> None:
-    computing = Computing(1, Buffers(RUN, 1))
+    computing = Computing(1, Buffers(RUN, 1), timing=TIMING)
     computing.tell(Finished(reason="over"))
     heard: list[object] = []
     for _ in range(3):

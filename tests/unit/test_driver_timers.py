@@ -13,6 +13,7 @@ from codedreduce.node import driver as module
 from codedreduce.node.driver import ORPHANED, Driver
 from codedreduce.protocol.core import events as happening
 from codedreduce.protocol.core.timers import Timer
+from codedreduce.timing import TIMING
 
 
 class Clock:
@@ -58,7 +59,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def driver(clock: Clock) -> Iterator[Any]:
-    driver: Any = Driver(Machine(), Transport(), lambda action: None, orphaned_after=30.0)  # type: ignore[arg-type]
+    machine, transport = Machine(), Transport()
+    driver: Any = Driver(machine, transport, lambda action: None, timing=TIMING, orphaned_after=30.0)  # type: ignore[arg-type]
     yield driver
     driver._transport.close = lambda: None
     driver._loop = lambda: None

@@ -3,6 +3,7 @@
 import signal
 import socket
 from collections.abc import Mapping
+from dataclasses import fields
 
 import pytest
 
@@ -13,6 +14,9 @@ from codedreduce.launch.mpi import DAEMON, MPIEXEC, said_by_mpi
 from codedreduce.launch.slurm import expand, said_by_slurm
 from codedreduce.process import addresses
 from codedreduce.process.termination import signals_to_leave
+from codedreduce.run.agreement import Run
+from codedreduce.schemes import Striped
+from codedreduce.timing import TIMING, Timing
 
 STEP = {
     "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3", "SLURM_PROCID": "2", "SLURM_NTASKS": "6",
@@ -77,6 +81,23 @@ def test_what_is_said_counts_before_what_follows() -> None:
     membership = read_membership({**STEP, **given})
     assert membership is not None
     assert (membership.meeting.host, membership.meeting.port) == ("10.0.0.9", 29500)
+
+
+def test_a_factor_shortens_all_durations_that_no_user_sets() -> None:
+    given = {"CODEDREDUCE_TIMING": "0.1", "CODEDREDUCE_INSECURE": "1"}
+    membership = read_membership({**STEP, **given})
+    assert membership is not None
+    run = Run.of(membership.meeting, Striped(6).plan(samples=60), 10)
+    assert run.settings.timing == run.meeting.timing == TIMING.scaled(0.1)
+    for one in fields(TIMING):
+        assert getattr(run.settings.timing, one.name) == pytest.approx(0.1 * getattr(TIMING, one.name))
+    assert run.meeting.root_within == 60.0, "a user sets it"
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_durations_that_are_none(seconds: float) -> None:
+    with pytest.raises(UsageError, match="a duration must be above 0 and finite, got linger"):
+        Timing(linger=seconds)
 
 
 def test_a_requeued_job_resumes_under_a_name_of_its_own() -> None:

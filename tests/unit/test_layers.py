@@ -16,7 +16,7 @@ SOURCE = Path(codedreduce.__file__).parent
 #: Lowest first. Rooms of one layer do not import each other.
 LAYERS = (
     {"errors"},
-    {"_extras", "digests", "units", "vectors"},
+    {"_extras", "digests", "timing", "units", "vectors"},
     {"packed"},
     {"codes", "topology"},
     {"schemes"},

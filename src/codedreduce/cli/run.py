@@ -35,7 +35,7 @@ from codedreduce.cli.terminal.options import (
 )
 from codedreduce.errors import UsageError
 from codedreduce.lab import DEFAULT_NAME
-from codedreduce.launch.environment import variables_of
+from codedreduce.launch.environment import timing_said, variables_of
 from codedreduce.launch.launcher import Launch, launch
 from codedreduce.launch.placement import Placement
 from codedreduce.launch.showing import AlsoInFiles, OnlyFirst, Show
@@ -154,7 +154,7 @@ def run(
         command=_python_command(script, arguments or [], is_module=is_module), count=processes, variables=variables,
         has_root=not is_striped, at_first=start, port=port, grace=parse_seconds(grace),
         placement=Placement.at(lab, processes) if lab is not None else None,
-        times=restarts if restarts is not None else (None if restart else 0),
+        times=restarts if restarts is not None else (None if restart else 0), timing=timing_said(os.environ),
     )  # fmt: skip
     show = _shown(output, has_root=not is_striped)
     if on is not None:

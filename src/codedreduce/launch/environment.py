@@ -18,6 +18,7 @@ from codedreduce.run.configuration import Configuration
 from codedreduce.run.failures import REFUSE
 from codedreduce.schemes import Plan, RingPlan, Scheme, Striped, StripedPlan
 from codedreduce.schemes.names import parse_scheme, parse_tree
+from codedreduce.timing import TIMING, Timing
 
 #: Timeouts in seconds: the variable, the field of `Meeting`, and the default.
 WAITS = (
@@ -148,6 +149,20 @@ def units_said(environment: Mapping[str, str]) -> int | None:
     return int(_at_least(1, environment, "CODEDREDUCE_UNITS", 1)) if "CODEDREDUCE_UNITS" in environment else None
 
 
+def timing_said(environment: Mapping[str, str]) -> Timing:
+    """The durations of the protocol: the usual ones, or those times a factor.
+
+    >>> timing_said({"CODEDREDUCE_TIMING": "0.1"}).connection_timeout
+    0.4
+    """
+    factor = _number(environment, "CODEDREDUCE_TIMING", 1.0)
+    if not 0 < factor <= 100:
+        raise UsageError(
+            f"CODEDREDUCE_TIMING must be above 0 and at most 100, got {environment['CODEDREDUCE_TIMING']!r}"
+        )
+    return TIMING.scaled(factor)
+
+
 def _is_said(environment: Mapping[str, str], name: str) -> bool:
     """A switch that is on by default."""
     text = environment.get(name, "1")
@@ -201,6 +216,7 @@ def _meeting(environment: Mapping[str, str], launch: list[str]) -> Meeting:
         shared_memory=_is_said(environment, "CODEDREDUCE_SHARED_MEMORY"),
         grace=_at_least(0, environment, "CODEDREDUCE_GRACE", 30.0),
         restarts=environment.get("CODEDREDUCE_RESTARTS", "0") != "0",
+        timing=timing_said(environment),
         goes_on=_at_least(0, environment, "CODEDREDUCE_RESTARTED", 0) > 0,
         also=tuple(
             numeric(also) for also in environment.get("CODEDREDUCE_ALSO_AT", "").replace(" ", "").split(",") if also

@@ -36,11 +36,7 @@ from codedreduce.process.secrets import (
 )
 from codedreduce.process.telling import What, Word
 from codedreduce.process.termination import TOLD_BY
-
-#: Grace periods in seconds: for processes to end when the run has failed or cannot go on, and for the last output of a
-#: failed process.
-GRACE = 5.0
-LAST_WORDS = 0.2
+from codedreduce.timing import TIMING, Timing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +61,7 @@ class Launch:
     only_lost: bool = False
     grace: float = 30.0
     ends_at_interrupt: bool = False
+    timing: Timing = TIMING
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -148,6 +145,7 @@ class _LookingAfter:
         self._reasons = Reasons(what.count)
         self._progress = Progress()
         self._secret = what.secret()
+        self._timing = what.timing
         self._restarts = Restarts(what.times)
         self._began: dict[int, float] = {}  # start times of the processes that run
         self._due: dict[int, float] = {}  # restart times of failed processes
@@ -261,7 +259,7 @@ class _LookingAfter:
             self._judge(rank, code, lived=time.monotonic() - self._began.pop(rank))
         self._start_again()
         if self._is_awaited_in_vain():
-            self._end_with(self._reasons.ended_before_it_came(), LAST_WORDS)
+            self._end_with(self._reasons.ended_before_it_came(), self._timing.last_output)
 
     def _listen(self) -> None:
         """Take the reports of processes."""
@@ -319,7 +317,7 @@ class _LookingAfter:
                 self._output.show.last_words(rank)
         except CodedReduceError as error:
             self._output.show.last_words(rank)
-            self._end_with(error, LAST_WORDS)
+            self._end_with(error, self._timing.last_output)
             return
         if pause is not None:
             self._due[rank] = time.monotonic() + pause
@@ -359,7 +357,7 @@ class _LookingAfter:
     def _fail(self, rank: int, code: int) -> None:
         self._show_last_words(rank)
         error = CodedReduceError(f"rank {rank} {_how_it_ended(code)}; its last words are above")
-        self._end_with(error, LAST_WORDS if rank else GRACE)
+        self._end_with(error, self._timing.last_output if rank else self._timing.failure_grace)
 
     def _end_with(self, error: CodedReduceError, grace: float) -> None:
         """The run has failed. Within the grace period other ranks may report reasons, too."""
@@ -378,7 +376,7 @@ class _LookingAfter:
             self._tell_late_ones_to_leave()
             self._is_lost |= bool(self._unfinished)
         if self._is_lost and self._deadline is None and not self._interrupted and not self._some_save:
-            self._deadline = time.monotonic() + GRACE
+            self._deadline = time.monotonic() + self._timing.failure_grace
         return self._deadline is not None and time.monotonic() > self._deadline
 
     @property
@@ -405,7 +403,7 @@ class _LookingAfter:
         paused = {rank for rank in self._running if self._processes.is_stopped(rank)}
         if any(self._progress.was_admitted(rank) for rank in self._running - paused):
             return
-        self._deadline = time.monotonic() + 3 * GRACE
+        self._deadline = time.monotonic() + 3 * self._timing.failure_grace
         for rank in self._running - paused:
             self._processes.signal(rank, signal.SIGTERM)
 
@@ -434,7 +432,7 @@ class _LookingAfter:
         if rank in self._signalled and code > 0 and code != 128 + signal.SIGINT:
             self._output.show.note(rank, f"({self._reasons.said_by(rank) or _how_it_ended(code)})")
         if not self._signalled & self._running and self._deadline is None:
-            self._deadline = time.monotonic() + GRACE
+            self._deadline = time.monotonic() + self._timing.failure_grace
 
     def _where_interrupted(self) -> str:
         number = self._progress.last_round

@@ -102,7 +102,8 @@ class Carrier:
         self._rights = rights
         #: Returns the generation and the round of this node.
         self.stands: Callable[[], tuple[int, int]] = lambda: (settings.generation, settings.after)
-        limits = (of_control(), of_data(settings))
+        self._timing = settings.timing
+        limits = (of_control(settings.timing), of_data(settings))
         self._connections = Connections(context, node, self.process, limits, guard)
         self._chunks = Chunks(settings, buffers)
         self._links: dict[int, PeerLink] = {}  # for messages to each neighbour

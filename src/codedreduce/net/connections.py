@@ -19,8 +19,9 @@ from codedreduce.net.keys import Guard, user_of
 from codedreduce.net.limits import Limits
 from codedreduce.net.pending_connections import PendingConnections, cut_to
 from codedreduce.net.sessions import PLANES, Session
-from codedreduce.net.sockets import LAST_WORDS, Context, Socket, bound, comings_and_goings, connecting, is_local
+from codedreduce.net.sockets import Context, Socket, bound, comings_and_goings, connecting, is_local
 from codedreduce.protocol.rights import Kinds
+from codedreduce.timing import Timing, milliseconds
 
 #: Plain integers: pyzmq's are enumerations, and combining those costs more than sending a frame.
 _NOW = int(zmq.DONTWAIT)
@@ -30,14 +31,6 @@ _EVENTS = int(zmq.EVENTS)
 #: Frames of at least this many bytes are sent without a copy. That wakes a thread of pyzmq for every frame, to hand it
 #: over and to report that it was sent. Copying a smaller frame takes no longer, and does not delay the others.
 ZERO_COPY = 1 << 18
-
-#: Seconds after which this side makes a lost connection again from scratch: ZeroMQ does not reconnect by itself when
-#: the other side has sent a frame that is too large.
-MADE_ANEW_AFTER = 2.0
-
-#: Seconds after a cut in which a neighbour does not lose another connection for what is read, which may be left over
-#: from the old one. The second value applies until the neighbour has sent something on a new one.
-NOT_CUT_AGAIN_FOR, NOT_UNHEARD_FOR = 1.0, 5.0
 
 
 class Endpoints(NamedTuple):
@@ -100,9 +93,10 @@ class PeerLink:
 
     def __init__(
         self, node: int, peer: int, process: int, may_say: Kinds, makes: tuple[int, ...], sockets: Sequence[Socket],
-        name: bytes | None,
+        name: bytes | None, timing: Timing,
     ) -> None:  # fmt: skip
         self.peer = peer
+        self._timing = timing
         self.makes = makes  # the planes on which this side makes the connection
         self.planes = tuple(PlaneLink(self, node, plane, sockets[plane], name) for plane in PLANES)
         self.may_say = may_say
@@ -113,7 +107,7 @@ class PeerLink:
     def may_be_left_over(self, plane: int) -> bool:
         """Whether a frame may have arrived before the neighbour's connection was cut."""
         since = time.monotonic() - self.cut_at
-        return since < (NOT_UNHEARD_FOR if self.session.asks_on(plane) else NOT_CUT_AGAIN_FOR)
+        return since < (self._timing.recut_unheard if self.session.asks_on(plane) else self._timing.recut)
 
 
 def name_of(node: int) -> bytes:
@@ -134,6 +128,7 @@ class Connections:
         self._node = node
         self._process = process
         self._limits = limits  # by plane
+        self._timing = limits[0].timing
         self._guard = guard
         self._here = ["", ""]  # the address on each plane, if this node listens there
         self._own_key = ""  # if this node listens on TCP and authenticates peers
@@ -166,13 +161,13 @@ class Connections:
             self._here[plane] = listens_at
             self.sockets.append(socket)
             self.monitors[monitor] = socket
-            self.doors[socket] = PendingConnections((listens_at,))
+            self.doors[socket] = PendingConnections((listens_at,), self._timing)
         return Endpoints(self._here[0], self._here[1], self._own_key)
 
     def link(self, peer: int, may_say: Kinds, makes: tuple[int, ...] = ()) -> PeerLink:
         """A link to a neighbour over the sockets that listen; on these planes this side makes the connection."""
         name = b"" if self._own_key else name_of(peer)
-        link = PeerLink(self._node, peer, self._process, may_say, makes, tuple(self.doors), name)
+        link = PeerLink(self._node, peer, self._process, may_say, makes, tuple(self.doors), name, self._timing)
         for connection in link.planes:
             connection.has_seals = self._has_seals(self._here[connection.plane])
         self._links[peer] = link
@@ -186,7 +181,7 @@ class Connections:
             self.monitors[monitor] = socket
             sockets.append(socket)
         self.sockets += sockets
-        return PeerLink(self._node, peer, self._process, may_say, PLANES, sockets, None)
+        return PeerLink(self._node, peer, self._process, may_say, PLANES, sockets, None, self._timing)
 
     def _has_seals(self, address: str) -> bool:
         """Whether frames travel there over unencrypted TCP, where they could be damaged."""
@@ -231,7 +226,7 @@ class Connections:
             door.look()
         now = time.monotonic()
         for address, connection in list(self._makes.items()):
-            if connection.lost_at is not None and now > connection.lost_at + MADE_ANEW_AFTER:
+            if connection.lost_at is not None and now > connection.lost_at + self._timing.renew_connection:
                 _disconnect(connection, address)
                 connection.lost_at = now
                 yield connection, address
@@ -304,14 +299,14 @@ class Connections:
         if door is None:
             return connection.leads_to is not None and cut_to(descriptor, connection.leads_to)
         if connection.leads_to is not None:
-            return door.cut_to(descriptor, connection.leads_to, NOT_CUT_AGAIN_FOR)
-        return door.cut(descriptor, NOT_CUT_AGAIN_FOR) and connection.comes_by == descriptor
+            return door.cut_to(descriptor, connection.leads_to, self._timing.recut)
+        return door.cut(descriptor, self._timing.recut) and connection.comes_by == descriptor
 
     def close(self) -> None:
         """Close all sockets; send what was handed over already, but nothing more."""
         for socket in self.sockets:
             socket.disable_monitor()
-            socket.close(linger=LAST_WORDS)
+            socket.close(linger=milliseconds(self._timing.linger))
         self.sockets.clear()
         for monitor in self.monitors:
             monitor.close(linger=0)

@@ -25,6 +25,7 @@ from zmq.utils import z85
 
 from codedreduce.net.sockets import DOMAIN, Context, Socket
 from codedreduce.process.secrets import Secret
+from codedreduce.timing import Timing, milliseconds
 
 #: Length of a key, as ZeroMQ writes it.
 KEY_CHARACTERS = 40
@@ -35,8 +36,7 @@ ASKED_AT = "inproc://zeromq.zap.01"
 #: What a request is for: a connection to a directory, or to a node's sockets.
 BOOK, NODE = b"book", b"node"
 
-#: Seconds that a request waits for its key to be named, and the number of requests that may wait.
-NAMED_WITHIN = 5.0
+#: The number of requests that may wait for their keys to be named.
 MOST_WAITING = 1000
 
 #: The purpose of the proof in a registration.
@@ -72,8 +72,9 @@ class _Asked:
 class Guard:
     """A process's own keys, and the keys that it admits; answers ZAP requests in its own thread."""
 
-    def __init__(self, context: Context, secret: Secret) -> None:
+    def __init__(self, context: Context, secret: Secret, timing: Timing) -> None:
         self._secret = secret
+        self._timing = timing
         self._own = Pair(*zmq.curve_keypair())
         self._books = pair_of_books(secret)
         self._named: dict[str, int] = {}  # by key
@@ -137,7 +138,7 @@ class Guard:
         poller.register(self._woken, zmq.POLLIN)
         waiting: deque[_Asked] = deque()
         while not self._is_over:
-            poller.poll(250 if waiting else None)
+            poller.poll(milliseconds(self._timing.poll_interval) if waiting else None)
             with contextlib.suppress(BlockingIOError):
                 os.read(self._woken, 4096)
             waiting.extend(self._new_ones())
@@ -162,7 +163,7 @@ class Guard:
             cut = frames.index(b"") + 1
             _, request, domain, _, _, mechanism, *shown = frames[cut:]
             key = z85.encode(shown[0]).decode() if mechanism == b"CURVE" and shown else ""
-            asked = _Asked(frames[:cut], request, key, time.monotonic() + NAMED_WITHIN)
+            asked = _Asked(frames[:cut], request, key, time.monotonic() + self._timing.key_timeout)
             if domain == DOMAIN and mechanism == b"NULL":  # through a file
                 self._reply(asked, b"200", b"")
             elif not key:
@@ -183,7 +184,7 @@ class Guard:
                 return
             self._is_over = True
             os.write(self._waker, b"\0")
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=self._timing.exit_timeout)
         os.close(self._waker)
         os.close(self._woken)
 

@@ -13,12 +13,7 @@ import zmq
 from codedreduce.protocol import Settings
 from codedreduce.protocol.core.settings import STATE_CHUNK
 from codedreduce.protocol.core.wire import LARGEST_HEADER
-
-#: Milliseconds for the ZeroMQ handshake of a connection.
-GREETED_WITHIN = 10_000
-
-#: Seconds after the handshake within which the peer must identify itself in this protocol.
-NAMED_WITHIN = 10.0
+from codedreduce.timing import Timing, milliseconds
 
 #: Unidentified connections: if there are more, the oldest is cut.
 MOST_NAMELESS = 64
@@ -40,33 +35,35 @@ _REFERENCE = 256
 
 
 class Limits(NamedTuple):
-    """Limits of one socket: bytes in a frame, and messages of one neighbour that wait to be read."""
+    """Limits of one socket: bytes in a frame, messages of one neighbour that wait to be read, and all durations."""
 
     frame: int
     waiting: int
+    timing: Timing
 
 
-def of_control() -> Limits:
+def of_control(timing: Timing) -> Limits:
     """For small messages."""
-    return Limits(LARGEST_HEADER + _BEGINS, waiting=256)
+    return Limits(LARGEST_HEADER + _BEGINS, 256, timing)
 
 
 def of_data(settings: Settings) -> Limits:
     """For chunks of this run's vectors, and chunks of states."""
     return Limits(
         max(settings.largest_chunk, STATE_CHUNK, LARGEST_HEADER + _BEGINS, _REFERENCE),
-        waiting=4 * max(16, settings.window),
+        4 * max(16, settings.window),
+        settings.timing,
     )
 
 
-def of_books(nodes: int) -> Limits:
+def of_books(nodes: int, timing: Timing) -> Limits:
     """For registrations, and for answers with the addresses of this many nodes."""
-    return Limits(LARGEST_HEADER + _PLACE * nodes, waiting=16)
+    return Limits(LARGEST_HEADER + _PLACE * nodes, 16, timing)
 
 
 def limit(socket: zmq.Socket[bytes], limits: Limits) -> None:
     """Apply limits to a socket that is not connected yet."""
     socket.setsockopt(zmq.MAXMSGSIZE, limits.frame + _SEALED)
     socket.setsockopt(zmq.RCVHWM, limits.waiting)
-    socket.setsockopt(zmq.HANDSHAKE_IVL, GREETED_WITHIN)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, milliseconds(limits.timing.handshake_timeout))
     socket.setsockopt(zmq.BACKLOG, MOST_AT_THE_DOOR)

@@ -17,9 +17,7 @@ import zmq
 from codedreduce.errors import CodedReduceError
 from codedreduce.net.carrier import Carrier, Gone
 from codedreduce.run.quorum import Gathering
-
-#: Milliseconds between two calls of `look` while connections are awaited.
-LOOK_EVERY = 200
+from codedreduce.timing import milliseconds
 
 
 class Mesh(Carrier):
@@ -36,7 +34,7 @@ class Mesh(Carrier):
 
     def wait_until_connected(self, within: float, look: Callable[[], None], gathering: Gathering | None = None) -> None:
         """Wait until the sessions with all others, or with enough of them, are up; keep what arrives meanwhile."""
-        gathering = gathering or Gathering(lambda missing: not missing, time.monotonic())
+        gathering = gathering or Gathering(lambda missing: not missing, time.monotonic(), self._timing)
         deadline = time.monotonic() + within
         poller = zmq.Poller()
         for readable in (*self.sockets, *self.monitors):
@@ -44,7 +42,7 @@ class Mesh(Carrier):
         while not gathering.may_begin(away := self._away(), time.monotonic()):
             if time.monotonic() > deadline:
                 raise CodedReduceError(f"rank {self.node} could not reach ranks {away} within {within:g} s")
-            ready = dict(poller.poll(LOOK_EVERY))
+            ready = dict(poller.poll(milliseconds(self._timing.poll_interval)))
             self._news = deque(self.take(ready))
             look()
         for peer in away:  # their sessions start when they connect

@@ -13,15 +13,9 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from codedreduce.net.limits import MOST_NAMELESS, NAMED_WITHIN
+from codedreduce.net.limits import MOST_NAMELESS
 from codedreduce.net.sockets import SocketEvent
-
-#: Seconds after a cut in which frames left over from the connection may be read, although its descriptor may be in use
-#: again.
-LEFT_OVER_FOR = 0.1
-
-#: Seconds after a cut in which possible leftovers are not reported, however busy the host is.
-NAMELESS_LEFT_OVER_FOR = 5.0
+from codedreduce.timing import Timing
 
 
 class PendingConnections:
@@ -31,12 +25,10 @@ class PendingConnections:
     another file of this process by now.
     """
 
-    def __init__(
-        self, addresses: Sequence[str], most: int = MOST_NAMELESS, within: float = NAMED_WITHIN
-    ) -> None:  # fmt: skip
+    def __init__(self, addresses: Sequence[str], timing: Timing, most: int = MOST_NAMELESS) -> None:
         self._addresses = addresses
+        self._timing = timing
         self._most = most
-        self._within = within
         self._open: set[int] = set()  # descriptors of all present connections
         self._nameless: dict[int, float] = {}  # unidentified ones by descriptor, and since when; oldest first
         self._left_over_until: dict[int, float] = {}  # of connections that were cut, by descriptor
@@ -77,25 +69,25 @@ class PendingConnections:
 
     def look(self) -> None:
         """Cut connections that were unidentified for too long."""
-        since = time.monotonic() - self._within
+        since = time.monotonic() - self._timing.identify_timeout
         for descriptor in [one for one, came in self._nameless.items() if came < since]:
             self.cut(descriptor)
 
-    def cut(self, descriptor: int, left_over_for: float = LEFT_OVER_FOR) -> bool:
+    def cut(self, descriptor: int, left_over_for: float | None = None) -> bool:
         """End a connection to this socket. False if there is none, or if it was cut just now.
 
-        For `left_over_for` seconds, a new connection with the same descriptor is not cut for frames left over from this
-        one.
+        For `left_over_for` seconds (`leftover`), a new connection with the same descriptor is not cut for frames left
+        over from this one.
         """
         if self.has_cut(descriptor):
             return False
         self._nameless.pop(descriptor, None)
         is_cut = _shut(descriptor, lambda one: any(_is_at(one.getsockname(), address) for address in self._addresses))
         if is_cut:
-            self._was_cut(descriptor, left_over_for)
+            self._was_cut(descriptor, self._timing.leftover if left_over_for is None else left_over_for)
         return is_cut
 
-    def cut_to(self, descriptor: int, address: str, left_over_for: float = LEFT_OVER_FOR) -> bool:
+    def cut_to(self, descriptor: int, address: str, left_over_for: float) -> bool:
         """End a connection that this side made with the same socket; whether there is one."""
         is_cut = cut_to(descriptor, address)
         if is_cut:
@@ -111,7 +103,7 @@ class PendingConnections:
         """Whether frames left over from some connection may still be read, under a name that ZeroMQ has generated
         since.
         """
-        return time.monotonic() < self._last_cut + NAMELESS_LEFT_OVER_FOR
+        return time.monotonic() < self._last_cut + self._timing.leftover_report
 
     def has_cut(self, descriptor: int) -> bool:
         """Whether a connection with this descriptor was cut just now, so that frames of it may be left over."""

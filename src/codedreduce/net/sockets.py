@@ -11,21 +11,10 @@ import zmq
 from codedreduce.errors import UsageError
 from codedreduce.net.limits import Limits, limit
 from codedreduce.process.private_folder import place_for
+from codedreduce.timing import Timing, milliseconds
 
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
-
-#: Milliseconds until ZeroMQ retries a lost connection, at first and at most; and one that was never made.
-RECONNECT, RECONNECT_AT_MOST = 20, 500
-KNOCK_EVERY, KNOCK_EVERY_AT_MOST = 10, 250
-
-#: Milliseconds until an unanswered TCP connection is tried again. The kernel would wait longer each time, and return
-#: only a minute after a cable that was out for a minute.
-CONNECT_WITHIN = 1500
-
-#: Seconds of silence after which the kernel probes a neighbour, and between probes. Milliseconds without a reply, to a
-#: probe or to data, after which a connection is lost. Kernel probes cost no process anything.
-ASK_AFTER, GONE_AFTER = 1, 4000
 
 #: Events of a monitored socket: a peer has connected, a connection is ready, a connection is lost.
 COMES_AND_GOES = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
@@ -43,9 +32,6 @@ NOT_LET_IN = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 _NOT_LET_IN = int(NOT_LET_IN)
-
-#: Milliseconds for sending what was handed over when a socket is closed.
-LAST_WORDS = 200
 
 
 class SocketEvent(NamedTuple):
@@ -90,7 +76,7 @@ def bound(
     socket = _made(context, zmq.ROUTER, limits)
     if name:
         socket.setsockopt(zmq.ROUTING_ID, name)
-    _try_again(socket)
+    _try_again(socket, limits.timing)
     return _listening(socket, address, owner, keys, hands_over)
 
 
@@ -98,7 +84,7 @@ def connecting(context: Context, limits: Limits) -> tuple[Socket, Socket]:
     """A socket to connect to one other, and again when the connection is lost; its monitor."""
     socket = _made(context, zmq.DEALER, limits)
     monitor = _monitor_of(socket)
-    _try_again(socket)
+    _try_again(socket, limits.timing)
     return socket, monitor
 
 
@@ -111,8 +97,8 @@ def knocking(
     """
     socket = _made(context, zmq.ROUTER, limits)
     monitor = _monitor_of(socket, COMES_AND_GOES | NOT_LET_IN)
-    socket.setsockopt(zmq.RECONNECT_IVL, KNOCK_EVERY)
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, KNOCK_EVERY_AT_MOST)
+    socket.setsockopt(zmq.RECONNECT_IVL, milliseconds(limits.timing.rendezvous_retry))
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, milliseconds(limits.timing.rendezvous_retry_limit))
     for address in addresses:
         if keys is not None and not is_local(address):
             keys.connects(socket)
@@ -169,11 +155,12 @@ def _made(context: Context, kind: int, limits: Limits) -> Socket:
     socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
     socket.setsockopt(zmq.SNDHWM, 0)  # the protocol's windows bound what is in flight
     limit(socket, limits)
-    socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_WITHIN)  # this and the options below apply to TCP only
+    timing, probe = limits.timing, max(1, round(limits.timing.keepalive))  # the kernel counts whole seconds
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, milliseconds(timing.connect_timeout))  # from here on: TCP only
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, ASK_AFTER)
-    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, ASK_AFTER)
-    socket.setsockopt(zmq.TCP_MAXRT, GONE_AFTER)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, probe)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, probe)
+    socket.setsockopt(zmq.TCP_MAXRT, milliseconds(timing.connection_timeout))
     return socket
 
 
@@ -207,6 +194,6 @@ def _bind(socket: Socket, address: str) -> None:
         raise zmq.ZMQError(zmq.EADDRINUSE) from None
 
 
-def _try_again(socket: Socket) -> None:
-    socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT)
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_AT_MOST)
+def _try_again(socket: Socket, timing: Timing) -> None:
+    socket.setsockopt(zmq.RECONNECT_IVL, milliseconds(timing.reconnect))
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, milliseconds(timing.reconnect_limit))

@@ -36,10 +36,8 @@ from codedreduce.run.injected_delays import DelayInjector
 from codedreduce.run.journal import Interval
 from codedreduce.run.world import Gradient
 from codedreduce.schemes.plan import Piece, samples_in
+from codedreduce.timing import Timing
 from codedreduce.vectors import Vector, is_finite, on_host
-
-#: Seconds between two checks of other processes while there is nothing to do.
-LOOK_EVERY = 0.2
 
 #: Maximum length of an error text that is sent to others.
 REASON = 400
@@ -64,9 +62,11 @@ class Computing:
         injector: DelayInjector | None = None,
         record: Callable[[Interval], None] | None = None,
         *,
+        timing: Timing,
         reports_failures: bool = False,
         refuses_nonfinite: bool = True,
     ) -> None:
+        self._timing = timing
         self._reports_failures = reports_failures
         self._refuses_nonfinite = refuses_nonfinite
         self._printed: set[str] = set()  # errors with a traceback that was printed
@@ -101,7 +101,7 @@ class Computing:
         """
         while True:
             try:
-                asked_at, number, order = self._orders.get(timeout=None if look is None else LOOK_EVERY)
+                asked_at, number, order = self._orders.get(timeout=None if look is None else self._timing.poll_interval)
             except queue.Empty:
                 if look is not None:
                     look()

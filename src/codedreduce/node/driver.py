@@ -43,17 +43,16 @@ from codedreduce.protocol.core.events import (
     TimerFired,
     Transmit,
 )
+from codedreduce.timing import Timing
 
 #: Timers of the driver itself. After `ORPHANED` a node leaves that cannot reach the rank it needs.
 ORPHANED = "orphaned"
 
-#: At `SERVING` the leader tries again to serve the rendezvous address; seconds between two attempts.
+#: At `SERVING` the leader tries again to serve the rendezvous address.
 SERVING = "serving"
-SERVE_AGAIN = 1.0
 
 #: At `RESTED` the directory reads requests again, at `DOORS` connections without a known peer are checked.
 RESTED, DOORS = "rested", "doors"
-LOOK_AT_DOORS_EVERY = 2.0
 
 #: Actions that the driver passes to the thread that computes or trains.
 Outward = Compute | Cancel | EveryoneIn | Aggregated | Gathered | Pack | Renewed | Ended | Note | Finished
@@ -69,11 +68,13 @@ class Driver(threading.Thread):
         tell: Callable[[Outward], None],
         met: Met | None = None,
         *,
+        timing: Timing,
         orphaned_after: float = 300.0,
     ) -> None:
         super().__init__(name=f"codedreduce-{machine.node}", daemon=True)
         self.machine = machine
         self.failure: BaseException | None = None
+        self._timing = timing
         self._transport = transport
         transport.stands = lambda: (machine.generation, machine.round)
         self._run = met.run if met is not None else None
@@ -92,7 +93,7 @@ class Driver(threading.Thread):
         self._met: set[int] = set()
         self._away: set[int] = set()  # those of `_met` that cannot be reached
         self._orphaned_after = orphaned_after
-        self._probing = Probing(lambda peer: self.post(PeerLost(peer=peer, dead=True)))
+        self._probing = Probing(lambda peer: self.post(PeerLost(peer=peer, dead=True)), timing)
         self._woken, self._waker = os.pipe()  # waking by a ZeroMQ socket would cost several times as much
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waker, False)
@@ -126,13 +127,13 @@ class Driver(threading.Thread):
         """Leave, and wait until all others have been informed."""
         if self.is_alive():
             self.post(Leave(reason=reason, at_once=True))
-            self.join(timeout=5)
+            self.join(timeout=self._timing.exit_timeout)
 
     def vanish(self) -> None:
         """Leave without a message: the others detect the failure, and continue without this node or wait for it."""
         self._vanished = self._left = True
         self._wake()
-        self.join(timeout=5)
+        self.join(timeout=self._timing.exit_timeout)
 
     def run(self) -> None:
         """Run the loop."""
@@ -253,7 +254,7 @@ class Driver(threading.Thread):
         self._transport.look_at_doors()
         if self._directory is not None:
             self._directory.listener.look()
-        self._perform(SetTimer(name=DOORS, at=time.monotonic() + LOOK_AT_DOORS_EVERY))
+        self._perform(SetTimer(name=DOORS, at=time.monotonic() + self._timing.unidentified_check))
 
     def _serve_where_it_meets(self) -> None:
         """The leader serves the rendezvous address if it is on this host, once no other process serves it."""
@@ -267,7 +268,7 @@ class Driver(threading.Thread):
             directory.begin(visitor.knows if visitor is not None else {})
             directory.serve()
         elif opened is Opened.TAKEN:
-            self._perform(SetTimer(name=SERVING, at=time.monotonic() + SERVE_AGAIN))
+            self._perform(SetTimer(name=SERVING, at=time.monotonic() + self._timing.serve_retry))
 
     def _leave_what_is_over(self) -> None:
         """Leave if this node cannot reach the rank it needs, and a rendezvous address reports that the run is over.

@@ -11,6 +11,7 @@ import signal
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,9 +33,6 @@ from codedreduce.run.site import Site, meeting_at
 from codedreduce.run.world import Gradient, Outcome, Replica, RoundResult, World
 from codedreduce.schemes import Piece, Plan, RingPlan, StripedPlan, TreePlan
 from codedreduce.vectors import Vector
-
-#: Grace period in seconds for workers to leave at the end of the run.
-GRACE = 2.0
 
 
 def new_meeting(site: Site | None = None, *, shared_memory: bool = True) -> Meeting:
@@ -83,7 +81,8 @@ class LocalCluster:
         cls, plan: Plan, gradient: Gradient, settings: Settings, *, shared_memory: bool = True, **options: Any
     ) -> LocalCluster:
         """A cluster for a plan, with its rendezvous at a local socket, and these options of a cluster."""
-        run = Run(meeting=new_meeting(shared_memory=shared_memory), plan=plan, settings=settings)
+        meeting = replace(new_meeting(shared_memory=shared_memory), timing=settings.timing)
+        run = Run(meeting=meeting, plan=plan, settings=settings)
         return cls(run, gradient, **options)
 
     def __enter__(self) -> Self:
@@ -109,7 +108,7 @@ class LocalCluster:
         stack.callback(tidy)
         place = None if self._site is None else self._site.enter
         self._processes = Nursery(self._live, (lambda node: place(node - first)) if place else None)
-        stack.callback(lambda: self._processes.end(GRACE if self._has_said_goodbye else 0.0))
+        stack.callback(lambda: self._processes.end(run.meeting.timing.worker_grace if self._has_said_goodbye else 0.0))
         self._has_said_goodbye = False
         for node in run.plan.nodes[1:]:
             self._begin(node)

@@ -18,7 +18,6 @@ from codedreduce.net.buffers import Buffers
 from codedreduce.net.carrier import Carrier
 from codedreduce.net.keys import Guard
 from codedreduce.net.mesh import Mesh
-from codedreduce.net.rendezvous.directory import COME_RIGHT_WITHIN
 from codedreduce.net.rendezvous.meeting import meet
 from codedreduce.net.sockets import Context
 from codedreduce.node.computing import Computing, News
@@ -57,12 +56,6 @@ NOTHING: Vector = np.zeros(1, dtype=np.uint8)
 #: Rounds between two comparisons of the models of all ranks.
 COMPARED_EVERY = 64
 
-#: Timeout in seconds: a rank in the middle of a step then gives its state although its round has not ended.
-GIVE_WITHIN = 2.0
-
-#: Seconds between two checks of the other processes, at the start of rounds.
-LOOK_EVERY = 0.05
-
 
 class Node:
     """Takes part in a run while it is entered: `aggregate` on a node that begins rounds, `serve` on a worker of a tree.
@@ -90,6 +83,7 @@ class Node:
         memory: Memory | None = None,
     ) -> None:
         self._run = run
+        self._timing = run.meeting.timing
         self._step = step
         self._owes_since: float | None = None  # since when others wait for a state transfer
         self._memory = memory
@@ -142,20 +136,23 @@ class Node:
         stack.callback(self._close, context)
         guard: Guard | None = None
         if run.meeting.secret is not None:
-            guard = Guard(context, run.meeting.secret)
+            guard = Guard(context, run.meeting.secret, self._timing)
             stack.callback(guard.close)
         carrier = Mesh if isinstance(run.plan, StripedPlan) else Carrier
         transport = carrier(context, number, run.settings, self._buffers, rights_at(number, run.plan), guard)
         met = meet(context, run, transport, self._look or (lambda: None), guard)
         self._computing = Computing(
-            number, self._buffers, self._gradient, self._injector, self._record,
+            number, self._buffers, self._gradient, self._injector, self._record, timing=self._timing,
             reports_failures=not isinstance(run.plan, RingPlan), refuses_nonfinite=run.nonfinite == REFUSE,
         )  # fmt: skip
         machine = machine_for(
             number, run.plan, run.settings, self._buffers.rooms, process=transport.process,
             computes=self._gradient is not None,
         )  # fmt: skip
-        self._driver = Driver(machine, transport, self._computing.tell, met, orphaned_after=run.meeting.orphaned_after)
+        self._driver = Driver(
+            machine, transport, self._computing.tell, met, timing=self._timing,
+            orphaned_after=run.meeting.orphaned_after,
+        )  # fmt: skip
         self._driver.start()
         stack.callback(self._leave_run, self._driver)
         if isinstance(machine, TreeWorker):
@@ -274,7 +271,11 @@ class Node:
         def come_right(*, are_awaited: bool) -> None:
             nonlocal right_by
             wrong = refused.keys() & set(first.lacking()) if refused else set()
-            right_by = min(right_by, time.monotonic() + COME_RIGHT_WITHIN) if wrong and are_awaited else float("inf")
+            right_by = (
+                min(right_by, time.monotonic() + self._timing.correction_timeout)
+                if wrong and are_awaited
+                else float("inf")
+            )
             if time.monotonic() > right_by:
                 raise JoinRefused(refused[min(wrong)])
 
@@ -292,7 +293,7 @@ class Node:
             if isinstance(news, EveryoneIn):
                 while refused.keys() & set(first.lacking()):  # enough have joined, but the user should correct these
                     come_right(are_awaited=True)
-                    time.sleep(LOOK_EVERY)
+                    time.sleep(self._timing.process_check)
                 self._round = max(self._round, first.round)  # the others may have begun after a checkpoint
                 self._first = self._round + 1
                 self._is_in()
@@ -308,7 +309,7 @@ class Node:
         begin = time.monotonic()
         if self._asked.to_leave and not self._hands_over and self._is_between_steps:
             self._leave(goes_on=False)
-        if self._look is not None and begin - self._looked_at > LOOK_EVERY:
+        if self._look is not None and begin - self._looked_at > self._timing.process_check:
             self._looked_at = begin
             self._look()
         self._round += 1
@@ -374,7 +375,7 @@ class Node:
         """Give a requested state after a timeout: this rank may wait for the very rank that waits for the state."""
         if self._look is not None:
             self._look()
-        if self._owes_since is not None and time.monotonic() - self._owes_since > GIVE_WITHIN:
+        if self._owes_since is not None and time.monotonic() - self._owes_since > self._timing.state_grace:
             self._pack(after=self._round - 1)
 
     def drop(self) -> None:
@@ -414,7 +415,7 @@ class Node:
                 break
             if isinstance(news, Note):
                 self._journal.note(time.monotonic(), self._number, news)
-        driver.join(timeout=5)
+        driver.join(timeout=self._timing.exit_timeout)
         if driver.failure is not None:
             raise driver.failure
         if isinstance(driver.machine, TreeWorker) and driver.machine.refused is not None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from codedreduce._extras import require
 from codedreduce.errors import CodedReduceError, UsageError
+from codedreduce.launch.environment import timing_said
 from codedreduce.launch.launcher import Hear, Launch
 from codedreduce.launch.launcher import launch as start
 from codedreduce.launch.placement import Placement
@@ -79,7 +80,7 @@ def launch(
     }  # fmt: skip
     what = Launch(
         command=[PYTHON, "-m", "codedreduce.torch.launched_process"], count=count, variables=said, times=restarts,
-        only_lost=True, ends_at_interrupt=True,
+        only_lost=True, ends_at_interrupt=True, timing=timing_said({**os.environ, **said}),
     )  # fmt: skip
     wanted = Wanted(least=least, count=count, resources=resources or {}, spread_over=spread_over, within=within)
     given = cloudpickle.dumps((function, args))

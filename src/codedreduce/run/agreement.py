@@ -20,6 +20,7 @@ from codedreduce.run.configuration import DEFAULTS, Configuration
 from codedreduce.run.failures import REFUSE
 from codedreduce.run.tuning import settings_for
 from codedreduce.schemes import Plan, RingPlan, StripedPlan
+from codedreduce.timing import TIMING, Timing
 
 #: Separators in a subject: between things that may differ, and before the shared memory.
 APART = "; "
@@ -57,6 +58,7 @@ class Meeting:
     generation: int = 0  # it determines which rank leads at first
     secret: Secret | None = None
     insecure: bool = False
+    timing: Timing = TIMING  # all durations that no user sets
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -88,12 +90,15 @@ class Meeting:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """All that a rank must know to take part."""
+    """All that a rank must know to take part. The settings have the durations of the meeting."""
 
     meeting: Meeting
     plan: Plan
     settings: Settings
     nonfinite: str = REFUSE  # what to do with gradients that are not finite
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", replace(self.settings, timing=self.meeting.timing))
 
     @classmethod
     def of(

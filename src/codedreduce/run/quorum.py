@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from codedreduce.schemes import Plan
+from codedreduce.timing import Timing
 
 #: Whether a run can begin without these ranks.
 Suffices = Callable[[Collection[int]], bool]
-
-#: Minimum seconds for the remaining ranks to join once enough have.
-AT_LEAST = 1.0
 
 
 def sufficient(plan: Plan, least: int | None) -> Suffices:
@@ -34,15 +32,16 @@ def anyone(missing: Collection[int]) -> bool:
 class Gathering:
     """A wait for others that started at `began`: whether enough have joined, and since when.
 
-    >>> gathering = Gathering(lambda missing: len(missing) <= 1, began=10.0)
+    >>> gathering = Gathering(lambda missing: len(missing) <= 1, began=10.0, timing=Timing(latecomer_wait=1.0))
     >>> gathering.may_begin({1, 2}, 12.0), gathering.may_begin({2}, 13.0), gathering.may_begin({2}, 15.9)
     (False, False, False)
     >>> gathering.may_begin({2}, 16.0), gathering.may_begin({}, 13.0)
     (True, True)
     """
 
-    def __init__(self, suffices: Suffices, began: float) -> None:
+    def __init__(self, suffices: Suffices, began: float, timing: Timing) -> None:
         self._suffices = suffices
+        self._least = timing.latecomer_wait
         self._began = began
         self._enough_at: float | None = None
 
@@ -60,4 +59,4 @@ class Gathering:
             return False
         if self._enough_at is None:
             self._enough_at = now
-        return now >= self._enough_at + max(AT_LEAST, self._enough_at - self._began)
+        return now >= self._enough_at + max(self._least, self._enough_at - self._began)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from codedreduce._extras import require
 from codedreduce.errors import CodedReduceError, UsageError
+from codedreduce.launch.environment import timing_said
 from codedreduce.launch.launcher import Launch
 from codedreduce.launch.launcher import launch as start
 from codedreduce.launch.showing import OnlyFirst, Show
@@ -57,7 +58,8 @@ def launch(
             **({"CODEDREDUCE_INJECT": inject} if inject is not None else {}), **(variables or {}),
         }  # fmt: skip
         command = [sys.executable, "-m", "codedreduce.torch.launched_process", str(given), str(returned)]
-        what = Launch(command=command, count=workers, variables=said, ends_at_interrupt=True)
+        timing = timing_said({**os.environ, **said})
+        what = Launch(command=command, count=workers, variables=said, ends_at_interrupt=True, timing=timing)
         with watching(live) as watch:
             start(what, Show(watch.say) if output == "all" else OnlyFirst(watch.write, watch.say), watch.hear)
         if not returned.exists():

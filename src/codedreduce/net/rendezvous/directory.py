@@ -21,10 +21,7 @@ from codedreduce.protocol.core.events import Note
 from codedreduce.run.agreement import Meeting, difference
 from codedreduce.run.journal import is_power_of_ten
 from codedreduce.run.quorum import Gathering
-
-#: Seconds for a node that came with another plan than the root's to come with the right one, when all others have
-#: joined: another process may have claimed to be that node.
-COME_RIGHT_WITHIN = 3.0
+from codedreduce.timing import milliseconds
 
 #: A process that asks so often for a rank that is taken is a second process of that rank.
 TWICE_IF_ASKED = 4
@@ -153,10 +150,11 @@ class Directory:
         seeks: tuple[int, ...] = (), guard: Guard | None = None, identity: Identity | None = None,
     ) -> None:  # fmt: skip
         self._meeting = meeting
+        self._timing = meeting.timing
         self._identity = identity or Identity()
         self._earlier: dict[int, tuple[bytes, Registration]] = {}  # registrations with another identity
         self._nodes = nodes
-        self.listener = Listener(context, len(nodes), self._identity, guard)
+        self.listener = Listener(context, len(nodes), self._identity, guard, self._timing)
         self.addresses = AddressList(self.listener, owner, process, seeks, guard)
         self._notes: list[Note] = []
         self._owner = owner
@@ -187,10 +185,10 @@ class Directory:
         self, nodes: tuple[int, ...], watch: Callable[[], None], gathering: Gathering | None = None
     ) -> dict[int, Endpoints]:
         """Serve until these nodes, or enough of them, have registered their addresses."""
-        gathering = gathering or Gathering(lambda missing: not missing, time.monotonic())
+        gathering = gathering or Gathering(lambda missing: not missing, time.monotonic(), self._timing)
         deadline = time.monotonic() + self._meeting.all_within
         while not gathering.may_begin(missing := self.addresses.missing(nodes), time.monotonic()):
-            self.listener.socket.poll(200)
+            self.listener.socket.poll(milliseconds(self._timing.poll_interval))
             self.serve()
             watch()
             if self._latest > self._meeting.training:
@@ -207,7 +205,10 @@ class Directory:
         return {node: self.addresses.known[node] for node in nodes if node in self.addresses.known}
 
     def _check_come_right(self, missing: tuple[int, ...]) -> None:
-        """Stop waiting if every missing node came with a wrong plan, and none has come with the right one in time."""
+        """Stop waiting if every missing node came with a wrong plan, and none has come with the right one in time.
+
+        Another process may have claimed to be that node.
+        """
         now = time.monotonic()
         refused = {note.nodes[0]: note.reason for note in self._notes if note.kind == "refused"}
         wrong = {node: why for node, why in refused.items() if node in missing}
@@ -215,7 +216,7 @@ class Directory:
             self._all_wrong_since = None
         elif self._all_wrong_since is None:
             self._all_wrong_since = now
-        elif now > self._all_wrong_since + COME_RIGHT_WITHIN:
+        elif now > self._all_wrong_since + self._timing.correction_timeout:
             raise JoinRefused(wrong[min(wrong)])
 
     # -- requests

@@ -63,7 +63,7 @@ def meet(context: Context, run: Run, transport: Carrier, look: Callable[[], None
         look()
         directory.serve()
 
-    gathering = Gathering(sufficient(run.plan, meeting.least), time.monotonic())
+    gathering = Gathering(sufficient(run.plan, meeting.least), time.monotonic(), meeting.timing)
     if answers:
         try:
             found = directory.wait_for(seeks, look, gathering)

@@ -10,26 +10,24 @@ import socket
 import threading
 from collections.abc import Callable
 
-#: Seconds for a host to answer; seconds between two probes, at first and at most.
-ANSWER_WITHIN = 1.0
-LOOK_AGAIN, SELDOM = 0.05, 1.0
+from codedreduce.timing import Timing
 
 
-def is_dead(address: str) -> bool:
-    """Whether nothing listens at this ZeroMQ address, although its host is up.
+def is_dead(address: str, within: float) -> bool:
+    """Whether nothing listens at this ZeroMQ address, although its host is up: it answers within so many seconds.
 
-    >>> is_dead("ipc://@nobody-listens-here"), is_dead("ipc:///nowhere/at/all"), is_dead("tcp://127.0.0.1:1")
-    (True, True, True)
+    >>> [is_dead(at, 1.0) for at in ("ipc://@nobody-listens-here", "ipc:///nowhere/at/all", "tcp://127.0.0.1:1")]
+    [True, True, True]
     """
     kind, _, where = address.partition("://")
     try:
         if kind == "ipc":
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                probe.settimeout(ANSWER_WITHIN)
+                probe.settimeout(within)
                 probe.connect("\0" + where[1:] if where.startswith("@") else where)
         else:
             host, _, port = where.rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_WITHIN).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=within).close()
     except (ConnectionRefusedError, FileNotFoundError):
         return True
     except OSError:
@@ -40,8 +38,9 @@ def is_dead(address: str) -> bool:
 class Probing:
     """Probes unreachable neighbours until each is reached again, or has ended (`tell`)."""
 
-    def __init__(self, tell: Callable[[int], None]) -> None:
+    def __init__(self, tell: Callable[[int], None], timing: Timing) -> None:
         self._tell = tell
+        self._timing = timing
         self._lost: dict[int, threading.Event] = {}
 
     def begin(self, peer: int, address: str | None) -> None:
@@ -63,10 +62,10 @@ class Probing:
             self.end(peer)
 
     def _look(self, peer: int, address: str, found: threading.Event) -> None:
-        wait = LOOK_AGAIN
+        wait = self._timing.probe_retry
         while not found.wait(wait):
-            if is_dead(address):
+            if is_dead(address, self._timing.probe_timeout):
                 if not found.is_set():
                     self._tell(peer)
                 return
-            wait = min(SELDOM, 2 * wait)
+            wait = min(self._timing.probe_retry_limit, 2 * wait)

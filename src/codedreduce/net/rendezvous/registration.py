@@ -16,11 +16,11 @@ from codedreduce.net.keys import KEY_CHARACTERS, Guard, user_of
 from codedreduce.net.limits import of_books
 from codedreduce.net.pending_connections import PendingConnections
 from codedreduce.net.rendezvous.identity import Identity
-from codedreduce.net.sockets import LAST_WORDS, Context, answering, comings_and_goings, is_local, listen_at_too
+from codedreduce.net.sockets import Context, answering, comings_and_goings, is_local, listen_at_too
+from codedreduce.timing import Timing, milliseconds
 
-#: Registrations that are answered at a time. If there are more, they wait so many seconds, while others are served.
+#: Registrations that are answered at a time. If there are more, they wait a moment, while others are served.
 AT_ONCE = 16
-REST = 0.05
 
 #: The largest valid round or generation.
 LAST = 2**53
@@ -97,12 +97,13 @@ class Opened(Enum):
 class Listener:
     """The socket of a directory, at one or several rendezvous addresses."""
 
-    def __init__(self, context: Context, nodes: int, identity: Identity, guard: Guard | None) -> None:
+    def __init__(self, context: Context, nodes: int, identity: Identity, guard: Guard | None, timing: Timing) -> None:
         self._identity = identity
         self._guard = guard
+        self._timing = timing
         self.addresses: list[str] = []  # where it answers
-        self.socket, self.monitor = answering(context, of_books(nodes))
-        self._pending = PendingConnections(self.addresses)
+        self.socket, self.monitor = answering(context, of_books(nodes, timing))
+        self._pending = PendingConnections(self.addresses, timing)
         self.rests_until = 0.0  # more have asked than are answered at a time
 
     def open(self, address: str) -> Opened:
@@ -121,7 +122,7 @@ class Listener:
             except zmq.Again:
                 return
             yield sender.bytes, frames
-        self.rests_until = time.monotonic() + REST
+        self.rests_until = time.monotonic() + self._timing.directory_rest
 
     def cut(self, frames: list[zmq.Frame]) -> None:
         """The sender of a request loses its connection."""
@@ -161,7 +162,7 @@ class Listener:
     def close(self) -> None:
         """Stop answering."""
         self.socket.disable_monitor()
-        self.socket.close(linger=LAST_WORDS)
+        self.socket.close(linger=milliseconds(self._timing.linger))
         self.monitor.close(linger=0)
 
 

@@ -21,18 +21,7 @@ from codedreduce.net.rendezvous.identity import Identity
 from codedreduce.net.rendezvous.registration import Answer, Registration, Standing, named
 from codedreduce.net.sockets import Context, Socket, comings_and_goings, knocking
 from codedreduce.run.agreement import Meeting
-
-#: Seconds between two questions to a root of another run, or to one that has another process of this node. Such a run
-#: may be about to end, or the end of such a process may not be known yet. And seconds until the latter answer is final.
-ASK_AGAIN = 0.05
-ASK_AGAIN_WHERE_TAKEN = 1.0
-TAKEN_WITHIN = 8.0
-
-#: Seconds for a directory to admit this node; it may be of a run that is about to end.
-LET_IN_WITHIN = 2.0
-
-#: Milliseconds between two calls of `look` while an answer is awaited.
-LOOK_EVERY = 200
+from codedreduce.timing import milliseconds
 
 
 class Visitor:
@@ -43,6 +32,7 @@ class Visitor:
         guard: Guard | None = None, identity: Identity | None = None,
     ) -> None:  # fmt: skip
         self._meeting = meeting
+        self._timing = meeting.timing
         self._identity = identity or Identity()
         self._guard = guard
         self._refused_at: dict[str, float] = {}  # when each place first rejected this node's connection
@@ -51,7 +41,7 @@ class Visitor:
             proof = guard.proof(registration.run, registration.node)
             self._registration = msgspec.structs.replace(registration, key=guard.key, proof=proof)
         self._places = tuple(at or meeting.addresses)
-        self._socket, self._monitor = knocking(context, self._places, of_books(len(ANY_NODES)), guard)
+        self._socket, self._monitor = knocking(context, self._places, of_books(len(ANY_NODES), meeting.timing), guard)
         self._answer: Answer | None = None
         self._decoder = msgspec.msgpack.Decoder(Answer)
         self.knows: dict[int, Endpoints] = {}
@@ -126,7 +116,7 @@ class Visitor:
             poller.register(socket, zmq.POLLIN)
         while not self.knows and self._registration.seeks:
             left = start + self._patience() - time.monotonic()
-            poller.poll(max(1, min(LOOK_EVERY, int(1000 * min(left, ask_again - time.monotonic())))))
+            poller.poll(milliseconds(min(self._timing.poll_interval, left, ask_again - time.monotonic())))
             before = self._answer
             self.take()
             look()
@@ -136,7 +126,9 @@ class Visitor:
                 raise JoinRefused(self.over)
             self._check_let_in()
             if self._answer is not before and self._answer is not None and self._answer.refusal:
-                ask_again = time.monotonic() + (ASK_AGAIN_WHERE_TAKEN if self._is_taken else ASK_AGAIN)
+                ask_again = time.monotonic() + (
+                    self._timing.taken_retry if self._is_taken else self._timing.registration_retry
+                )
             if time.monotonic() > start + self._patience():
                 raise self._in_vain()
             if time.monotonic() > ask_again:
@@ -147,7 +139,7 @@ class Visitor:
     def _check_let_in(self) -> None:
         """Raise an error if a process has rejected this node for a while: that process has another secret, or none."""
         since = min(self._refused_at.values(), default=None)
-        if self._answer is not None or since is None or time.monotonic() < since + LET_IN_WITHIN:
+        if self._answer is not None or since is None or time.monotonic() < since + self._timing.rejection_timeout:
             return
         where, node, secret = " and ".join(sorted(self._refused_at)), self._registration.node, self._meeting.secret
         has = f"rank {node}'s secret ({secret.source})" if secret is not None else f"rank {node} without a secret"
@@ -167,7 +159,7 @@ class Visitor:
             return meeting.root_within
         if self._answer.missing:
             return meeting.all_within if meeting.least is None else meeting.orphaned_after
-        return TAKEN_WITHIN if self._is_taken else meeting.root_within
+        return self._timing.taken_timeout if self._is_taken else meeting.root_within
 
     def _in_vain(self) -> CodedReduceError:
         meeting, node = self._meeting, self._registration.node

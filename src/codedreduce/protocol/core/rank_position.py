@@ -12,6 +12,7 @@ class RankPosition:
 
     def __init__(self, node: int, process: int, settings: Settings, ranks: int) -> None:
         self.node = node
+        self.timing = settings.timing
         self.process = process  # identifies this process among those of the rank
         self._ranks = ranks
         self.state: RankState = JOINING

@@ -11,6 +11,7 @@ from codedreduce.protocol.core.audits import Audit
 from codedreduce.protocol.core.policy import DEFAULT_POLICY, Policy
 from codedreduce.schemes import StripedPlan
 from codedreduce.schemes.striped import OVER_A_NETWORK, Costs
+from codedreduce.timing import TIMING, Timing
 
 #: Reducers hold the sums of the last rounds, the current one included: the minimum and maximum number, and the bytes.
 LEAST_ROUNDS_HELD, MOST_ROUNDS_HELD = 4, 64
@@ -83,6 +84,7 @@ class Settings:
     audit: Audit | None = None  # which fraction is computed twice and compared; None: nothing
     policy: Policy = DEFAULT_POLICY  # constants of the reaction to stragglers
     announce: bool = True  # offer a pushed sum ahead of its bytes; useless if bytes arrive as fast as offers
+    timing: Timing = TIMING  # all durations that no user sets
 
     def __post_init__(self) -> None:
         for name in ("length", "chunk", "window", "state_chunk"):

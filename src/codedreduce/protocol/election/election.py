@@ -31,12 +31,6 @@ from codedreduce.protocol.election.voters import Voting
 from codedreduce.protocol.leader.members import Leadership
 from codedreduce.schemes import StripedPlan
 
-#: Seconds after which ranks without a leader retry, at first and at most.
-SHORTEST_TRY, LONGEST_TRY = 0.1, 300.0
-
-#: Seconds of waiting after which a rank logs the ranks that it waits for.
-WORTH_TELLING = 1.0
-
 
 class Election:
     """A rank's part in elections, and in the membership of the ranks that follow it."""
@@ -51,14 +45,15 @@ class Election:
         self._links = links
         self._leadership = leadership
         self._say_waiting_after = settings.excess.say_waiting_after
+        self._timing = position.timing
         self._voting = Voting(position.node, position.process, plan.computing)
-        self._silence = LeaderLiveness()
+        self._silence = LeaderLiveness(position.timing)
         self.is_lost = False  # this rank has no leader
         self._standing: dict[int, int] = {}  # progress of the other ranks that lost their leader
         self._followers: dict[int, int] | None = None  # if this rank is a candidate: progress of each follower
         self._is_to_raise = False  # this rank leads, and others have no leader in a later generation
         self._latest = 0  # the latest generation heard of
-        self._wait = SHORTEST_TRY / 2  # seconds until the next retry
+        self._wait = settings.timing.election_retry / 2  # seconds until the next retry
 
     # -- voters
 
@@ -171,7 +166,7 @@ class Election:
         """The leader failed, or leads no more: report that to all, with this rank's progress."""
         if not self.is_lost:
             self.is_lost = True
-            self._wait = SHORTEST_TRY / 2
+            self._wait = self._timing.election_retry / 2
         self._followers = None
         self._tell_all(self._stand(asks=True))
         self._try_again(now)
@@ -221,7 +216,7 @@ class Election:
 
     def _try_again(self, now: float) -> None:
         """Retry later. Each rank has a delay of its own, so that two candidates do not block each other for ever."""
-        self._wait = min(LONGEST_TRY, 2 * self._wait)
+        self._wait = min(self._timing.election_retry_limit, 2 * self._wait)
         spread = 1 + self._position.node / self._plan.workers
         self._actions.append(SetTimer(name=Timer.ELECTION, at=now + self._wait * spread))
 
@@ -239,7 +234,7 @@ class Election:
         """Log the ranks that this rank waits for, if it has waited long."""
         position = self._position
         missing = tuple(sorted(self.voters() - {position.node} - self._standing.keys()))
-        if self._wait >= WORTH_TELLING and missing:
+        if self._wait >= self._timing.election_report and missing:
             reason = f"rank {position.node} has lost its leader, rank {position.leader}; to elect another it waits "
             reason += f"for ranks {list(missing)}, or for proof that they are dead"
             self._actions.append(Note(kind="waiting", reason=reason, round=position.round, nodes=missing))
@@ -315,7 +310,7 @@ class Election:
         elif self.has_enough and not self._is_to_raise:
             self._is_to_raise = True  # not at once: another leader may admit it meanwhile
             spread = 1 + self._position.node / self._plan.workers
-            self._actions.append(SetTimer(name=Timer.ELECTION, at=now + SHORTEST_TRY * spread))
+            self._actions.append(SetTimer(name=Timer.ELECTION, at=now + self._timing.election_retry * spread))
 
     def _admit(self, rank: int, process: int, progress: int, now: float) -> None:
         """On the leader: admit one more rank that follows, whatever its round is."""

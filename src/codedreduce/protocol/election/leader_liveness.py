@@ -7,12 +7,14 @@ as failed. A wrong suspicion costs little: the leader admits again a rank that l
 
 from __future__ import annotations
 
-#: A rank asks when a round has taken ROUNDS times as long as the last one, and LEAST_WAIT seconds. It asks again, ever
-#: more rarely, each time that the round has taken longer by the fraction AGAIN.
-ROUNDS, LEAST_WAIT, AGAIN = 2.0, 1.0, 0.5
+from codedreduce.timing import Timing
 
-#: The timeout for an answer: at least LEAST_PATIENCE seconds, and TIMES the longest answer so far.
-LEAST_PATIENCE, TIMES = 2.0, 8.0
+#: A rank asks when a round has taken ROUNDS times as long as the last one, and `liveness_query` seconds. It asks again,
+#: ever more rarely, each time that the round has taken longer by the fraction AGAIN.
+ROUNDS, AGAIN = 2.0, 0.5
+
+#: The timeout for an answer: at least `liveness_timeout` seconds, and TIMES the longest answer so far.
+TIMES = 8.0
 
 #: The timeout grows by this factor whenever this rank gave up a leader.
 LONGER = 2.0
@@ -21,8 +23,9 @@ LONGER = 2.0
 class LeaderLiveness:
     """The question that awaits the leader's answer, and how long its answers took."""
 
-    def __init__(self) -> None:
-        self._longest = LEAST_PATIENCE / TIMES
+    def __init__(self, timing: Timing) -> None:
+        self._least_wait = timing.liveness_query
+        self._longest = timing.liveness_timeout / TIMES
         self._since = 0.0  # when the last round ended
         self._asked: tuple[int, float] | None = None  # generation of the leader and time, while no answer has come
 
@@ -33,7 +36,7 @@ class LeaderLiveness:
     def when_to_ask(self, round_took: float, now: float) -> float:
         """When to ask the leader next."""
         self._asked = None
-        return now + max(LEAST_WAIT, ROUNDS * round_took, AGAIN * (now - self._since))
+        return now + max(self._least_wait, ROUNDS * round_took, AGAIN * (now - self._since))
 
     def ask(self, generation: int, now: float) -> float:
         """Note that this rank asks the leader; return when the leader should have answered."""

@@ -14,22 +14,15 @@ from codedreduce.protocol.rank.state_transfer import Asking, OfferedState, State
 from codedreduce.protocol.rank.worker import RankWorker
 from codedreduce.vectors import Vector
 
-#: The minimum wait in seconds before a rank that is behind repeats its request; and the number of requests before it
-#: gives up. After `PATIENT_TRIES` requests it asks the leader instead of the reducers, which may be stopped.
-ASK_AFTER = 0.05
+#: The number of requests before a rank that is behind gives up. After `PATIENT_TRIES` requests it asks the leader
+#: instead of the reducers, which may be stopped.
 TRIES, PATIENT_TRIES = 5, 2
 
-#: The maximum wait in seconds during which no chunk of the sum arrives, however long rounds take.
-ASK_WITHIN = 30.0
-
-#: The minimum wait in seconds for another rank's state, or for more of it.
-STATE_WITHIN = 1.0
-
-#: The maximum number of times that this wait is doubled if nothing arrives.
+#: The maximum number of times that the timeout for another rank's state is doubled if nothing arrives.
 RARELY = 5
 
-#: A rank reports its status after so many rounds without news, within this minimum and maximum in seconds.
-LONG_ENOUGH, LONGEST, MANY_ROUNDS = 5.0, 600.0, 8.0
+#: A rank reports its status after so many rounds without news.
+MANY_ROUNDS = 8.0
 
 #: The maximum number of chunks in one request.
 ASKED_AT_ONCE = 1024
@@ -44,6 +37,7 @@ class CatchUp:
     ) -> None:  # fmt: skip
         self._actions = actions
         self._position = position
+        self._timing = position.timing
         self._links = links
         self._exchange = exchange
         self._worker = worker
@@ -97,8 +91,9 @@ class CatchUp:
 
     def look_whether_on(self, now: float) -> None:
         """Set a timer for a round that takes very long; the longer it takes, the later."""
-        wait = max(LONG_ENOUGH, MANY_ROUNDS * self._position.round_took, now - self._position.began_at)
-        self._actions.append(SetTimer(name=Timer.NO_NEWS, at=now + min(LONGEST, wait)))
+        timing, position = self._timing, self._position
+        wait = max(timing.status_report, MANY_ROUNDS * position.round_took, now - position.began_at)
+        self._actions.append(SetTimer(name=Timer.NO_NEWS, at=now + min(timing.status_report_limit, wait)))
 
     # -- sums
 
@@ -106,7 +101,7 @@ class CatchUp:
         """Set a timer for requesting the chunks that are still missing then."""
         position = self._position
         a_round = position.round_took or now - position.began_at  # in the first round: the time so far
-        wait = min(ASK_WITHIN, max(ASK_AFTER, 0.5 * a_round)) * (1 + self._tries)
+        wait = min(self._timing.sum_retry_limit, max(self._timing.sum_retry, 0.5 * a_round)) * (1 + self._tries)
         self._actions.append(SetTimer(name=Timer.CATCH_UP, at=now + wait))
 
     def catch_up(self, now: float) -> None:
@@ -230,7 +225,7 @@ class CatchUp:
                 self._worker.tell_status(now)
 
     def _wait_for_state(self, now: float) -> None:
-        wait = max(STATE_WITHIN, 2 * self._position.round_took) * 2 ** min(self._renewals, RARELY)
+        wait = max(self._timing.state_timeout, 2 * self._position.round_took) * 2 ** min(self._renewals, RARELY)
         self._actions.append(SetTimer(name=Timer.CATCH_UP, at=now + wait))
 
     def on_must_renew(self, message: Renew, sender: int, now: float) -> None:

@@ -20,9 +20,6 @@ from codedreduce.protocol.rank.state_transfer import StateGiving
 from codedreduce.protocol.rank.worker import RankWorker
 from codedreduce.schemes import StripedPlan
 
-#: Seconds until a rank that has not been welcomed sends hello for the second time.
-HELLO_AGAIN = 2.0
-
 
 class Joining:
     """A follower before it is admitted, and over every new connection."""
@@ -40,6 +37,7 @@ class Joining:
         self._giving = giving
         self._election = election
         self._leadership = leadership
+        self._timing = position.timing
         self._hellos = 0  # hellos without an answer
         self._to = position.leader
 
@@ -53,7 +51,7 @@ class Joining:
         )  # fmt: skip
         self._actions.append(Transmit(to=self._to, message=hello))
         self._hellos += 1
-        self._actions.append(SetTimer(name=Timer.HELLO, at=now + HELLO_AGAIN * self._hellos))
+        self._actions.append(SetTimer(name=Timer.HELLO, at=now + self._timing.hello_retry * self._hellos))
 
     def look(self, now: float) -> None:
         """Send hello again if there was no answer."""
@@ -74,6 +72,7 @@ class Joining:
             return
         self._election.adopt(message.generation)
         position.is_over(message.round)
+        self._timing = position.timing
         self._hellos = 0
         if position.state is not JOINING:
             self._election.is_in(message, False)

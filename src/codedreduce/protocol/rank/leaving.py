@@ -26,9 +26,7 @@ from codedreduce.protocol.rank.exchange import Exchange
 from codedreduce.protocol.rank.state_transfer import StateGiving
 from codedreduce.protocol.rank.worker import RankWorker
 
-#: The grace period in seconds for ranks that are behind when a run ends; and the maximum number of such periods, while
-#: those ranks still catch up.
-GRACE = 5.0
+#: The maximum number of grace periods for ranks that are behind when a run ends, while those ranks still catch up.
 GRACES = 12
 
 
@@ -40,6 +38,7 @@ class Departure:
     ) -> None:  # fmt: skip
         self._actions = actions
         self._position = position
+        self._timing = position.timing
         self._worker = worker
         self._catch_up = catch_up
         self._leadership = leadership
@@ -101,7 +100,9 @@ class Departure:
 
     def _wait(self, now: float) -> None:
         self._graces += 1
-        self._actions.append(SetTimer(name=Timer.END, at=now + max(GRACE, 3 * self._position.round_took)))
+        self._actions.append(
+            SetTimer(name=Timer.END, at=now + max(self._timing.end_grace, 3 * self._position.round_took))
+        )
 
     def is_late(self, now: float) -> None:
         """Stop waiting for ranks that have not finished by now and were not heard of."""
@@ -234,11 +235,8 @@ class Departure:
         self._catch_up.drop()
 
 
-#: A rank that is to leave checks whether it may: again after so many seconds, or after this fraction of its round.
-LOOK_AGAIN, LONGER = 0.02, 0.1
-
-#: Seconds that it waits for a new leader.
-WITHOUT_LEADER = 1.0
+#: A rank that is to leave checks again whether it may after this fraction of its round.
+LONGER = 0.1
 
 
 class Handover:
@@ -250,6 +248,7 @@ class Handover:
     ) -> None:  # fmt: skip
         self._actions = actions
         self._position = position
+        self._timing = position.timing
         self._worker = worker
         self._exchange = exchange
         self._links = links
@@ -295,7 +294,7 @@ class Handover:
         if not self._election.is_lost:
             self._lost_since = None
         if position.state is not LEFT:
-            again = max(LOOK_AGAIN, LONGER * (now - position.began_at))
+            again = max(self._timing.handover_check, LONGER * (now - position.began_at))
             self._actions.append(SetTimer(name=Timer.HANDOVER, at=now + again))
 
     def _tell(self, now: float) -> None:
@@ -323,7 +322,7 @@ class Handover:
         """Wait for the others to elect a leader, for a limited time."""
         if self._lost_since is None:
             self._lost_since = now
-        elif now - self._lost_since >= WITHOUT_LEADER:
+        elif now - self._lost_since >= self._timing.handover_timeout:
             self.goes_on = True
             self._departure.vanish(self._why)
 

@@ -14,9 +14,6 @@ from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.tree.collecting import Collecting
 from codedreduce.schemes import TreePlan
 
-#: Seconds after which a worker that waits for children reports the missing ones.
-SAY_MISSING_AFTER = 0.5
-
 #: The most missing workers that a report names. If more are missing, a worker reports itself instead.
 MOST_NAMED = 4096
 
@@ -31,6 +28,7 @@ class Attendance:
         self._node = node
         self._parent = plan.tree.parent(node)
         self._run = run_name(plan, settings)
+        self._timing = settings.timing
         self._below = below
         self._seen_below = (0, 0)  # the highest generation and round in the hellos of children
         self._parent_is_at = (0, 0)  # the generation and round of the parent's welcome
@@ -68,7 +66,7 @@ class Attendance:
             self._said_missing = ()
         elif not self._waits_for_children:
             self._waits_for_children = True
-            self._actions.append(SetTimer(name=Timer.MISSING, at=now + SAY_MISSING_AFTER))
+            self._actions.append(SetTimer(name=Timer.MISSING, at=now + self._timing.missing_report))
 
     def say_missing(self, generation: int, *, is_in: bool) -> None:
         """The timer fired: report the missing workers if they have changed and this worker has joined itself."""

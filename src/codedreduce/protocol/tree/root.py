@@ -45,9 +45,6 @@ from codedreduce.protocol.tree.standing_in import StandingIn
 from codedreduce.schemes import TreePlan
 from codedreduce.vectors import Vector, empty
 
-#: Least seconds after which a run begins without missing workers, if the others suffice.
-LEAST_PATIENCE = 1.0
-
 
 class RootState(State):
     """The state of the root."""
@@ -160,7 +157,7 @@ class Root(Machine):
             self._actions.append(EveryoneIn())
         elif self._suffices:
             passed = now - self._since
-            self._actions.append(SetTimer(name=Timer.ENOUGH, at=now + max(LEAST_PATIENCE, passed)))
+            self._actions.append(SetTimer(name=Timer.ENOUGH, at=now + max(self.settings.timing.latecomer_wait, passed)))
 
     @property
     def _suffices(self) -> bool:
