@@ -138,9 +138,7 @@ class Nodes:
         if self._checking:
             node.machine.check_invariants()
             if self._obedience is not None:
-                alive = {one: each for one, each in self._nodes.items() if each.alive}
-                machines = {one: each.machine for one, each in alive.items()}
-                self._obedience.check(number, machines, {one: each.epoch for one, each in alive.items()})
+                self._obedience.check(number, self._nodes)
         performers = self._performers
         for action in actions:
             performers[type(action)](number, action)

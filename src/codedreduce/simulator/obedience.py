@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from codedreduce.protocol import Machine, Rank
 from codedreduce.protocol.core.rank_table import RankState
+
+
+class Process(Protocol):
+    """What is known of a node's process; `epoch` is another one for every process."""
+
+    alive: bool
+    epoch: int
+    machine: Machine
 
 
 class Obedience:
@@ -20,30 +29,31 @@ class Obedience:
         self._followed: dict[tuple[int, int], int] = {}  # the latest generation of a process
         self._led_by: dict[int, tuple[int, int]] = {}
 
-    def check(self, number: int, alive: Mapping[int, Machine], processes: Mapping[int, int]) -> None:
-        """Check a rank after an event; `processes` are the numbers of the ranks' current processes."""
-        machine = alive.get(number)
+    def check(self, number: int, nodes: Mapping[int, Process]) -> None:
+        """Check a rank after an event."""
+        machine, epoch = nodes[number].machine, nodes[number].epoch
         if not isinstance(machine, Rank):
             return
-        generation, of = machine.generation, (number, processes[number])
+        generation, of = machine.generation, (number, epoch)
         if generation < self._followed.get(of, 0):
             raise AssertionError(f"rank {number} went back to generation {generation}")
         self._followed[of] = generation
         if machine.begun_in > generation:
             raise AssertionError(f"rank {number} obeys generation {machine.begun_in}, but follows {generation}")
-        if machine.leads and generation and generation not in self._led_by:
-            self._check_following(number, generation, alive, processes)
-        if machine.leads and self._led_by.setdefault(generation, of) != of and generation:
+        if not machine.leads:
+            return
+        if generation and generation not in self._led_by:
+            self._check_following(number, generation, nodes)
+        if self._led_by.setdefault(generation, of) != of and generation:
             other, its_process = self._led_by[generation]
-            if other in alive and processes[other] == its_process:
+            if nodes[other].alive and nodes[other].epoch == its_process:
                 raise AssertionError(f"generation {generation} is led by {self._led_by[generation]} and {of}")
 
-    def _check_following(
-        self, number: int, generation: int, alive: Mapping[int, Machine], processes: Mapping[int, int]
-    ) -> None:
+    def _check_following(self, number: int, generation: int, nodes: Mapping[int, Process]) -> None:
         """Check the votes for a new leader; ranks that followed it may have failed or left by now."""
         out = (RankState.JOINING, RankState.LEFT)
-        ranks = {one: machine for one, machine in alive.items() if isinstance(machine, Rank)}
+        processes = {one: node.epoch for one, node in nodes.items() if node.alive}
+        ranks = {one: machine for one in processes if isinstance(machine := nodes[one].machine, Rank)}
         there = {one for one, machine in ranks.items() if machine.state not in out and not _is_new(machine)}
         voters = {one for one, machine in ranks.items() if machine.has_say}
         followed = {of for of, latest in self._followed.items() if latest >= generation}
