@@ -16,9 +16,10 @@ from typing import IO, NoReturn
 import codedreduce.report.figures
 import codedreduce.report.plan_figure
 from codedreduce.cli import main
+from tests.waiting import PATIENCE
 
 
-def codedreduce(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def codedreduce(*arguments: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
     """`codedreduce ...` to its end; what it printed, and its exit code."""
     return _run(main, ["codedreduce", *arguments], timeout)
 
