@@ -24,7 +24,7 @@ def codedreduce(*arguments: str, timeout: float = PATIENCE) -> subprocess.Comple
     return _run(main, ["codedreduce", *arguments], timeout)
 
 
-def script(path: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+def script(path: Path, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
     """`python ...` in the script's folder, to its end."""
 
     def run() -> None:
@@ -32,7 +32,7 @@ def script(path: Path, timeout: float) -> subprocess.CompletedProcess[str]:
         sys.path.insert(0, str(path.parent))
         runpy.run_path(str(path), run_name="__main__")
 
-    return _run(run, [str(path)], timeout)
+    return _run(run, [str(path), *arguments], timeout)
 
 
 def _run(program: Callable[[], object], words: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
