@@ -64,6 +64,8 @@ soak: $(VENV)/.development
 	$(BIN)/python -m tests.fuzz.insiders --frames 200000
 	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw late
 	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw one-way
+	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw audits
+	$(BIN)/python -m tests.simulation.soak --runs 5000 --draw wrong
 
 docs: $(VENV)/.development
 	$(BIN)/python -m tests.simulation.diagrams

@@ -16,14 +16,15 @@ from typing import IO, NoReturn
 import codedreduce.report.figures
 import codedreduce.report.plan_figure
 from codedreduce.cli import main
+from tests.waiting import PATIENCE
 
 
-def codedreduce(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def codedreduce(*arguments: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
     """`codedreduce ...` to its end; what it printed, and its exit code."""
     return _run(main, ["codedreduce", *arguments], timeout)
 
 
-def script(path: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+def script(path: Path, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
     """`python ...` in the script's folder, to its end."""
 
     def run() -> None:
@@ -31,7 +32,7 @@ def script(path: Path, timeout: float) -> subprocess.CompletedProcess[str]:
         sys.path.insert(0, str(path.parent))
         runpy.run_path(str(path), run_name="__main__")
 
-    return _run(run, [str(path)], timeout)
+    return _run(run, [str(path), *arguments], timeout)
 
 
 def _run(program: Callable[[], object], words: list[str], timeout: float) -> subprocess.CompletedProcess[str]:

@@ -82,7 +82,7 @@ def raylets(nodes: list[dict[str, Any]], *, site: str = "") -> Iterator[Raylets]
     (folder / "ray").mkdir()
     environment = {
         **os.environ, "RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0", "RAY_memory_monitor_refresh_ms": "0",
-        "RAY_metrics_report_interval_ms": "500", "RAY_DEDUP_LOGS": "0",
+        "RAY_metrics_report_interval_ms": "500", "RAY_DEDUP_LOGS": "0", "RAY_raylet_start_wait_time_s": "120",
     }  # fmt: skip
     with (folder / "errors").open("w") as errors:
         process = subprocess.Popen(

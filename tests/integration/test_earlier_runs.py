@@ -25,30 +25,23 @@ RANKS, STEPS = 3, 60
 ENDLESS = ("100000", "0.5")
 
 SCRIPT = """
-import hashlib, os, sys, time
-import torch
-import torch.nn.functional as F
-import codedreduce.torch as cr
+import hashlib, sys, time
+import numpy as np
 from codedreduce import Striped
+from codedreduce.training import LogisticRegression, SGD, synthetic, train
 
 steps, pause, out, seed = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-torch.manual_seed(0)
-data = torch.utils.data.TensorDataset(torch.randn(96, 20), torch.randint(0, 3, (96,)))
-torch.manual_seed(seed)
-model = torch.nn.Linear(20, 3)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data, start = synthetic(96, 20), np.random.default_rng(seed).standard_normal(20).astype(np.float32)
 
-def losses(model, batch):
-    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+def on_round(log):
+    print("round", log.round, file=file, flush=True)
+    time.sleep(pause)
 
-with open(out, "a") as file, cr.join(Striped(3)) as cluster:
+with open(out, "a") as file:
     print("up", file=file, flush=True)
-    for step in cluster.train(model, data, losses, batch_size=48, steps=steps, state=[optimizer]):
-        optimizer.step()
-        print("round", step.round, file=file, flush=True)
-        time.sleep(pause)
-    bits = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
-    print("end", hashlib.sha1(bits).hexdigest(), file=file, flush=True)
+    found = train(LogisticRegression(), data, scheme=Striped(3), rounds=steps, batch=48, optimizer=SGD(0.1),
+                  start=start, on_round=on_round)
+    print("end", hashlib.sha1(found.parameters.tobytes()).hexdigest(), file=file, flush=True)
 """
 
 

@@ -180,18 +180,15 @@ main()
 """
 
 
-@pytest.mark.parametrize(
-    ("error", "said"), [("RuntimeError('my own bug')", "RuntimeError: my own bug"), ("KeyboardInterrupt", "")]
-)
-def test_steps_that_have_a_name_are_left_by_an_error(tmp_path: Path, error: str, said: str) -> None:
-    (tmp_path / "script.py").write_text(NAMED.format(error=error))
+def test_steps_that_have_a_name_are_left_by_an_error(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(NAMED.format(error="RuntimeError('my own bug')"))
     run = codedreduce("run", "-n", "2", str(tmp_path / "script.py"), timeout=PATIENCE)
     assert run.returncode == 1, run.stdout + run.stderr
-    assert said in run.stdout
+    assert "RuntimeError: my own bug" in run.stdout
 
 
 def test_a_rank_that_hears_of_an_interrupt_ends_though_its_connections_close_slowly(tmp_path: Path) -> None:
-    """The thread that talks has said that it is over, and is still there."""
+    """The thread that talks has said that it is over, and is still there. The steps have a name here, too."""
     slowly = (
         "import time\nfrom codedreduce.node.driver import Probing\n"
         "close = Probing.close\nProbing.close = lambda self: (time.sleep(1), close(self))\n"

@@ -14,7 +14,7 @@ from codedreduce.lab import Lab, check_available
 from codedreduce.lab.laboratory import labs
 from codedreduce.lab.namespaces import processes_in
 from tests.command import codedreduce
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 from .test_launcher import script
 
@@ -254,7 +254,7 @@ def test_all_labs_go_at_once() -> None:
     """In namespaces of its own, or it would take away what others have made on this machine."""
     done = subprocess.run(
         ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", APART, sys.executable],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     left = done.stdout.split("/run/netns:")[1].split()

@@ -108,21 +108,21 @@ def test_rounds_wait_when_too_many_are_stopped() -> None:
 
 def test_a_stall_does_not_outlast_its_round() -> None:
     def late_in(seed: int, round_: int) -> set[int]:
-        delays = parse_delays("stalls:0.15:60s", workers=6, unit=1.0, seed=seed)
+        delays = parse_delays("stalls:0.15:600s", workers=6, unit=1.0, seed=seed)
         return {int(node) + 1 for node in np.flatnonzero(delays.draw(round_).startup)}
 
     rounds = range(1, 11)
     tolerated = (s for s in range(1000) if all(PLAN.tolerates(late_in(s, r)) for r in rounds))
     seed = next(s for s in tolerated if sum(bool(late_in(s, r)) for r in rounds[:5]) >= 3)
-    delays = parse_delays("stalls:0.15:60s", workers=6, unit=1.0, seed=seed)
+    delays = parse_delays("stalls:0.15:600s", workers=6, unit=1.0, seed=seed)
     heard: list[Lateness] = []
     journal = Journal(lambda entry: heard.append(entry) if isinstance(entry, Lateness) else None)
     with LocalCluster.of(PLAN, counting, SETTINGS, injection=Injection(delays=delays), journal=journal) as cluster:
         for _ in rounds:
             result = cluster.sum_of(MODEL)
             expect_whole_batch(result.vector)
-            assert result.seconds < 30
-    assert any(late.seconds > 50 for late in heard), "what waiting would have cost is measured"
+            assert result.seconds < 300
+    assert any(late.seconds > 500 for late in heard), "what waiting would have cost is measured"
 
 
 def test_an_error_before_the_first_round_ends_the_run() -> None:

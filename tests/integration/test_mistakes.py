@@ -16,6 +16,8 @@ import codedreduce.torch as cr
 from codedreduce.errors import UsageError
 from codedreduce.launch.environment import read_membership
 from tests.command import codedreduce
+from tests.command import script as run_here
+from tests.waiting import PATIENCE
 
 from .torch_model import BATCH, Model, data, losses
 
@@ -109,10 +111,7 @@ def test_training_without_a_loop_is_said_once_under_any_launcher(tmp_path: Path)
 def test_torchrun_with_one_process_is_alone(tmp_path: Path) -> None:
     """The same numbers, and nobody is met."""
     path = script(tmp_path, TORCH)
-    environment = {name: value for name, value in os.environ.items() if name != "LOCAL_RANK"}
-    alone = subprocess.run(
-        [sys.executable, path, "trains"], capture_output=True, text=True, timeout=120, env=environment, check=True
-    )
+    alone = run_here(Path(path), "trains", timeout=PATIENCE)
     one = torchrun(path, 1, "trains")
     assert alone.stdout.startswith("ranks 1 ")
     assert one.stdout == alone.stdout.replace("None", "0"), one.stderr

@@ -69,10 +69,10 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bits(script: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Those of four processes on this machine."""
+    """Those of one process on this machine that does the units of four."""
     folder = tmp_path_factory.mktemp("local")
     (folder / "hurry").touch()
-    done = codedreduce("run", "-n", "4", str(script), str(folder), timeout=PATIENCE)
+    done = codedreduce("run", "-n", "1", "--units", "4", str(script), str(folder), timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return (folder / "bits-0").read_text()
 
@@ -285,7 +285,7 @@ def test_placements_and_what_cannot_be_had(cluster: Raylets, script: Path, tmp_p
     assert "started again" not in command.text
 
 
-def test_a_node_with_another_version_is_named(script: Path, tmp_path: Path) -> None:
+def test_a_node_with_another_version_is_named(cluster: Raylets, script: Path, tmp_path: Path) -> None:
     import codedreduce as package
 
     other = tmp_path / "other"
@@ -293,10 +293,12 @@ def test_a_node_with_another_version_is_named(script: Path, tmp_path: Path) -> N
     subprocess.run(["cp", "-r", str(Path(package.__file__).parent), str(other)], check=True)
     init = other / "codedreduce" / "__init__.py"
     init.write_text(init.read_text().replace(f'__version__ = "{package.__version__}"', '__version__ = "0.0.9"'))
-    with raylets([{"num_cpus": 0}, {"env_vars": {"PYTHONPATH": str(other)}}]) as found:
-        done = codedreduce("run", "-n", "1", "--on", "ray", "--address", found.address, str(script), timeout=PATIENCE)
-        assert done.returncode == 2
-        assert f"has codedreduce 0.0.9, but the driver has {package.__version__}" in done.stderr
+    added = cluster.add(env_vars={"PYTHONPATH": str(other)}, resources={"other": 1})
+    words = ("--on", "ray", "--address", cluster.address, "--resources", "other=1")
+    done = codedreduce("run", "-n", "1", *words, str(script), timeout=PATIENCE)
+    assert done.returncode == 2
+    assert f"has codedreduce 0.0.9, but the driver has {package.__version__}" in done.stderr
+    cluster.remove(added)
 
 
 def test_no_cluster_is_there(script: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_rank_0_comes_back_at_another_address(lab: Lab, tmp_path: Path) -> None:
     script.write_text(SCRIPT)
     local.mkdir()
     (local / "hurry").touch()
-    done = codedreduce("run", "-n", str(RANKS), str(script), str(local), timeout=PATIENCE)
+    done = codedreduce("run", "-n", "1", "--units", str(RANKS), str(script), str(local), timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     with raylets([{"num_cpus": 0}, *({} for _ in range(RANKS + 1))], site=lab.name) as cluster:
         words = ("-m", "codedreduce", "run", "--on", "ray", "--address", cluster.address, "-n", str(RANKS))

@@ -23,7 +23,7 @@ import codedreduce.torch as cr  # noqa: E402
 
 from .torch_model import BATCH, Model, data, losses, run_forked  # noqa: E402
 
-RANKS = 4
+RANKS = 3
 
 #: Bits, and how many steps of the second training it saw, by rank.
 Seen = dict[int, tuple[str, int]]
@@ -102,20 +102,16 @@ def run(script: str, folder: Path, killed: int, *options: str, waits: bool = Fal
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Seen:
-    """What comes of both trainings when nobody is killed."""
-    calm = run(IN_TORCH, tmp_path_factory.mktemp("nobody") / "calm", -1, "-n", str(RANKS))
-    assert set(calm) == set(range(RANKS))
-    assert len({bits for bits, _ in calm.values()}) == 1
-    return calm
+    """What comes of both trainings when nobody is killed: in one process, that does the units of all."""
+    return run(IN_TORCH, tmp_path_factory.mktemp("nobody") / "calm", -1, "-n", "1", "--units", str(RANKS))
 
 
-@pytest.mark.parametrize("killed", [0, 3])
-def test_of_ranks_one_is_killed_and_the_others_train_again(tmp_path: Path, calm: Seen, killed: int) -> None:
-    left = run(IN_TORCH, tmp_path / "left", killed, "-n", str(RANKS))
-    assert left == {rank: calm[rank] for rank in range(RANKS) if rank != killed}
+def test_rank_0_is_killed_and_the_others_train_again(tmp_path: Path, calm: Seen) -> None:
+    left = run(IN_TORCH, tmp_path / "left", 0, "-n", str(RANKS))
+    assert left == dict.fromkeys(range(1, RANKS), calm[0])
 
 
-@pytest.mark.parametrize("killed", [0, 3])
+@pytest.mark.parametrize("killed", [0, 2])
 def test_one_that_is_started_again_takes_part_in_the_second_training(tmp_path: Path, calm: Seen, killed: int) -> None:
     again = run(IN_TORCH, tmp_path / "again", killed, "-n", str(RANKS), "--restart", waits=True)
     assert {bits for bits, _ in again.values()} == {calm[0][0]}, "also who was killed has what came of both"

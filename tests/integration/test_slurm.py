@@ -68,7 +68,7 @@ def test_a_requeued_job_ends_with_the_bits_of_one_that_never_stopped(slurm: Slur
     script, here, there = digits(tmp_path), tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
-    local = codedreduce("run", "-n", "3", str(script), str(here))
+    local = codedreduce("run", "-n", "1", "--units", "3", str(script), str(here))
     assert local.returncode == 0, local.stderr
     said = tmp_path / "said"
     job = slurm.submit(

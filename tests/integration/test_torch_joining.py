@@ -81,8 +81,7 @@ def test_what_cannot_work_is_said_on_every_node(tmp_path: Path, what: str, messa
         assert message in error
 
 
-@pytest.mark.parametrize("what", ["shape", "frozen values", "buffer"])
-@pytest.mark.parametrize("odd", [2, 5])
+@pytest.mark.parametrize(("what", "odd"), [("shape", 2), ("shape", 5), ("frozen values", 5), ("buffer", 5)])
 def test_another_model_on_another_node_is_refused(tmp_path: Path, what: str, odd: int) -> None:
     def script() -> None:
         model = Model()
@@ -126,8 +125,8 @@ with cr.join() as cluster:
         os.write(1, f"round {step.round} of {cluster.size} processes\\n".encode())  # one write: lines do not mix
 """
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", str(path)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(path)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
-    assert found.stdout.count("of 3 processes") == 15, "every process steps"
+    assert found.stdout.count("of 2 processes") == 10, "every process steps"
     assert nobody_runs(str(path))

@@ -96,6 +96,7 @@ def test_gradient_coding_loads(workers: int, extra: int, data) -> None:
         assert abs(plan.load(node) - Fraction((stragglers + 1) * samples, workers)) <= stragglers + 1
 
 
+@settings(max_examples=40)
 @given(
     workers=st.integers(2, 60),
     fanout=st.integers(2, 8),

@@ -27,11 +27,11 @@ class Invariants:
         self._followed: dict[tuple[int, int], int] = {}  # the latest generation of a process
         self._led_by: dict[int, tuple[int, int]] = {}
 
-    def __call__(self, number: int, actions: Sequence[AnyAction], alive: Mapping[int, SimulatedNode]) -> None:
-        machine = alive[number].machine
+    def __call__(self, number: int, actions: Sequence[AnyAction], nodes: Mapping[int, SimulatedNode]) -> None:
+        machine = nodes[number].machine
         machine.check_invariants()
         if isinstance(machine, Rank):
-            self._check_rank(number, machine, alive)
+            self._check_rank(number, machine, nodes)
         for action in actions:
             if isinstance(action, Aggregated):
                 self._check_last_sum(number)
@@ -42,8 +42,8 @@ class Invariants:
             round_, vector, checksum = self._sums[number]
             assert zlib.crc32(vector.data) == checksum, f"the gradient of round {round_} changed after the round"
 
-    def _check_rank(self, number: int, machine: Rank, alive: Mapping[int, SimulatedNode]) -> None:
-        generation, of = machine.generation, (number, alive[number].epoch)
+    def _check_rank(self, number: int, machine: Rank, nodes: Mapping[int, SimulatedNode]) -> None:
+        generation, of = machine.generation, (number, nodes[number].epoch)
         assert generation >= self._followed.get(of, 0), f"rank {number} went back to generation {generation}"
         self._followed[of] = generation
         obeyed = machine.begun_in
@@ -51,13 +51,14 @@ class Invariants:
         if not (machine.leads and generation):
             return
         if generation not in self._led_by:
-            self._check_following(number, generation, alive)
+            self._check_following(number, generation, nodes)
         other, its_process = self._led_by.setdefault(generation, of)
-        if (other, its_process) != of and other in alive:
-            assert alive[other].epoch != its_process, f"generation {generation} is led by {other} and {number}"
+        if (other, its_process) != of and nodes[other].alive:
+            assert nodes[other].epoch != its_process, f"generation {generation} is led by {other} and {number}"
 
-    def _check_following(self, number: int, generation: int, alive: Mapping[int, SimulatedNode]) -> None:
+    def _check_following(self, number: int, generation: int, nodes: Mapping[int, SimulatedNode]) -> None:
         """Check the votes for a new leader; ranks that followed it may have failed or left by now."""
+        alive = {one: node for one, node in nodes.items() if node.alive}
         out = (RankState.JOINING, RankState.LEFT)
         ranks = {one: node.machine for one, node in alive.items() if isinstance(node.machine, Rank)}
         there = {one for one, machine in ranks.items() if machine.state not in out and not _is_new(machine)}

@@ -115,7 +115,7 @@ def test_a_calm_round_does_nothing_twice_and_says_little() -> None:
 @pytest.mark.parametrize("later", ["0.015s", "0.02s"])
 def test_where_a_unit_is_one_block_who_is_a_little_late_is_left_alone(later: str) -> None:
     """It cannot show that it has begun; what is done twice then is a whole unit, and a GPU cannot be interrupted."""
-    run = same_bits(changed(blocks=1, tree="6x1", samples=48, compute=6 * 0.13, rounds=60, delays=f"stalls:0.3:{later}",
+    run = same_bits(changed(blocks=1, tree="6x1", samples=48, compute=6 * 0.13, rounds=30, delays=f"stalls:0.3:{later}",
         parameters=600, rate=1e9))  # fmt: skip
     assert {log.work for log in run.cluster.recorder.rounds} == {1.0}
 

@@ -24,7 +24,6 @@ from codedreduce.simulator.scenario import ENDLESS, Scenario
 from codedreduce.simulator.wrong import Wrong
 from codedreduce.vectors import Vector
 from tests.simulation.diagrams import DOCUMENT, with_diagrams
-from tests.simulation.invariants import Invariants
 from tests.simulation.random_scenarios import random_audits, random_scenario, random_striped
 from tests.unit.conversation import MACHINES as MACHINES_BY_HAND
 from tests.unit.conversation import Step, Talk, led_to, led_to_every_state, note_step, who_sent
@@ -74,7 +73,7 @@ def happened() -> set[Step]:
         patch.setattr(Machine, "handle", noting)
         for scenario in scenarios():
             latest = 3000.0 if scenario.scheme == "striped" else ENDLESS / 2
-            scenario.cluster(observer=Invariants()).run(scenario.rounds, latest=latest)
+            scenario.cluster().run(scenario.rounds, latest=latest)
         for name, state in led_to_every_state():
             led_to(name, state)
         by_hand()

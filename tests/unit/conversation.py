@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -430,23 +432,46 @@ def state_of(
         return known[id(thing)]
     if isinstance(thing, dict):
         found: object = tuple((key, state_of(value, known=known)) for key, value in thing.items())
-    elif isinstance(thing, list | tuple) or type(thing).__name__ == "deque":
-        found = tuple(state_of(one, known=known) for one in thing)  # type: ignore[attr-defined]
+    elif isinstance(thing, list | tuple | deque):
+        found = tuple(state_of(one, known=known) for one in thing)
+    elif _is_looked_into(type(thing)):
+        names = [name for name in _names(thing) if name not in without]
+        found = tuple((name, state_of(getattr(thing, name), known=known)) for name in names)
     else:
-        room = type(thing).__module__
-        if not room.startswith("codedreduce.protocol") or isinstance(thing, Enum | said.Message):
-            return "" if room.startswith(("codedreduce.schemes", "codedreduce.codes")) else thing
-        names = [*getattr(thing, "__dict__", ()), *getattr(type(thing), "__slots__", ())]
-        found = tuple((name, state_of(getattr(thing, name), known=known)) for name in names if name not in without)
+        return "" if type(thing).__module__.startswith(("codedreduce.schemes", "codedreduce.codes")) else thing
     known[id(thing)] = found
     return found
 
 
-def size_of(state: object, known: dict[int, int] | None = None) -> int:
-    """How many things are in such a state; `known` are the sizes of parts that were looked at."""
-    if not isinstance(state, tuple):
+@cache
+def _is_looked_into(kind: type) -> bool:
+    """Whether things of a class are parts of a machine, which can change."""
+    return kind.__module__.startswith("codedreduce.protocol") and not issubclass(kind, Enum | said.Message)
+
+
+def _names(thing: object) -> list[str]:
+    return [*getattr(thing, "__dict__", ()), *getattr(type(thing), "__slots__", ())]
+
+
+def size_of(thing: object, known: dict[int, int] | None = None) -> int:
+    """How many things are in such a state, as `state_of` would show it; `known` are the sizes of what was looked at."""
+    if type(thing) in PLAIN:
         return 1
+    if isinstance(thing, np.ndarray):
+        return thing.size
     known = {} if known is None else known
-    if id(state) not in known:
-        known[id(state)] = sum([size_of(one, known) if isinstance(one, tuple) else 1 for one in state])
-    return known[id(state)]
+    if (size := known.get(id(thing))) is not None:
+        return size
+    parts: list[object]
+    if isinstance(thing, dict):
+        parts = [*thing, *thing.values()]
+    elif isinstance(thing, list | tuple | set | frozenset | deque):
+        parts = list(thing)
+    elif _is_looked_into(type(thing)):
+        names = [name for name in _names(thing) if name != "_story"]
+        parts = [*names, *[getattr(thing, name) for name in names]]
+    else:
+        parts = [None]
+    size = sum([1 if type(one) in PLAIN else size_of(one, known) for one in parts])
+    known[id(thing)] = size
+    return size

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ def private(names: set[str]) -> set[str]:
     return {name for name in names if name.startswith("_") and not name.endswith("_")}
 
 
+@cache
 def own_names(class_: type) -> set[str]:
     (parsed,) = ast.parse(textwrap.dedent(inspect.getsource(class_))).body
     assert isinstance(parsed, ast.ClassDef)

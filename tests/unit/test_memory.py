@@ -11,7 +11,7 @@ from codedreduce.protocol.core.machine import State
 from codedreduce.protocol.core.rank_table import RankState
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.tree.ring_node import RingNode
-from tests.unit.conversation import MACHINES, Talk, led_to, led_to_every_state, size_of, state_of
+from tests.unit.conversation import MACHINES, Talk, led_to, led_to_every_state, size_of
 from tests.unit.peers import MESSAGES
 
 TIMES = 8
@@ -41,7 +41,7 @@ def test_what_is_said_again_and_again_takes_no_more_room(name: str, state: State
                 for _ in range(TIMES):
                     talk.hears(sender, message, data)
                     talk.timer(Timer.SETTLE)
-                sizes.append(size_of(state_of(talk.machine)))
+                sizes.append(size_of(talk.machine))
             assert sizes[0] == sizes[1], f"{message} from node {sender}"
 
 
@@ -59,7 +59,7 @@ def test_rounds_that_are_over_are_forgotten(name: str) -> None:
     sizes = []  # at the ends of rounds
     for _ in range(60):
         _one_round(talk)
-        sizes.append(size_of(state_of(machine)))
+        sizes.append(size_of(machine))
     assert machine.round >= 200
     if isinstance(machine, Rank) and not machine.node and machine.plan.workers > 1:
         # Who is late, and what was asked of whom, is a coordinator's to find out in each round, and is in its books

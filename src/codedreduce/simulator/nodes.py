@@ -50,7 +50,7 @@ class SimulatedNode:
     tokens: int = 0  # only grows, also when a new process takes over
 
 
-#: Called after a machine has handled an event: with the node's number, the actions, and all nodes with a process.
+#: Called after a machine has handled an event: with the number of its node, the actions, and all nodes.
 Observer = Callable[[int, Sequence[AnyAction], Mapping[int, SimulatedNode]], None]
 
 
@@ -110,7 +110,7 @@ class Nodes:
         if self.recorder.tracing:
             self.recorder.trace(now, number, event, actions)
         if self._observer is not None:
-            self._observer(number, actions, {one: each for one, each in self._nodes.items() if each.alive})
+            self._observer(number, actions, self._nodes)
         performers = self._performers
         for action in actions:
             performers[type(action)](number, action)

@@ -138,6 +138,8 @@ class StripeSum:
     def check_invariants(self) -> None:
         """Raise if too much is held: per unit one chunk, and one for every block that arrived singly; plus one sum."""
         for index, waiting in self._early.items():
+            if not waiting:
+                continue
             singles = sum(unit.singles for unit in waiting.values())
             held = (index in self._total) + sum(map(len, waiting.values()))
             if held - singles > self._units or singles > self._units * (self._blocks - 1):
