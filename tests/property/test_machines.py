@@ -19,6 +19,7 @@ from codedreduce.protocol.core.machine import LEADER, OWN, PARENT, From, State
 from codedreduce.protocol.core.membership import run_name
 from codedreduce.protocol.core.timers import Timer
 from codedreduce.protocol.core.wire import decode, encode
+from codedreduce.protocol.rights import beyond
 from codedreduce.schemes import TreePlan
 from tests.unit.conversation import SETTINGS, led_to, led_to_every_state, worth
 from tests.unit.peers import LARGEST, Choices, choices, chunks, draw, messages
@@ -88,7 +89,7 @@ class GoingOn(RuleBasedStateMachine):
         chunk = None
         if isinstance(message, said.DATA):
             chunk = data.draw(chunks(self.talk.chunk_length(message)))
-        self.talk.hears(data.draw(self.senders), message, chunk)
+        self.hear(data.draw(self.senders), message, chunk)
 
     @rule(seed=st.integers(0, 2**32 - 1))
     def hear_what_it_takes(self, seed: int) -> None:
@@ -111,7 +112,12 @@ class GoingOn(RuleBasedStateMachine):
                 fixed["task"] = getattr(machine, "task", 0)
             message = draw(random, self.choices, kind, **fixed)
             note(f"node {sender} says {message}")
-            self.talk.hears(sender, message, 3.0 if kind in said.DATA else None)
+            self.hear(sender, message, 3.0 if kind in said.DATA else None)
+
+    def hear(self, sender: int, message: said.AnyMessage, chunk: object) -> None:
+        """A message arrives; transports drop those of rounds and generations that no node can have reached."""
+        if beyond(message, self.machine.generation, self.machine.round) is None:
+            self.talk.hears(sender, message, chunk)
 
     # -- what happens at the node itself
 

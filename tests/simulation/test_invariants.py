@@ -118,6 +118,11 @@ def test_what_soaking_has_found_with_several_units(seed: int) -> None:
     check_seed(seed, Path("traces"), random_units)
 
 
+def test_what_soaking_has_found_of_ranks_that_fail() -> None:
+    """A rank that stands for leader is told that a sum is past, and has no leader to ask."""
+    check_seed(10171, Path("traces"), random_failing_ranks)
+
+
 @pytest.mark.parametrize("draw", [random_scenario, random_striped, random_units])
 @pytest.mark.parametrize("seed", [3, 14, 159, 1822])
 def test_same_seed_same_trace(seed: int, draw) -> None:

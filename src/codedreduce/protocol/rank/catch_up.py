@@ -180,11 +180,14 @@ class CatchUp:
             self._do_without(sender, now)
 
     def _do_without(self, reducer: int, now: float) -> None:
-        """A reducer does not have its part of the sum: ask the leader. If the leader does not have it, take a state."""
+        """A reducer does not have its part of the sum: ask the leader. If the leader does not have it, take a state.
+
+        While this rank stands for leader, it tries again later.
+        """
         first = self._position.leader
         if reducer == first:
             self.renew(now)
-        elif self._links.reaches([first]):
+        elif first != self._position.node and self._links.reaches([first]):
             reducers = self._exchange.stripes.reducers(self._position.round)
             self._want(first, self._reduced_by(reducers).get(reducer, []))
 
