@@ -141,7 +141,7 @@ def test_down_ends_what_a_crash_left_behind(lab: Lab) -> None:
         assert wait_until(lambda: processes_in(lab.namespace(5)) == [sleeper.pid])
         subprocess.run(["ip", "netns", "del", lab.namespace(2)], check=True)
         found = codedreduce("lab", "down", "--name", lab.name)
-        assert "ended 1 processes that still ran" in found.stdout
+        assert "ended 1 process that still ran" in found.stdout
         assert sleeper.wait(10) == -9
     assert traces_of(lab.name) == []
 
