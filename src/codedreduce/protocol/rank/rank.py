@@ -136,7 +136,8 @@ class Rank(Machine):
     @property
     def lead(self) -> Scheduler | None:
         """The scheduler, if this rank is the leader."""
-        return self._members.scheduler if self._members is not None else None
+        members = self._leadership.members
+        return members.scheduler if members is not None else None
 
     @property
     def _members(self) -> Members | None:
@@ -345,8 +346,8 @@ class Rank(Machine):
         """
         if RESTING in then and self._is_over:
             self._end_round(now)
-        elif LEFT in then and self.lead is not None and self.state is WORKING:
-            troubles = self.lead.undecided()  # ranks have computed different bits: no sum can be relied on
+        elif LEFT in then and self.state is WORKING and (lead := self.lead) is not None:
+            troubles = lead.undecided()  # ranks have computed different bits: no sum can be relied on
             if troubles:
                 self._departure.fail(troubles)
 
