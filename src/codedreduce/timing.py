@@ -1,7 +1,8 @@
 """All durations of the protocol and of the network layer, in one object that is handed in.
 
 Ratios and counts (fractions of a round, numbers of tries) are constants of the modules that use them. Durations that a
-user sets are fields of `run.agreement.Meeting` and `protocol.Settings`.
+user sets are fields of `run.agreement.Meeting` and `protocol.Settings`. Those of the leader's reaction to stragglers
+are part of its `Policy`.
 """
 
 from __future__ import annotations
@@ -37,13 +38,6 @@ class Timing:
     sum_retry_limit: float = 30.0  # and the maximum
     state_timeout: float = 1.0  # minimum timeout for another rank's state
     state_grace: float = 2.0  # a rank in the middle of a step gives its state after this time
-
-    # -- the leader waits
-    message_lost: float = 1.0  # a message from the start of a round counts as lost, not as under way
-    sum_timeout: float = 0.01  # minimum timeout for the sum of a round
-    long_round: float = 600.0  # of a longer round no more than this counts for that timeout
-    check_timeout: float = 0.01  # minimum timeout for a rank that checks a block
-    checker_wait: float = 1.0  # minimum wait for a rank that is present, but not at the round of the check
 
     # -- ranks leave
     end_grace: float = 5.0  # minimum grace period for ranks that are behind when a run ends
