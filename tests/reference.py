@@ -60,7 +60,7 @@ VARIABLES: dict[str, dict[str, tuple[str, str]]] = {
         "CODEDREDUCE_REPLAN_AFTER": ("a run waits for more losses than it tolerates", "10"),
         "CODEDREDUCE_GRACE": ("a process that is to leave may take", "30"),
         "CODEDREDUCE_TIMING": (
-            "internal, for tests: a factor for all durations that have no option, the same for all processes", "1",
+            "internal, for tests: a factor for the durations in `Timing`, the same for all processes", "1",
         ),
     },
     "Security": {
